@@ -1,0 +1,37 @@
+//! The verbs: one file and one line each.
+
+mod simulate;
+
+use crate::{failure::Failure, terminal};
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    about = "Rate limiting that keeps its word.",
+    arg_required_else_help = false
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Simulate(simulate::Args),
+}
+
+/// Reads the arguments and does what they say.
+pub(crate) fn run() -> Result<(), Failure> {
+    match Cli::try_parse() {
+        Ok(Cli { verb: Verb::Simulate(args) }) => simulate::run(&args),
+        Err(error) if error.use_stderr() => {
+            // Clap starts with the same word as `main`.
+            let text = error.to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            Err(Failure::input(text.trim_end()))
+        }
+        Err(help) => terminal::print(&help.to_string()),
+    }
+}

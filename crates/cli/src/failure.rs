@@ -1,0 +1,32 @@
+//! Why a verb did not finish.
+
+use std::{fmt, io, path::Path};
+
+/// Why a verb did not finish, in words for a person.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The arguments or a file make no sense.
+    Input(String),
+    /// The result could not be written.
+    Output(String),
+}
+
+impl Failure {
+    /// What is wrong with the input, and how to put it right.
+    pub(crate) fn input(text: impl Into<String>) -> Self {
+        Self::Input(text.into())
+    }
+
+    /// `path` could not be written.
+    pub(crate) fn write(path: &Path, error: &io::Error) -> Self {
+        Self::Output(format!("cannot write {}: {error}", path.display()))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input(text) | Self::Output(text) => f.write_str(text),
+        }
+    }
+}

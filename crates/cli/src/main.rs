@@ -1,0 +1,32 @@
+//! The binary `tidegate`. This file only maps what happened to an exit code.
+//!
+//! | code | means |
+//! |---|---|
+//! | 0 | done, or the reader of our output had enough |
+//! | 1 | the output could not be written |
+//! | 2 | bad usage or bad input |
+
+mod cmd;
+mod failure;
+mod simulate;
+mod terminal;
+
+use failure::Failure;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+fn main() -> ExitCode {
+    match cmd::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Nobody is left to tell when standard error is closed too.
+            let _ = writeln!(io::stderr(), "error: {failure}");
+            match failure {
+                Failure::Output(_) => ExitCode::from(1),
+                Failure::Input(_) => ExitCode::from(2),
+            }
+        }
+    }
+}

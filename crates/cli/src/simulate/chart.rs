@@ -1,0 +1,260 @@
+//! The scene as text: one row of bars for each quota, over one time axis.
+//!
+//! ```text
+//!   100/min fixed-window      admitted 200, denied 40
+//!          █████    █████
+//!          █████░   █████░         ░ offered, but not admitted then
+//!          ├────── worst 1min: 200, bound 200 ───────┤
+//! ```
+
+use super::{
+    Scene,
+    axis::{Axis, Columns},
+    run::{Run, Tally},
+    time::rough,
+};
+use crate::terminal::{Paint, Tone};
+use tidegate_core::{Kind, Micros};
+
+/// Columns to the left of every row.
+const INDENT: &str = "  ";
+/// Lines of text that a bar is high.
+const HEIGHT: u64 = 2;
+/// Bars in eighths of a line.
+const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Draws the scene in at most `width` columns.
+pub(crate) fn draw(scene: &Scene, width: usize, paint: Paint) -> String {
+    // A round length may need one column more than asked for.
+    let axis = Axis::over(scene.start, scene.end, width.saturating_sub(INDENT.len() + 1).max(1));
+    let offered = axis.offered(&scene.arrivals);
+    let passed: Vec<_> = scene.runs.iter().map(|run| axis.passed(&run.passages)).collect();
+    let tallest = passed.iter().map(Columns::tallest).chain(offered.iter().copied()).max().unwrap_or(0);
+    let chart = Chart { axis, offered, tallest, width, paint };
+
+    let mut lines = vec![paint.tone(Tone::Strong, &scene.title)];
+    lines.push(legend(scene, &axis, tallest, paint));
+    lines.push(String::new());
+    lines.extend(chart.offered_rows(scene));
+    for (run, columns) in scene.runs.iter().zip(&passed) {
+        lines.push(String::new());
+        lines.extend(chart.run_rows(run, columns));
+    }
+    lines.push(String::new());
+    lines.extend(chart.axis_rows());
+    lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+fn legend(scene: &Scene, axis: &Axis, tallest: u64, paint: Paint) -> String {
+    let mut parts =
+        vec![paint.tone(Tone::Faint, format!("a column is {}, the tallest {tallest}", axis.bin()))];
+    parts.push(format!("{} admitted", paint.tone(Tone::Passed, '█')));
+    // Without colours both look the same.
+    if paint == Paint::Ansi && scene.runs.iter().any(|run| run.delayed.requests > 0) {
+        parts.push(format!("{} after a wait", paint.tone(Tone::Waited, '█')));
+    }
+    parts.push(format!("{} offered, but not admitted then", paint.tone(Tone::Faint, '░')));
+    parts.join("   ")
+}
+
+struct Chart {
+    axis: Axis,
+    offered: Vec<u64>,
+    tallest: u64,
+    width: usize,
+    paint: Paint,
+}
+
+impl Chart {
+    fn offered_rows(&self, scene: &Scene) -> Vec<String> {
+        let mut offered = Tally::default();
+        scene.arrivals.iter().for_each(|arrival| offered.add(arrival.cost));
+        let mut lines = vec![self.heading("offered", &show(offered), Tone::Normal)];
+        let nothing = vec![0; self.offered.len()];
+        let columns = Columns { at_once: nothing.clone(), waited: nothing };
+        lines.extend(self.bars(&columns));
+        lines
+    }
+
+    fn run_rows(&self, run: &Run, columns: &Columns) -> Vec<String> {
+        let mut lines = vec![self.heading(&name(run), &totals(run), Tone::Strong)];
+        lines.extend(self.bars(columns));
+        lines.push(self.bracket(run));
+
+        lines.push(self.note(&format!("bound: {}", run.quota.bound())));
+        lines.extend(patience(run).map(|note| self.note(&note)));
+        if run.hopeless.requests > 0 {
+            let (count, limit) = (run.hopeless.requests, run.quota.limit());
+            let note = format!("{count} of the denied can never pass: they cost more than {limit}");
+            lines.push(format!("{INDENT}{}", self.paint.tone(Tone::Alarm, note)));
+        }
+        let end = self.axis.end();
+        let late = run.passages.len() - run.passages.partition_point(|passage| passage.at < end);
+        if late > 0 {
+            lines.push(self.note(&format!("{late} of the delayed go after the end of the axis")));
+        }
+        lines
+    }
+
+    fn note(&self, text: &str) -> String {
+        format!("{INDENT}{}", self.paint.tone(Tone::Faint, text))
+    }
+
+    /// A name on the left and numbers on the right, or below where they do not fit.
+    fn heading(&self, name: &str, numbers: &str, tone: Tone) -> String {
+        let used = name.chars().count() + numbers.chars().count();
+        let room = self.width.saturating_sub(INDENT.len());
+        let name = self.paint.tone(tone, name);
+        if used + 2 > room {
+            return format!("{INDENT}{name}\n{INDENT}{numbers}");
+        }
+        let gap = self.axis.bins().min(room).saturating_sub(used).max(2);
+        format!("{INDENT}{name}{:gap$}{numbers}", "")
+    }
+
+    /// Bars of what went, in front of what was asked for.
+    fn bars(&self, columns: &Columns) -> Vec<String> {
+        let row = |row: u64| {
+            let base = (HEIGHT - 1 - row) * 8;
+            let cell = |column: usize| self.cell(columns, column, base);
+            format!("{INDENT}{}", merge(self.paint, (0..self.axis.bins()).map(cell)))
+        };
+        (0..HEIGHT).map(row).collect()
+    }
+
+    fn cell(&self, columns: &Columns, column: usize, base: u64) -> (Tone, char) {
+        let filled = self.eighths(columns.total(column)).saturating_sub(base).min(8);
+        let asked = self.eighths(self.offered[column]).saturating_sub(base).min(8);
+        let waited = columns.waited[column] > columns.at_once[column];
+        match (filled, asked) {
+            (0, 0) => (Tone::Normal, ' '),
+            (0, _) => (Tone::Faint, '░'),
+            _ if waited => (Tone::Waited, EIGHTHS[filled as usize]),
+            _ => (Tone::Passed, EIGHTHS[filled as usize]),
+        }
+    }
+
+    /// A height in eighths of a line; what is not nothing is seen.
+    fn eighths(&self, cost: u64) -> u64 {
+        let full = u128::from(HEIGHT * 8);
+        let tallest = u128::from(self.tallest.max(1));
+        let rounded = (u128::from(cost) * full + tallest / 2) / tallest;
+        if cost > 0 { (rounded as u64).max(1) } else { 0 }
+    }
+
+    /// Where the worst window is, and what went in it.
+    fn bracket(&self, run: &Run) -> String {
+        let Some(worst) = run.worst else { return self.note("nothing was admitted") };
+        let bound = run.bound.map_or("no bound".into(), |bound| format!("bound {bound}"));
+        let text = match run.quota.kind() {
+            Kind::Concurrency(_) => format!("most in flight: {}, {bound}", worst.cost),
+            _ => format!("worst {}: {}, {bound}", run.window, worst.cost),
+        };
+        let tone = if run.exceeds_nominal() { Tone::Alarm } else { Tone::Passed };
+
+        let last = self.axis.bins() - 1;
+        let first = self.axis.column(worst.start).unwrap_or(last);
+        let end = Micros::new(worst.start.plus(run.window).get() - 1);
+        let length = self.axis.column(end).unwrap_or(last) - first + 1;
+        let (before, drawn) = place(first, length, &text, self.width.saturating_sub(INDENT.len()));
+        format!("{INDENT}{:before$}{}", "", self.paint.tone(tone, drawn))
+    }
+
+    fn axis_rows(&self) -> Vec<String> {
+        let bins = self.axis.bins();
+        let mut rule = vec!['─'; bins];
+        let mut labels = String::new();
+        for tick in self.axis.ticks((bins / 10).max(1)) {
+            let column = self.axis.column(tick.at).unwrap_or(bins);
+            rule.resize(rule.len().max(column + 1), '─');
+            rule[column] = '┴';
+            let gap = column.saturating_sub(labels.chars().count());
+            let fits = INDENT.len() + column + tick.label.chars().count() <= self.width;
+            if fits && (gap > 0 || column == 0) {
+                labels = format!("{labels}{:gap$}{}", "", tick.label);
+            }
+        }
+        let mut lines = vec![
+            self.paint.tone(Tone::Faint, format!("{INDENT}{}", rule.iter().collect::<String>())),
+            format!("{INDENT}{labels}"),
+        ];
+        if self.axis.origin() != Micros::ZERO {
+            lines.push(self.note(&format!("times count from {}", self.axis.origin())));
+        }
+        lines
+    }
+}
+
+/// Text inside a bracket where it fits, else behind or before it; with the spaces to put before both.
+fn place(first: usize, length: usize, text: &str, width: usize) -> (usize, String) {
+    let size = text.chars().count();
+    let room = length.saturating_sub(2);
+    if size + 2 <= room {
+        let left = (room - size - 2) / 2;
+        let right = room - size - 2 - left;
+        return (first, format!("├{} {text} {}┤", "─".repeat(left), "─".repeat(right)));
+    }
+    let bracket = match length {
+        1 => "│".to_string(),
+        _ => format!("├{}┤", "─".repeat(room)),
+    };
+    if first + length + 1 + size <= width {
+        return (first, format!("{bracket} {text}"));
+    }
+    (first.saturating_sub(size + 1), format!("{text} {bracket}"))
+}
+
+/// Cells as text, with one colour code for each stretch of the same tone.
+fn merge(paint: Paint, cells: impl Iterator<Item = (Tone, char)>) -> String {
+    let mut text = String::new();
+    let mut stretch: Option<(Tone, String)> = None;
+    for (tone, cell) in cells {
+        match &mut stretch {
+            Some((last, cells)) if *last == tone => cells.push(cell),
+            _ => {
+                let done = stretch.replace((tone, cell.to_string()));
+                text.extend(done.map(|(tone, cells)| paint.tone(tone, cells)));
+            }
+        }
+    }
+    text.extend(stretch.map(|(tone, cells)| paint.tone(tone, cells)));
+    text
+}
+
+/// A quota by its text, with the algorithm where the text leaves it out.
+pub(super) fn name(run: &Run) -> String {
+    let (text, algorithm) = (run.quota.to_string(), run.quota.kind().name());
+    match run.quota.kind() {
+        Kind::TokenBucket(_) => format!("{text} ({algorithm})"),
+        _ => text,
+    }
+}
+
+/// What became of the requests.
+fn totals(run: &Run) -> String {
+    let delayed = match run.delayed.requests {
+        0 => String::new(),
+        some => format!(" ({some} delayed)"),
+    };
+    format!("admitted {}{delayed}, denied {}", show(run.allowed.and(run.delayed)), show(run.denied))
+}
+
+/// How long the callers were ready to wait, if at all, and how long they did.
+fn patience(run: &Run) -> Option<String> {
+    let patience = match (run.patience, run.quota.kind()) {
+        (_, Kind::Concurrency(_)) => return Some(format!("each holds its place for {}", run.window)),
+        (Micros::ZERO, _) => return None,
+        (Micros::MAX, _) => "as long as the queue lets them".into(),
+        (patience, _) => format!("for up to {patience}"),
+    };
+    match run.longest_wait {
+        Micros::ZERO => Some(format!("callers wait {patience}")),
+        longest => Some(format!("callers wait {patience}; the longest wait is {}", rough(longest))),
+    }
+}
+
+/// A number of requests, and what they cost where that is another number.
+fn show(tally: Tally) -> String {
+    let Tally { requests, cost } = tally;
+    if requests == cost { requests.to_string() } else { format!("{requests} (cost {cost})") }
+}

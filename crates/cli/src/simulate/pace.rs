@@ -1,0 +1,65 @@
+//! The rate of a quota, seen from outside.
+
+use super::time;
+use tidegate_core::{Micros, Quota};
+
+/// The period of a quota, `None` for one that counts what is in flight.
+pub(crate) fn period(quota: &Quota) -> Option<Micros> {
+    let text = rate(quota)?;
+    let period = text.rsplit([' ', '/']).next()?;
+    let counted =
+        if period.starts_with(|c: char| c.is_ascii_digit()) { period.into() } else { format!("1{period}") };
+    time::parse(&counted).ok()
+}
+
+/// What the rate of a quota adds up to in a window of this length, bursts aside: the number that people have in
+/// mind. For concurrency, the most in flight.
+pub(crate) fn nominal(quota: &Quota, window: Micros) -> u64 {
+    let bare: Option<Quota> = rate(quota).and_then(|rate| format!("{rate} burst 1").parse().ok());
+    match bare {
+        Some(bare) => bare.bound().in_any(window).saturating_sub(1),
+        None => quota.limit(),
+    }
+}
+
+/// The rate as text. A quota keeps its numbers to itself, but prints them first and in one canonical way:
+/// `100/min …` or `5 per 10s …`.
+fn rate(quota: &Quota) -> Option<String> {
+    let text = quota.to_string();
+    let mut words = text.split(' ');
+    match (words.next(), words.next(), words.next()) {
+        (Some(rate), ..) if rate.contains('/') => Some(rate.into()),
+        (Some(amount), Some("per"), Some(period)) => Some(format!("{amount} per {period}")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_algorithm_tells_its_period_and_rate() {
+        for (text, seconds) in [
+            ("100/min", 60),
+            ("100/min burst 20", 60),
+            ("100 per 10s fixed-window", 10),
+            ("100/min sliding-window", 60),
+            ("100/h sliding-strict 60", 3_600),
+            ("100/s sliding-log", 1),
+            ("100/d leaky-bucket queue 5 delay 2", 86_400),
+            ("100/s smooth burst 7", 1),
+            ("100/s warm-up 4s cold 3", 1),
+            ("100B/s", 1),
+        ] {
+            let quota: Quota = text.parse().unwrap();
+            let period = period(&quota);
+            assert_eq!(period, Some(Micros::from_secs(seconds)), "{text}");
+            assert_eq!(nominal(&quota, period.unwrap()), 100, "{text}");
+        }
+        let fast: Quota = "1MB/s smooth".parse().unwrap();
+        assert_eq!(nominal(&fast, Micros::from_secs(60)), 60_000_000);
+        let held: Quota = "3 at once".parse().unwrap();
+        assert_eq!((period(&held), nominal(&held, Micros::from_secs(1))), (None, 3));
+    }
+}

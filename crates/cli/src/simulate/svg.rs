@@ -1,0 +1,307 @@
+//! The scene as a picture: one panel for each quota, over one time axis.
+//!
+//! ```text
+//!   100/min fixed-window     ┆▒▒▒▒▒▒▒┆┄┄┄ what the rate lets through ┄┄┄
+//!   200 admitted, 40 denied  ┆▉▉▉ ▉▉▉┆    bars: what went; pale: what was asked for
+//!   worst 1min: 200          ┆▉▉▉ ▉▉▉┆    line: what went in the last window
+//! ```
+//!
+//! The worst window is shaded. It brings its own background and a second set of colours for dark screens, so that it reads anywhere.
+
+use super::{
+    Scene,
+    axis::{Axis, Columns},
+    chart::name,
+    run::Run,
+    time::rough,
+    window,
+};
+use std::fmt::Write;
+use tidegate_core::{Kind, Micros};
+
+const WIDTH: f64 = 900.0;
+/// Where the plots begin and end.
+const LEFT: f64 = 246.0;
+const RIGHT: f64 = 850.0;
+/// Space above the first panel, for the legend.
+const TOP: f64 = 56.0;
+/// From one panel to the next, and how much of that is plot.
+const PITCH: f64 = 108.0;
+const PLOT: f64 = 90.0;
+/// Space below the last panel, for the times.
+const BOTTOM: f64 = 26.0;
+/// The height of the tallest bar, and of the highest sum: bars stay below the rate where it is exceeded twice.
+const BAR: f64 = 34.0;
+const SUM: f64 = 72.0;
+/// Bars, and steps of the line, at most.
+const BARS: usize = 120;
+const STEPS: usize = 600;
+
+const STYLE: &str = "\
+text{font-family:ui-sans-serif,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;font-size:12px;fill:#59636e}\
+.quota{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;font-weight:600;\
+fill:#1f2328}\
+.strong{font-weight:600;fill:#1f2328}.over{font-weight:600;fill:#c1121f}\
+.card{fill:#ffffff;stroke:#d1d9e0}.grid{stroke:#e6eaef}.base{stroke:#9aa4af}.edge{stroke:#aab4bf}\
+.asked{fill:#dde3ea}.went{fill:#2a9db5}.waited{fill:#e3a21a}\
+.sum{fill:none;stroke:#23405e;stroke-width:1.8;stroke-linejoin:round}\
+.rate{stroke:#59636e;stroke-dasharray:3 4}.excess{fill:#e5383b;fill-opacity:.32}\
+.worst{fill:#2a9db5;fill-opacity:.08}.worst.bad{fill:#e5383b;fill-opacity:.08}\
+@media(prefers-color-scheme:dark){text{fill:#9198a1}.quota,.strong{fill:#f0f6fc}.over{fill:#ff7b72}\
+.card{fill:#0d1117;stroke:#3d444d}.grid{stroke:#21262d}.base{stroke:#656c76}.edge{stroke:#4a525c}.asked{fill:#2d333b}\
+.went{fill:#2a9db5}.sum{stroke:#c9dcf0}.rate{stroke:#9198a1}.excess{fill:#f85149;fill-opacity:.4}}";
+
+/// Draws the scene.
+pub(crate) fn draw(scene: &Scene) -> String {
+    let bars = Axis::over(scene.start, scene.end, BARS);
+    let offered = bars.offered(&scene.arrivals);
+    let passed: Vec<_> = scene.runs.iter().map(|run| bars.passed(&run.passages)).collect();
+    let tallest = passed.iter().map(Columns::tallest).chain(offered.iter().copied()).max().unwrap_or(0);
+    let bottom = TOP + PITCH * scene.runs.len() as f64;
+    let height = bottom + BOTTOM;
+
+    let mut svg = Svg { text: String::new(), axis: bars, tallest: tallest.max(1) };
+    svg.put(format_args!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" role=\"img\"><title>{}</title><style>{STYLE}</style>",
+        escape(&scene.title)
+    ));
+    let (inner_width, inner_height) = (WIDTH - 1.0, height - 1.0);
+    svg.put(format_args!(
+        "<rect class=\"card\" x=\".5\" y=\".5\" width=\"{inner_width}\" height=\"{inner_height}\" rx=\"8\"/>"
+    ));
+    svg.legend(scene);
+    svg.times(bottom, scene.window);
+    for (index, (run, columns)) in scene.runs.iter().zip(&passed).enumerate() {
+        let top = TOP + PITCH * index as f64;
+        // Only sums over the same length are compared by eye.
+        let alike = scene.runs.iter().filter(|other| other.window == run.window);
+        let most = alike.map(|run| run.nominal.max(run.worst.map_or(0, |worst| worst.cost))).max();
+        svg.caption(run, top);
+        svg.panel(&Panel {
+            run,
+            columns,
+            offered: &offered,
+            base: top + PLOT,
+            most: most.unwrap_or(1).max(1),
+        });
+    }
+    svg.text.push_str("</svg>\n");
+    svg.text
+}
+
+/// One quota's plot.
+struct Panel<'a> {
+    run: &'a Run,
+    columns: &'a Columns,
+    offered: &'a [u64],
+    base: f64,
+    most: u64,
+}
+
+struct Svg {
+    text: String,
+    axis: Axis,
+    tallest: u64,
+}
+
+impl Svg {
+    fn put(&mut self, markup: std::fmt::Arguments<'_>) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "{markup}");
+    }
+
+    fn label(&mut self, class: &str, x: f64, y: f64, anchor: &str, text: &str) {
+        let text = escape(text);
+        self.put(format_args!(
+            "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
+        ));
+    }
+
+    fn path(&mut self, class: &str, path: &str) {
+        if !path.is_empty() {
+            self.put(format_args!("<path class=\"{class}\" d=\"{path}\"/>"));
+        }
+    }
+
+    fn legend(&mut self, scene: &Scene) {
+        let bin = self.axis.bin();
+        let waits = scene.runs.iter().any(|run| run.delayed.requests > 0);
+        let in_flight = scene.runs.iter().all(|run| matches!(run.quota.kind(), Kind::Concurrency(_)));
+        let sum =
+            if in_flight { "in flight".into() } else { format!("admitted in the last {}", scene.window) };
+        let rate = if in_flight { "limit" } else { "its rate" };
+        let mut entries = vec![("asked", format!("offered, per {bin}")), ("went", "admitted".into())];
+        if waits {
+            entries.push(("waited", "after a wait".into()));
+        }
+        entries.extend([("sum", sum), ("rate", rate.into()), ("excess", "above it".into())]);
+
+        let width = |class: &str, text: &str| indent(class) + 6.4 * text.chars().count() as f64 + 18.0;
+        let whole: f64 = entries.iter().map(|(class, text)| width(class, text)).sum();
+        let mut x = LEFT.min(RIGHT - whole);
+        for (class, text) in entries {
+            match class {
+                "sum" | "rate" => self.path(class, &format!("M{x:.1} 26h18")),
+                _ => self.path(class, &format!("M{x:.1} 20h12v12h-12z")),
+            }
+            self.label("", x + indent(class), 30.0, "start", &text);
+            x += width(class, &text);
+        }
+    }
+
+    /// Times below the last panel, and lines from there to the top; stronger ones where windows end.
+    fn times(&mut self, bottom: f64, window: Micros) {
+        let base = bottom - PITCH + PLOT;
+        for tick in self.axis.ticks(8) {
+            let x = self.x(tick.at);
+            self.put(format_args!("<path class=\"grid\" d=\"M{x:.1} {TOP}V{:.1}\"/>", base + 5.0));
+            self.label("", x, base + 20.0, "middle", &tick.label);
+        }
+        // Windows of the calendar, as long as they can be told apart.
+        let (start, end) = (self.axis.start().get(), self.axis.end().get());
+        let first = start / window.get() + 1;
+        let edges = (first..first + 12).map(|index| index.saturating_mul(window.get()));
+        let edges: Vec<_> = edges.take_while(|edge| *edge < end).collect();
+        for edge in edges.iter().filter(|_| edges.len() < 12) {
+            let x = self.x(Micros::new(*edge));
+            self.put(format_args!("<path class=\"edge\" d=\"M{x:.1} {TOP}V{base:.1}\"/>"));
+        }
+        let origin = self.axis.origin();
+        if origin != Micros::ZERO {
+            self.label("", 24.0, base + 20.0, "start", &format!("from {origin}"));
+        }
+    }
+
+    /// The quota and its numbers, to the left of its plot.
+    fn caption(&mut self, run: &Run, top: f64) {
+        let name = name(run);
+        // A monospaced letter is six tenths as wide as high.
+        let size = ((LEFT - 48.0) / 0.61 / name.chars().count() as f64).clamp(7.0, 13.0);
+        let lines = if run.delayed.requests > 0 { 4.0 } else { 3.0 };
+        let mut y = top + PLOT / 2.0 - 10.5 * lines + 13.5;
+        self.put(format_args!(
+            "<text class=\"quota\" x=\"24\" y=\"{y:.1}\" style=\"font-size:{size:.1}px\">{}</text>",
+            escape(&name)
+        ));
+        let went = run.allowed.and(run.delayed).requests;
+        let mut lines = vec![format!("{went} admitted, {} denied", run.denied.requests)];
+        if run.delayed.requests > 0 {
+            lines.push(format!("{} waited, up to {}", run.delayed.requests, rough(run.longest_wait)));
+        }
+        for line in lines {
+            y += 21.0;
+            self.label("", 24.0, y, "start", &line);
+        }
+
+        y += 21.0;
+        let class = if run.exceeds_nominal() { "over" } else { "strong" };
+        let worst = short(run.worst.map_or(0, |worst| worst.cost));
+        let what = match run.quota.kind() {
+            Kind::Concurrency(_) => "most in flight".into(),
+            _ => format!("worst {}", run.window),
+        };
+        let bound =
+            run.bound.map_or("without a bound".into(), |bound| format!("of at most {}", short(bound)));
+        self.put(format_args!(
+            "<text x=\"24\" y=\"{y:.1}\"><tspan class=\"{class}\">{what}: {worst}</tspan> \
+             <tspan>{bound}</tspan></text>"
+        ));
+    }
+
+    fn panel(&mut self, panel: &Panel<'_>) {
+        let Panel { run, columns, offered, base, .. } = *panel;
+        // The worst window, behind everything.
+        if let Some(worst) = run.worst {
+            let (x, end) = (self.x(worst.start), self.x(worst.start.plus(run.window)));
+            let class = if run.exceeds_nominal() { "worst bad" } else { "worst" };
+            let (width, top) = ((end - x).max(1.0), base - PLOT);
+            self.put(format_args!(
+                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{PLOT}\"/>"
+            ));
+        }
+
+        // Bars: what was asked for, then what went in front of it, and on top what had waited.
+        let nothing = vec![0; offered.len()];
+        let totals: Vec<_> = (0..offered.len()).map(|column| columns.total(column)).collect();
+        for (class, from, to) in [
+            ("asked", &nothing, offered),
+            ("went", &nothing, columns.at_once.as_slice()),
+            ("waited", &columns.at_once, totals.as_slice()),
+        ] {
+            let path = self.bars(from, to, base);
+            self.path(class, &path);
+        }
+
+        self.sums(panel);
+    }
+
+    /// What went in the last window, against what the rate lets through.
+    fn sums(&mut self, panel: &Panel<'_>) {
+        let Panel { run, base, most, .. } = *panel;
+        let steps = Axis::over(self.axis.start(), self.axis.end(), STEPS);
+        let sums = window::trailing(&run.passages, run.window, &steps);
+        let y = |sum: u64| base - SUM * sum as f64 / most as f64;
+        let limit = y(run.nominal);
+        let (mut line, mut excess) = (format!("M{LEFT} {base:.1}"), format!("M{LEFT} {limit:.1}"));
+        let mut last = 0;
+        for (index, &sum) in sums.iter().enumerate() {
+            if sum == last {
+                continue;
+            }
+            let x = self.x(steps.edge(index));
+            let _ = write!(line, "H{x:.1}V{:.1}", y(sum));
+            let _ = write!(excess, "H{x:.1}V{:.1}", y(sum.max(run.nominal)));
+            last = sum;
+        }
+        let _ = write!(line, "H{RIGHT}");
+        let _ = write!(excess, "H{RIGHT}V{limit:.1}z");
+        self.path("excess", &excess);
+        self.put(format_args!("<path class=\"rate\" d=\"M{LEFT} {limit:.1}H{RIGHT}\"/>"));
+        self.put(format_args!("<path class=\"base\" d=\"M{LEFT} {base:.1}H{RIGHT}\"/>"));
+        self.path("sum", &line);
+        if let Some(worst) = run.worst {
+            let x = self.x(worst.start.plus(run.window)) - 6.0;
+            let class = if run.exceeds_nominal() { "over" } else { "strong" };
+            self.label(class, x, y(worst.cost) - 6.0, "end", &short(worst.cost));
+        }
+        self.label("", RIGHT + 6.0, limit + 4.0, "start", &short(run.nominal));
+    }
+
+    /// One bar for each column that is not empty, from one height to another.
+    fn bars(&self, from: &[u64], to: &[u64], base: f64) -> String {
+        let y = |cost: u64| base - BAR * cost as f64 / self.tallest as f64;
+        let mut path = String::new();
+        for (column, (&from, &to)) in from.iter().zip(to).enumerate().filter(|(_, (from, to))| to > from) {
+            let (x, end) = (self.x(self.axis.edge(column)), self.x(self.axis.edge(column + 1)));
+            let gap = ((end - x) * 0.1).min(1.0);
+            let _ = write!(path, "M{:.1} {:.1}V{:.1}H{:.1}V{:.1}z", x + gap, y(from), y(to), end, y(from));
+        }
+        path
+    }
+
+    fn x(&self, at: Micros) -> f64 {
+        LEFT + (RIGHT - LEFT) * self.axis.fraction(at)
+    }
+}
+
+/// From a sample in the legend to its text.
+fn indent(class: &str) -> f64 {
+    if matches!(class, "sum" | "rate") { 24.0 } else { 18.0 }
+}
+
+/// A number that fits beside a plot.
+fn short(number: u64) -> String {
+    match number as f64 {
+        n if n >= 1e12 => format!("{n:.1e}"),
+        n if n >= 1e9 => format!("{:.1}G", n / 1e9),
+        n if n >= 1e6 => format!("{:.1}M", n / 1e6),
+        n if n >= 1e5 => format!("{:.0}k", n / 1e3),
+        _ => number.to_string(),
+    }
+}
+
+fn escape(text: &str) -> String {
+    let visible = text.chars().filter(|c| !c.is_control()).collect::<String>();
+    visible.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

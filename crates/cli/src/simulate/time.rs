@@ -1,0 +1,159 @@
+//! Times as people write them: `12.5ms`, `2min`, or a plain number of seconds.
+
+use std::{error, fmt};
+use tidegate_core::{LARGEST_EXACT, Micros};
+
+/// Why a text is no time, and what to write instead.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NotATime {
+    /// What is wrong.
+    pub(crate) problem: String,
+    /// What to do about it.
+    pub(crate) fix: &'static str,
+}
+
+impl fmt::Display for NotATime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.problem, self.fix)
+    }
+}
+
+impl error::Error for NotATime {}
+
+/// Microseconds of the units that are also needed by name.
+const MILLI: u64 = 1_000;
+pub(crate) const SECOND: u64 = 1_000 * MILLI;
+pub(crate) const MINUTE: u64 = 60 * SECOND;
+pub(crate) const HOUR: u64 = 60 * MINUTE;
+pub(crate) const DAY: u64 = 24 * HOUR;
+
+/// Spellings of the units, and their microseconds.
+const UNITS: [(&[&str], u64); 7] = [
+    (&["us", "µs"], 1),
+    (&["ms"], MILLI),
+    (&["s", "sec", ""], SECOND),
+    (&["min", "m"], MINUTE),
+    (&["h"], HOUR),
+    (&["d"], DAY),
+    (&["w"], 7 * DAY),
+];
+
+/// Enough for the age of the universe in nanoseconds, and far from overflow.
+const MOST_DIGITS: usize = 24;
+
+/// Reads a time. What is finer than a microsecond is cut off: the core knows no finer time.
+pub(crate) fn parse(text: &str) -> Result<Micros, NotATime> {
+    let refuse = |problem: &str, fix| Err(NotATime { problem: problem.into(), fix });
+    let length = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
+    let (number, name) = text.split_at(length);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || number.ends_with('.') || fraction.contains('.') {
+        return refuse("not a time", "write `12.5ms`, `2min` or a number of seconds");
+    }
+    let Some((_, size)) = UNITS.iter().find(|(names, _)| names.contains(&name)) else {
+        return refuse(&format!("unknown unit `{name}`"), "use one of us, ms, s, min, h, d, w");
+    };
+
+    let digits: Vec<u32> = whole.chars().chain(fraction.chars()).filter_map(|c| c.to_digit(10)).collect();
+    if digits.len() > MOST_DIGITS {
+        return refuse("too many digits", "round it");
+    }
+    let mantissa = digits.iter().fold(0_u128, |value, digit| value * 10 + u128::from(*digit));
+    let places = fraction.chars().filter(char::is_ascii_digit).count() as u32;
+    let micros = mantissa * u128::from(*size) / 10_u128.pow(places);
+    match u64::try_from(micros) {
+        Ok(micros) if micros <= LARGEST_EXACT => Ok(Micros::new(micros)),
+        _ => refuse("too long", "the longest time is 285 years"),
+    }
+}
+
+/// Reads a length of time, which is never zero.
+pub(crate) fn parse_length(text: &str) -> Result<Micros, NotATime> {
+    match parse(text)? {
+        Micros::ZERO => Err(NotATime { problem: "a length of zero".into(), fix: "give a time above zero" }),
+        length => Ok(length),
+    }
+}
+
+/// A moment on an axis that is `longest` long: `250ms`, `1.5s`, `0:20`, `1:05:00`, `3d 06:00`.
+pub(crate) fn clock(at: Micros, longest: Micros) -> String {
+    let micros = at.get();
+    let seconds = micros / SECOND;
+    let (day, hours, minutes) = (seconds / 86_400, seconds / 3_600, seconds / 60);
+    let (hour, minute, second) = (hours % 24, minutes % 60, seconds % 60);
+    match longest.get() {
+        longest if longest < MILLI => format!("{micros}us"),
+        longest if longest < SECOND => format!("{}ms", micros as f64 / 1e3),
+        longest if longest < MINUTE => format!("{}s", micros as f64 / 1e6),
+        longest if longest < HOUR => format!("{minutes}:{second:02}"),
+        longest if longest < DAY => format!("{hours}:{minute:02}:{second:02}"),
+        _ => format!("{day}d {hour:02}:{minute:02}"),
+    }
+}
+
+/// A length to read in passing: exact where that is short, else to three digits.
+pub(crate) fn rough(length: Micros) -> String {
+    let exact = length.to_string();
+    if exact.len() <= 5 {
+        return exact;
+    }
+    let (unit, name) = match length.get() {
+        micros if micros < 999_500 => (MILLI, "ms"),
+        micros if micros < 99_950_000 => (SECOND, "s"),
+        micros if micros < 5_997_000_000 => (MINUTE, "min"),
+        _ => (HOUR, "h"),
+    };
+    let value = length.get() as f64 / unit as f64;
+    let places = match value {
+        value if value < 9.995 => 2,
+        value if value < 99.95 => 1,
+        _ => 0,
+    };
+    let digits = format!("{value:.places$}");
+    let digits = if places > 0 { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits };
+    format!("{digits}{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_as_written() {
+        for (text, micros) in [
+            ("12.5ms", 12_500),
+            ("1s", 1_000_000),
+            ("0.25", 250_000),
+            ("2min", 120_000_000),
+            ("1_000us", 1_000),
+            ("1700000000.123456789", 1_700_000_000_123_456),
+        ] {
+            assert_eq!(parse(text), Ok(Micros::new(micros)), "{text}");
+        }
+    }
+
+    #[test]
+    fn rough_lengths_are_short() {
+        for (micros, text) in [
+            (1_000, "1ms"),
+            (998_123, "998ms"),
+            (999_999, "1s"),
+            (59_800_000, "59.8s"),
+            (59_999_999, "60s"),
+            (1_234_567, "1.23s"),
+            (100_000_001, "1.67min"),
+            (86_400_000_001, "24h"),
+        ] {
+            assert_eq!(rough(Micros::new(micros)), text);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in
+            ["", "s", "-1s", "1.", "1.2.3", "5 s", "5x", "400000h0", "9999999d", "1".repeat(40).as_str()]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Loads that were seen: one line for each request.
+//!
+//! ```text
+//!   # from an access log           quota 10/s burst 3
+//!   0.25                           at 0ms    cost 2   allow  remaining 1
+//!   1s cost 3                      at 0ms    cost 2   deny   retry 100ms
+//! ```
+//!
+//! On the right a story as in the tests: what it expects is not checked here, and its quotas are tried unless
+//! others are given.
+
+use super::{load::Arrival, time};
+use crate::failure::Failure;
+use std::{fs, io, ops::Range, path::Path};
+use tidegate_core::{Quota, QuotaError};
+
+/// What a trace holds.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    /// Its requests, in order of time.
+    pub(crate) arrivals: Vec<Arrival>,
+    /// The quotas that it names.
+    pub(crate) quotas: Vec<Quota>,
+}
+
+/// Words that begin what a story expects.
+const EXPECTATIONS: [&str; 3] = ["allow", "delay", "deny"];
+
+impl Trace {
+    /// Reads the file at `path`, or standard input when it is `-`; refuses more than `most` requests.
+    pub(crate) fn read(path: &Path, most: usize) -> Result<Self, Failure> {
+        let (name, text) = match path.to_str() {
+            Some("-") => ("standard input".into(), io::read_to_string(io::stdin())),
+            _ => (path.display().to_string(), fs::read_to_string(path)),
+        };
+        let text = text.map_err(|error| Failure::input(format!("cannot read {name}: {error}")))?;
+        let mut trace = Self::default();
+        for (index, line) in text.lines().enumerate() {
+            trace.line(line).map_err(|fault| fault.at(&name, index + 1, line))?;
+            if trace.arrivals.len() > most {
+                let problem = format!("{name} holds more than {most} requests for each quota");
+                return Err(Failure::input(format!("{problem}\ntry fewer quotas, or a part of the file")));
+            }
+        }
+        if trace.arrivals.is_empty() {
+            let fix = "write one time in each line, such as `12.5ms` or `at 1s cost 2`";
+            return Err(Failure::input(format!("{name} holds no requests\n{fix}")));
+        }
+        // Servers log requests when they end; here they count from when they began.
+        trace.arrivals.sort_by_key(|arrival| arrival.at);
+        Ok(trace)
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), Fault> {
+        let content = line.split('#').next().unwrap_or("");
+        let mut words = Words { line: content, position: 0 };
+        let Some(first) = words.next() else { return Ok(()) };
+        if first.text == "quota" {
+            self.quotas.push(words.quota()?);
+            return Ok(());
+        }
+
+        let when = if first.text == "at" { words.next() } else { Some(first) };
+        let when = when.ok_or_else(|| words.missing("a time after `at`", "write `at 12.5ms`"))?;
+        let at = time::parse(when.text).map_err(|error| match error.problem.as_str() {
+            "not a time" => when.fault(format!("`{}` is not a time", when.text), error.fix),
+            _ => when.fault(error.problem, error.fix),
+        })?;
+
+        let mut cost = 1;
+        let mut next = words.next();
+        if next.is_some_and(|word| word.text == "cost") {
+            let fix = "write `cost 2`";
+            let word = words.next().ok_or_else(|| words.missing("a number after `cost`", fix))?;
+            let fault = |_| word.fault(format!("`{}` is not a whole number", word.text), fix);
+            cost = word.text.parse().map_err(fault)?;
+            next = words.next();
+        }
+
+        if let Some(word) = next.filter(|word| !EXPECTATIONS.contains(&word.text)) {
+            let fix = "write a time, then `cost` and a number if it is not 1";
+            return Err(word.fault(format!("`{}` does not belong here", word.text), fix));
+        }
+        self.arrivals.push(Arrival { at, cost });
+        Ok(())
+    }
+}
+
+/// The words of a line, and where they are.
+struct Words<'a> {
+    line: &'a str,
+    position: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Word<'a> {
+    text: &'a str,
+    start: usize,
+}
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> Option<Word<'a>> {
+        let rest = &self.line[self.position..];
+        let start = self.line.len() - rest.trim_start().len();
+        let text = rest.split_whitespace().next()?;
+        self.position = start + text.len();
+        Some(Word { text, start })
+    }
+
+    /// The rest of the line as a quota.
+    fn quota(&self) -> Result<Quota, Fault> {
+        let rest = &self.line[self.position..];
+        let start = self.line.len() - rest.trim_start().len();
+        rest.trim().parse().map_err(|error: QuotaError| {
+            let span = error.span().unwrap_or(0..rest.trim().len());
+            let span = start + span.start..start + span.end;
+            Fault { span, problem: error.problem().into(), fix: error.fix().into() }
+        })
+    }
+
+    fn missing(&self, what: &str, fix: &str) -> Fault {
+        let end = self.line.trim_end().len();
+        Fault { span: end..end, problem: format!("missing: {what}"), fix: fix.into() }
+    }
+}
+
+impl Word<'_> {
+    fn fault(&self, problem: String, fix: &str) -> Fault {
+        Fault { span: self.start..self.start + self.text.len(), problem, fix: fix.into() }
+    }
+}
+
+/// What is wrong with a line, and the bytes to blame.
+struct Fault {
+    span: Range<usize>,
+    problem: String,
+    fix: String,
+}
+
+impl Fault {
+    /// The whole message: the place and the problem, the line, a caret under what is to blame, and the fix.
+    fn at(self, name: &str, number: usize, line: &str) -> Failure {
+        let Self { span, problem, fix } = self;
+        // Columns and carets count characters, not bytes; a tab would put them out of line.
+        let before = line[..span.start].chars().count();
+        let caret = "^".repeat(line[span].chars().count().max(1));
+        let (column, line) = (before + 1, line.replace('\t', " "));
+        Failure::input(format!(
+            "{name}:{number}:{column}: {problem}\n  {line}\n  {:before$}{caret}\n{fix}",
+            ""
+        ))
+    }
+}

@@ -1,0 +1,73 @@
+//! Standard output: its colours, its width, and readers who leave early.
+
+use crate::failure::Failure;
+use std::{
+    env, fmt,
+    io::{self, IsTerminal, Write},
+};
+
+/// Whether text carries colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Paint {
+    /// Plain text: a file, a pipe, or a person who set `NO_COLOR`.
+    Plain,
+    /// ANSI codes.
+    Ansi,
+}
+
+/// What a colour means; the codes are chosen here and nowhere else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// As the terminal prints by itself.
+    Normal,
+    /// A name.
+    Strong,
+    /// Said in passing.
+    Faint,
+    /// Passed at once.
+    Passed,
+    /// Passed after a wait.
+    Waited,
+    /// More than the rate suggests.
+    Alarm,
+}
+
+impl Paint {
+    /// What standard output wants.
+    pub(crate) fn of_stdout() -> Self {
+        let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if io::stdout().is_terminal() && !refused { Self::Ansi } else { Self::Plain }
+    }
+
+    /// `text` in a tone.
+    pub(crate) fn tone(self, tone: Tone, text: impl fmt::Display) -> String {
+        let code = match tone {
+            Tone::Normal => "0",
+            Tone::Strong => "1",
+            Tone::Faint => "2",
+            Tone::Passed => "36",
+            Tone::Waited => "33",
+            Tone::Alarm => "1;31",
+        };
+        match (self, tone) {
+            (Self::Plain, _) | (_, Tone::Normal) => text.to_string(),
+            (Self::Ansi, _) => format!("\x1b[{code}m{text}\x1b[0m"),
+        }
+    }
+}
+
+/// The width that the shell exports, or that of the narrowest terminal in use.
+pub(crate) fn width() -> usize {
+    env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(80)
+}
+
+/// Writes `text` to standard output. A reader who has seen enough (`| head`) is no failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Output(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

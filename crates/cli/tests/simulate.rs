@@ -1,0 +1,325 @@
+//! Stories of `tidegate simulate`, told by the binary itself.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot run its subject has failed")]
+
+use serde_json::Value;
+use std::{
+    fs,
+    io::Write,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+};
+
+#[test]
+fn the_default_shows_twice_the_limit_around_a_boundary() {
+    let shown = stdout(&[]);
+    let expected = "\
+  100/min fixed-window                 admitted 200, denied 40
+                        █████▄░  ██████░
+                       ███████░  ██████▄░
+                       ├ worst 1min: 200, bound 200 ─┤
+  bound: at most 200 in any 1min
+";
+    assert!(shown.contains(expected), "{shown}");
+    assert!(shown.contains("worst 1min: 100, bound 100"), "{shown}");
+    assert!(!shown.contains('\x1b'), "colours in a pipe");
+
+    let json = json(&[]);
+    let worst: Vec<_> =
+        quotas(&json).map(|quota| (&quota["quota"], &quota["worst"]["cost"], &quota["bound"])).collect();
+    let expected = [
+        ("100/min fixed-window", 200, 200),
+        ("100/min sliding-window", 128, 199),
+        ("100/min", 156, 200),
+        ("100/min sliding-strict 60", 100, 100),
+    ];
+    for ((quota, cost, bound), expected) in worst.into_iter().zip(expected) {
+        assert_eq!(
+            (quota.as_str(), cost.as_u64(), bound.as_u64()),
+            (Some(expected.0), Some(expected.1), Some(expected.2))
+        );
+    }
+}
+
+#[test]
+fn every_load_offers_what_it_says() {
+    for (load, title, offered, admitted) in [
+        ("steady", "steady: 150/min for 2min", 300, 200),
+        ("burst", "burst: 120 requests within 15s", 120, 100),
+        ("boundary", "boundary: two bursts of 120 requests around 1min, where a window ends", 240, 200),
+        ("ramp", "ramp: from nothing to 300/min in 2min", 300, 175),
+        ("on-off", "on-off: 300/min for 15s, then nothing for 15s, in turn", 300, 200),
+    ] {
+        let json = json(&["100/min fixed-window", "--load", load]);
+        assert_eq!(json["load"], title);
+        assert_eq!(json["offered"]["requests"], offered, "{load}");
+        assert_eq!(json["quotas"][0]["allowed"]["requests"], admitted, "{load}");
+    }
+}
+
+#[test]
+fn loads_take_their_numbers_from_the_arguments() {
+    let json = json(&["10/s", "--load", "steady", "--rate", "20/s", "--cost", "2", "--for", "500ms"]);
+    assert_eq!(json["offered"], serde_json::json!({ "requests": 10, "cost": 20 }));
+    assert_eq!(json["quotas"][0]["allowed"], serde_json::json!({ "requests": 7, "cost": 14 }));
+    assert_eq!(json["window_us"], 1_000_000);
+}
+
+#[test]
+fn bins_add_up_to_the_totals() {
+    let json = json(&["100/min leaky-bucket queue 20", "100/min smooth", "100/min warm-up 30s", "3 at once"]);
+    for quota in quotas(&json) {
+        let sum = |name: &str| quota[name].as_array().unwrap().iter().filter_map(Value::as_u64).sum::<u64>();
+        assert_eq!(quota["allowed"]["cost"], sum("allowed_bins"), "{quota}");
+        assert_eq!(quota["delayed"]["cost"], sum("delayed_bins"), "{quota}");
+        assert!(quota["worst"]["cost"].as_u64() <= quota["bound"].as_u64(), "{quota}");
+        let count = |name: &str| quota[name]["requests"].as_u64().unwrap();
+        assert_eq!(json["offered"]["requests"], count("allowed") + count("delayed") + count("denied"));
+    }
+}
+
+#[test]
+fn shapers_wait_and_say_how_long() {
+    let shown = stdout(&["60/min leaky-bucket", "60/min smooth", "--load", "burst", "--rate", "4/s"]);
+    assert!(shown.contains("admitted 60 (59 delayed), denied 0"), "{shown}");
+    assert!(
+        shown.contains("callers wait as long as the queue lets them; the longest wait is 44.2s"),
+        "{shown}"
+    );
+    assert!(shown.contains("callers wait for up to 1s; the longest wait is 1s"), "{shown}");
+
+    let impatient = json(&["60/min leaky-bucket", "--load", "burst", "--rate", "4/s", "--wait", "0"]);
+    assert_eq!(impatient["quotas"][0]["delayed"]["requests"], 0);
+    let patient = json(&["60/min burst 5", "--load", "burst", "--rate", "4/s", "--wait", "10s"]);
+    assert_eq!(patient["quotas"][0]["longest_wait_us"], 10_000_000);
+}
+
+#[test]
+fn places_in_flight_are_given_back() {
+    let args = ["3 at once", "--hold", "250ms", "--load", "steady", "--rate", "20/s", "--for", "1s"];
+    let json = json(&args);
+    // Three go in every 250ms, at 0, 50 and 100ms.
+    assert_eq!(json["quotas"][0]["allowed"]["requests"], 12);
+    assert_eq!(json["quotas"][0]["worst"]["cost"], 3);
+    assert!(stdout(&args).contains("most in flight: 3, bound 3"));
+}
+
+#[test]
+fn traces_are_read_in_any_order_and_stories_bring_their_quota() {
+    let story = "\
+# what a story expects is not checked here
+quota 10/s burst 3
+
+at 100ms  cost 2   allow  remaining 0
+at 0ms    cost 2   allow  remaining 1
+at 0ms    cost 2   deny   retry 100ms   # a comment
+0.5
+1s cost 3
+";
+    let file = temporary("story.txt", story);
+    let json = json(&["--trace", file.to_str().unwrap()]);
+    assert_eq!(json["quotas"][0]["quota"], "10/s burst 3");
+    assert_eq!(json["offered"], serde_json::json!({ "requests": 5, "cost": 10 }));
+    assert_eq!(json["quotas"][0]["allowed"], serde_json::json!({ "requests": 4, "cost": 8 }));
+
+    let other = stdout(&["5/s", "--trace", file.to_str().unwrap()]);
+    assert!(other.contains("5/s (token-bucket)"), "{other}");
+
+    let dated = with_stdin(&["2/s", "--trace", "-", "--json"], "1700000000.25\n1700000000.5\n1700000001\n");
+    let dated: Value = serde_json::from_slice(&dated.stdout).unwrap();
+    assert_eq!(dated["start_us"], 1_700_000_000_248_000_u64);
+    assert_eq!(dated["quotas"][0]["allowed"]["requests"], 3);
+}
+
+#[test]
+fn bad_quotas_point_at_the_word() {
+    refused(
+        &["100/min burts 20"],
+        "\
+error: unknown word `burts`
+  100/min burts 20
+          ^^^^^
+use `burst`, or one of token-bucket, leaky-bucket, fixed-window, sliding-window, sliding-strict, sliding-log, \
+smooth, warm-up, concurrency
+",
+    );
+    refused(
+        &["100/min", "burst", "20"],
+        "\
+error: `burst` is not a number above zero
+  burst
+  ^^^^^
+write how much, as in `100/min`
+or is it one quota? quote it: '100/min burst 20'
+",
+    );
+}
+
+#[test]
+fn bad_traces_point_at_the_column() {
+    for (trace, complaint) in [
+        (
+            "1s\nat 2s cots 2\n",
+            "2:7: `cots` does not belong here\n  at 2s cots 2\n        ^^^^\nwrite a time, then `cost` and a number if it is not 1",
+        ),
+        (
+            "soon\n",
+            "1:1: `soon` is not a time\n  soon\n  ^^^^\nwrite `12.5ms`, `2min` or a number of seconds",
+        ),
+        (
+            "5 parsecs",
+            "1:3: `parsecs` does not belong here\n  5 parsecs\n    ^^^^^^^\nwrite a time, then `cost` and a number if it is not 1",
+        ),
+        (
+            "5parsecs",
+            "1:1: unknown unit `parsecs`\n  5parsecs\n  ^^^^^^^^\nuse one of us, ms, s, min, h, d, w",
+        ),
+        ("\n1s cost", "2:8: missing: a number after `cost`\n  1s cost\n         ^\nwrite `cost 2`"),
+        ("1s cost -1", "1:9: `-1` is not a whole number\n  1s cost -1\n          ^^\nwrite `cost 2`"),
+        (
+            "quota 10/fortnight",
+            "1:10: unknown period `fortnight`\n  quota 10/fortnight\n           ^^^^^^^^^\nuse one of us, ms, s, min, h, d, w",
+        ),
+    ] {
+        let output = with_stdin(&["--trace", "-"], trace);
+        assert_eq!(String::from_utf8_lossy(&output.stderr), format!("error: standard input:{complaint}\n"));
+        assert_eq!(output.status.code(), Some(2));
+    }
+    let output = with_stdin(&["--trace", "-"], "# nothing\n");
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: standard input holds no requests\n"));
+}
+
+#[test]
+fn nonsense_is_refused_with_a_way_out() {
+    for (args, line) in [
+        (&["--load", "brust"][..], "error: invalid value 'brust' for '--load <SHAPE>'"),
+        (&["--load", "brust"], "  tip: a similar value exists: 'burst'"),
+        (&["--load", "brust"], "  [possible values: steady, burst, boundary, ramp, on-off]"),
+        (
+            &["--for", "0s"],
+            "error: invalid value '0s' for '--for <TIME>': a length of zero; give a time above zero",
+        ),
+        (
+            &["--for", "2x"],
+            "error: invalid value '2x' for '--for <TIME>': unknown unit `x`; use one of us, ms, s, min, h, d, w",
+        ),
+        (
+            &["1000/s", "--load", "steady", "--for", "1d"],
+            "error: 1500/s for 1d is more than 10000000 requests for each quota",
+        ),
+        (&["--rate", "3 at once"], "error: --rate: `3 at once` is not a rate"),
+        (
+            &["--load", "ramp", "--rate", "1/d"],
+            "error: nothing arrives: 1/d in 2min is less than one request",
+        ),
+        (
+            &["--trace", "/does/not/exist"],
+            "error: cannot read /does/not/exist: No such file or directory (os error 2)",
+        ),
+    ] {
+        let output = tidegate(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.lines().any(|said| said == line), "{said}");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+    }
+    let unwritable = tidegate(&["--svg", "/does/not/exist.svg"]);
+    assert_eq!(unwritable.status.code(), Some(1));
+}
+
+#[test]
+fn extremes_do_not_panic() {
+    for args in [
+        &["1/w", "1000000/s smooth", "--for", "1us", "--load", "steady"][..],
+        &["100/min", "--window", "1us"],
+        &["100/min", "--window", "285w", "--load", "on-off"],
+        &["9007199254740991/s fixed-window"],
+        &["1/d leaky-bucket", "--load", "burst"],
+        &["3 at once", "--hold", "9d"],
+        &["5MB/s", "1GB/s sliding-window", "--load", "ramp", "--width", "20"],
+        &["100/min", "--cost", "18446744073709551615"],
+    ] {
+        for more in [&[][..], &["--json"], &["--svg", "/dev/null"]] {
+            let output = tidegate(&[args, more].concat());
+            assert!(matches!(output.status.code(), Some(0 | 2)), "{args:?}: {output:?}");
+            assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn the_picture_is_well_formed() {
+    let file = temporary("picture.svg", "");
+    let quotas = ["100/min", "100/min leaky-bucket", "1 per 3d", "3 at once"];
+    stdout(&[&quotas[..], &["--svg", file.to_str().unwrap()]].concat());
+    let picture = fs::read_to_string(file).unwrap();
+    assert!(picture.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+    assert!(picture.ends_with("</svg>\n"));
+    assert!(!picture.contains("NaN") && !picture.contains("inf"));
+    let mut open = Vec::new();
+    for tag in picture.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').unwrap();
+        let name = tag.split([' ', '/']).find(|name| !name.is_empty()).unwrap();
+        match tag {
+            _ if tag.starts_with('/') => assert_eq!(open.pop(), Some(name)),
+            _ if tag.ends_with('/') => {}
+            _ => open.push(name),
+        }
+    }
+    assert!(open.is_empty(), "{open:?} left open");
+    for quota in quotas {
+        assert!(picture.contains(quota), "{quota}");
+    }
+}
+
+#[test]
+fn a_reader_who_leaves_is_no_failure() {
+    let mut child =
+        command(&["--width", "1000"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &[][..]));
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("simulate").args(args).env_remove("COLUMNS");
+    command
+}
+
+fn tidegate(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+fn stdout(args: &[&str]) -> String {
+    let output = tidegate(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&stdout(&[args, &["--json"]].concat())).unwrap()
+}
+
+fn quotas(json: &Value) -> impl Iterator<Item = &Value> {
+    json["quotas"].as_array().unwrap().iter()
+}
+
+fn refused(args: &[&str], stderr: &str) {
+    let output = tidegate(args);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), stderr);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+fn with_stdin(args: &[&str], input: &str) -> Output {
+    let mut command = command(args);
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn temporary(name: &str, text: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, text).unwrap();
+    path
+}

@@ -1,0 +1,187 @@
+//! Fixed window: count calls in a window, start again at zero in the next.
+//!
+//! ```text
+//!   limit ┤────────▉▉▉│▉▉▉──────│         ▉ admitted
+//!         │        ▉▉▉│▉▉▉      │
+//!       0 ┼───────────┴─────────┴──▶
+//!         window 1    window 2           both bursts fit: 2 × limit in a moment
+//! ```
+//!
+//! Windows follow the calendar (UTC: minutes, hours and days start when the clock says so, weeks on Monday), or
+//! they start with the first hit after the last one ended, which gives every key its own phase.
+//!
+//! Its surprise is the figure: around a boundary twice the limit passes. It is the cheapest way to count, the
+//! one that people expect of "100 per day", and not a bound on any one second.
+
+use super::{
+    Algorithm, Demand, Inherit, Receipt, Step,
+    window::{self, Window},
+};
+use crate::{
+    bound::Bound,
+    math::mul_div_ceil,
+    quota::{QuotaError, Rate, Reader},
+    units::Micros,
+    words::Words,
+};
+use core::fmt;
+
+/// Where windows start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowStart {
+    /// At whole multiples of the period, in UTC.
+    Calendar,
+    /// At the first hit after the last window ended.
+    FirstHit,
+}
+
+/// Counts calls in windows that do not overlap.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FixedWindow {
+    rate: Rate,
+    start: WindowStart,
+}
+
+/// Words of state: the start of the newest window plus one (zero: never seen), and what was counted in it.
+/// The newest window may lie ahead when callers wait for it; all windows before it are full.
+const START: usize = 0;
+const COUNT: usize = 1;
+
+/// 1970-01-05 was the first Monday.
+const FIRST_MONDAY: u64 = 4 * 86_400_000_000;
+const WEEK: u64 = 7 * 86_400_000_000;
+
+impl FixedWindow {
+    /// At most `rate.amount()` in each window of `rate.period()`.
+    pub fn new(rate: Rate, start: WindowStart) -> Result<Self, QuotaError> {
+        rate.validate()?;
+        Ok(Self { rate, start })
+    }
+
+    fn length(&self) -> Micros {
+        self.rate.period()
+    }
+
+    /// How far `at` is past the start of the window that a hit then opens when none is open.
+    fn past_boundary(&self, at: Micros) -> Micros {
+        let length = self.length().get();
+        match self.start {
+            WindowStart::FirstHit => Micros::ZERO,
+            WindowStart::Calendar => {
+                let phase = if length.is_multiple_of(WEEK) { FIRST_MONDAY % length } else { 0 };
+                Micros::new((at.get() + (length - phase)) % length)
+            }
+        }
+    }
+
+    /// The start of the window that a hit at `at` opens when none is open; none starts before time does.
+    fn opened_at(&self, at: Micros) -> Micros {
+        at.since(self.past_boundary(at))
+    }
+
+    /// The end of a window: the calendar's, even where the window did not start with it.
+    fn end(&self, start: Micros) -> Micros {
+        start.plus(self.length().since(self.past_boundary(start)))
+    }
+
+    /// The window that counts at `now`, and what is in it. One that was opened and emptied is not open.
+    fn current<W: Words + ?Sized>(&self, state: &W, now: Micros) -> (Micros, u64) {
+        let count = state.get(COUNT);
+        match state.get(START).checked_sub(1).map(Micros::new) {
+            Some(start) if now < start || (count > 0 && now < self.end(start)) => (start, count),
+            _ => (self.opened_at(now), 0),
+        }
+    }
+}
+
+impl Window for FixedWindow {
+    fn earliest<W: Words + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
+        let (start, count) = self.current(state, now);
+        if count + cost <= self.limit() { start.max(now) } else { self.end(start) }
+    }
+
+    fn record<W: Words + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
+        let (start, count) = self.current(state, at);
+        state.set(START, start.get() + 1);
+        state.set(COUNT, count + cost);
+    }
+
+    fn remaining<W: Words + ?Sized>(&self, state: &W, now: Micros) -> u64 {
+        let (start, count) = self.current(state, now);
+        if start > now { 0 } else { self.limit().saturating_sub(count) }
+    }
+
+    fn forgotten<W: Words + ?Sized>(&self, state: &W) -> Micros {
+        match state.get(START).checked_sub(1) {
+            Some(start) if state.get(COUNT) > 0 => self.end(Micros::new(start)),
+            Some(start) => Micros::new(start),
+            None => Micros::ZERO,
+        }
+    }
+}
+
+impl Algorithm for FixedWindow {
+    const NAMES: &'static [&'static str] = &["fixed-window"];
+
+    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
+        let start = match reader.word("from-first-hit") {
+            Some(()) => WindowStart::FirstHit,
+            None => WindowStart::Calendar,
+        };
+        Self::new(rate, start)
+    }
+
+    fn width(&self) -> usize {
+        2
+    }
+
+    fn limit(&self) -> u64 {
+        self.rate.amount()
+    }
+
+    fn bound(&self) -> Bound {
+        Bound::windows(self.rate, 1, 0)
+    }
+
+    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+        window::decide(self, state, now, demand)
+    }
+
+    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+        // Only the newest window is still counted; older ones have ended, or others already queue behind them.
+        let (start, count) = self.current(state, now);
+        if state.get(START) == start.get() + 1 && start <= receipt.at {
+            state.set(COUNT, count.saturating_sub(cost));
+        }
+    }
+
+    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
+        let (start, used) = old.current(state, now);
+        let used = carry(used, old.limit(), self.limit(), how);
+        let same_windows = (self.length(), self.start) == (old.length(), old.start);
+        let start = if same_windows || start > now { start } else { self.opened_at(now) };
+        state.set(START, if used == 0 && start <= now { 0 } else { start.get() + 1 });
+        state.set(COUNT, used);
+    }
+}
+
+impl fmt::Display for FixedWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} fixed-window", self.rate)?;
+        match self.start {
+            WindowStart::Calendar => Ok(()),
+            WindowStart::FirstHit => f.write_str(" from-first-hit"),
+        }
+    }
+}
+
+/// What counts as used under a new limit, when `used` of the old one was.
+pub(super) fn carry(used: u64, old_limit: u64, new_limit: u64, how: Inherit) -> u64 {
+    match how {
+        Inherit::Reset => 0,
+        Inherit::Additive => used,
+        Inherit::Proportionally => mul_div_ceil(used, new_limit, old_limit),
+        Inherit::AsIs if used > old_limit => new_limit.saturating_add(used - old_limit),
+        Inherit::AsIs => new_limit.saturating_sub(old_limit - used),
+    }
+}

@@ -1,0 +1,102 @@
+//! Leaky bucket as a queue: work leaves at a constant rate, and a bounded number of callers wait their turn.
+//!
+//! ```text
+//!   arrivals  ▏▏▏▏▏▏    ▏        queue ┤ ▒▒▒▒▒▒   beyond: denied
+//!   departures ▏  ▏  ▏  ▏  ▏  ▏  delay ┤ ░░       up to here: go at once
+//! ```
+//!
+//! `queue` is how many may wait behind the one that goes, `delay` how many of those need not wait after all:
+//! nginx's `limit_req burst=queue delay=delay`, and `nodelay` when both are equal.
+//!
+//! Its surprise: a caller that will not wait is denied although the queue is empty behind it. `check` only ever
+//! answers for "now"; ask with patience to be given a place.
+
+use super::{Algorithm, Demand, Inherit, Receipt, Step, level::Meter};
+use crate::{
+    bound::Bound,
+    quota::{QuotaError, Rate, Reader},
+    units::Micros,
+    words::Words,
+};
+use core::fmt;
+
+/// Constant outflow with a bounded queue in front of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LeakyBucket {
+    rate: Rate,
+    queue: u64,
+    delay: u64,
+    meter: Meter,
+}
+
+impl LeakyBucket {
+    /// One caller goes at a time, at `rate`; `queue` more may wait, of which the first `delay` go at once too.
+    pub fn new(rate: Rate, queue: u64, delay: u64) -> Result<Self, QuotaError> {
+        rate.validate()?;
+        if delay > queue {
+            return Err(QuotaError::conflict("delay", delay, "queue", queue));
+        }
+        let meter = Meter::new(rate, delay.saturating_add(1), queue - delay)?;
+        Ok(Self { rate, queue, delay, meter })
+    }
+
+    /// The whole-number form, for stores that keep the level in one word of their own.
+    #[inline]
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}
+
+impl Algorithm for LeakyBucket {
+    const NAMES: &'static [&'static str] = &["leaky-bucket", "leaky-bucket queue"];
+
+    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
+        // `leaky-bucket queue 5` is the algorithm's long name and its parameter in one.
+        let queue = match reader.amount_if_next(rate.unit())? {
+            Some(queue) => Some(queue),
+            None => reader.amount_after("queue", rate.unit())?,
+        };
+        let queue = queue.unwrap_or(rate.amount());
+        let delay = match reader.word("nodelay") {
+            Some(()) => queue,
+            None => reader.amount_after("delay", rate.unit())?.unwrap_or(0),
+        };
+        Self::new(rate, queue, delay)
+    }
+
+    fn width(&self) -> usize {
+        super::level::WIDTH
+    }
+
+    fn limit(&self) -> u64 {
+        self.delay + 1
+    }
+
+    fn bound(&self) -> Bound {
+        Bound::burst_and_rate(self.delay + 1, self.rate)
+    }
+
+    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+        self.meter.decide(state, now, demand)
+    }
+
+    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+        self.meter.refund(state, now, receipt, cost);
+    }
+
+    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
+        self.meter.inherit(&old.meter, state, now, how);
+    }
+}
+
+impl fmt::Display for LeakyBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |amount| self.rate.unit().show(amount);
+        write!(f, "{} leaky-bucket queue {}", self.rate, show(self.queue))?;
+        match self.delay {
+            0 => Ok(()),
+            all if all == self.queue => f.write_str(" nodelay"),
+            some => write!(f, " delay {}", show(some)),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A level that rises with cost and drains with time, in units that make every number whole.
+//!
+//! A quota of `amount` per `period` is reduced by its greatest common divisor: a token costs `price` units, one
+//! microsecond drains `drain` units. Nothing is ever rounded, so no pattern of calls makes the rate drift.
+
+use super::{Credit, Demand, Effect, Inherit, Receipt, Step};
+use crate::{
+    decision::{Decision, Level as Reading, Verb},
+    math::{gcd, mul_div_ceil, mul_div_floor},
+    quota::{QuotaError, Rate},
+    units::{LARGEST_EXACT, Micros},
+    words::Words,
+};
+
+/// The whole-number form of a rate with room for some tokens at once and, behind them, for a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meter {
+    /// Units that one token costs.
+    pub price: u64,
+    /// Units that drain in one microsecond.
+    pub drain: u64,
+    /// Up to this level a caller goes at once.
+    pub capacity: u64,
+    /// Up to this level a caller may wait.
+    pub queue: u64,
+}
+
+/// What a demand does to a level.
+#[derive(Clone, Copy, Debug)]
+pub struct Judgement {
+    verb: Verb,
+    /// The level after the demand, or as it was when the demand is denied.
+    pub level: u64,
+    excess: u64,
+}
+
+impl Judgement {
+    /// Whether the demand is granted, now or later.
+    #[inline]
+    pub fn is_granted(&self) -> bool {
+        matches!(self.verb, Verb::Allow | Verb::Delay)
+    }
+}
+
+/// Words of state: when the level was last written, and the level then.
+const LAST: usize = 0;
+const LEVEL: usize = 1;
+pub(super) const WIDTH: usize = 2;
+
+impl Meter {
+    /// The meter of `rate` that lets `at_once` tokens go together, and `queued` more wait.
+    pub(super) fn new(rate: Rate, at_once: u64, queued: u64) -> Result<Self, QuotaError> {
+        let divisor = gcd(rate.amount(), rate.period().get());
+        let (price, drain) = (rate.period().get() / divisor, rate.amount() / divisor);
+        let capacity = at_once.checked_mul(price);
+        let queue = at_once.checked_add(queued).and_then(|all| all.checked_mul(price));
+        match (capacity, queue) {
+            // Twice the level and one step of drain must stay exact in a double, where Redis computes them.
+            (Some(capacity), Some(queue)) if queue <= (LARGEST_EXACT - drain.min(LARGEST_EXACT)) / 2 => {
+                Ok(Self { price, drain, capacity, queue })
+            }
+            _ => Err(QuotaError::inexact(rate, at_once.saturating_add(queued), price)),
+        }
+    }
+
+    /// Without a bound on the queue, as far as numbers stay exact.
+    pub(super) fn with_endless_queue(self) -> Self {
+        Self { queue: LARGEST_EXACT, ..self }
+    }
+
+    /// What `demand` does to a level that has been drained up to now.
+    #[inline]
+    pub fn judge(&self, level: u64, demand: Demand) -> Judgement {
+        let deny = |verb, excess| Judgement { verb, level, excess };
+
+        // What it costs, and how much of that must find room before it may go.
+        let units = demand.cost.saturating_mul(self.price);
+        let needed = if units <= self.capacity {
+            units
+        } else if demand.credit != Credit::Refuse && units <= LARGEST_EXACT.saturating_sub(level) {
+            self.capacity
+        } else {
+            return deny(Verb::Never, 0);
+        };
+
+        // Room now?
+        let excess = (level + needed).saturating_sub(self.capacity);
+        if excess == 0 {
+            return Judgement { verb: Verb::Allow, level: level + units, excess };
+        }
+        // Forced charges may pile up; a level that no double holds exactly stays at the largest one that does.
+        let after = (level + units).min(LARGEST_EXACT);
+
+        // Room later, within the caller's patience and the queue?
+        if demand.credit == Credit::Force {
+            return Judgement { verb: Verb::Delay, level: after, excess };
+        }
+        if demand.patience == Micros::ZERO || excess > self.drain.saturating_mul(demand.patience.get()) {
+            return deny(Verb::Deny, excess);
+        }
+        let over_queue = (level + needed).saturating_sub(self.queue);
+        if over_queue > 0 {
+            return deny(Verb::Deny, over_queue);
+        }
+        Judgement { verb: Verb::Delay, level: after, excess }
+    }
+
+    /// The decision that a judgement amounts to.
+    #[inline]
+    pub fn decision(&self, judgement: Judgement) -> Decision {
+        let Judgement { verb, level, excess } = judgement;
+        let Self { price, drain, capacity, .. } = *self;
+        Decision::on_level(verb, Reading { level, excess, capacity, price, drain })
+    }
+
+    /// The part of a charge that time has not given back already, and that may be given back now.
+    ///
+    /// `after` is the level that the charge left behind, `elapsed` the time since. As long as that level is above
+    /// the capacity nobody before us is refunded, so what is left of it is ours. From then on others may have
+    /// given back what lay below us, and all that is certain is our cost less what has drained since.
+    pub fn refundable(&self, after: u64, elapsed: Micros, cost: u64) -> u64 {
+        let drained = self.drain.saturating_mul(elapsed.get());
+        let drained_below_capacity = drained.saturating_sub(after.saturating_sub(self.capacity));
+        let certain = cost.saturating_mul(self.price).saturating_sub(drained_below_capacity);
+        certain.min(after.saturating_sub(drained))
+    }
+
+    /// The level that is left of `level` when `cost` of a charge is given back. See [`Meter::refundable`].
+    ///
+    /// Whoever queued behind the charge was told when to go and goes then. The place before them must stay empty,
+    /// or those who cancel and ask again would gather at the same moment.
+    pub fn after_refund(&self, level: u64, after: u64, elapsed: Micros, cost: u64) -> u64 {
+        let undrained = after.saturating_sub(self.drain.saturating_mul(elapsed.get()));
+        let others_wait_behind = level > self.capacity && level > undrained;
+        if others_wait_behind { level } else { level.saturating_sub(self.refundable(after, elapsed, cost)) }
+    }
+
+    /// A level of `old` as a level of this meter, rounded against the caller.
+    pub fn convert(&self, old: &Self, level: u64, how: Inherit) -> u64 {
+        let converted = match how {
+            Inherit::Reset => return 0,
+            Inherit::Additive => mul_div_ceil(level, self.price, old.price),
+            Inherit::Proportionally => mul_div_ceil(level.min(old.capacity), self.capacity, old.capacity),
+            Inherit::AsIs => {
+                let available = mul_div_floor(old.capacity.saturating_sub(level), self.price, old.price);
+                self.capacity.saturating_sub(available)
+            }
+        };
+        // Those who wait were told when to go, and go then: nobody goes before the last of them.
+        let waiting = match level.checked_sub(old.capacity) {
+            None | Some(0) => 0,
+            Some(excess) => self.capacity.saturating_add(mul_div_ceil(excess, self.drain, old.drain)),
+        };
+        converted.max(waiting).min(LARGEST_EXACT)
+    }
+
+    /// The level at `now`, and the moment it holds for: time that runs backwards stands still.
+    fn advance<W: Words + ?Sized>(&self, state: &W, now: Micros) -> (u64, Micros) {
+        let last = Micros::new(state.get(LAST));
+        let drained = self.drain.saturating_mul(now.since(last).get());
+        (state.get(LEVEL).saturating_sub(drained), now.max(last))
+    }
+
+    pub(super) fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+        let (level, at) = self.advance(state, now);
+        let mut judgement = self.judge(level, demand);
+        let mut receipt = Receipt::default();
+
+        if demand.effect == Effect::Probe && judgement.is_granted() {
+            // A probe tells what would be granted, and what remains without it.
+            judgement.level = level;
+        } else if judgement.is_granted() && demand.cost > 0 {
+            state.set(LAST, at.get());
+            state.set(LEVEL, judgement.level);
+            receipt = Receipt { cost: demand.cost, at, mark: judgement.level, ..Receipt::default() };
+        }
+        Step { decision: self.decision(judgement), receipt }
+    }
+
+    pub(super) fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+        let (level, at) = self.advance(state, now);
+        state.set(LAST, at.get());
+        state.set(LEVEL, self.after_refund(level, receipt.mark, at.since(receipt.at), cost));
+    }
+
+    pub(super) fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
+        let (level, at) = old.advance(state, now);
+        state.set(LAST, at.get());
+        state.set(LEVEL, self.convert(old, level, how));
+    }
+}

@@ -1,0 +1,274 @@
+//! How a quota is counted: one file for each algorithm, one line for each in the registry below.
+//!
+//! Every algorithm is a pure function `state + now + demand → decision`, on words that a store lends it.
+
+mod concurrency;
+mod fixed_window;
+mod leaky_bucket;
+pub mod level;
+mod shaper;
+mod sliding_log;
+mod sliding_strict;
+mod sliding_window;
+mod smooth;
+mod token_bucket;
+mod warm_up;
+mod window;
+
+pub use concurrency::Concurrency;
+pub use fixed_window::{FixedWindow, WindowStart};
+pub use leaky_bucket::LeakyBucket;
+pub use sliding_log::SlidingLog;
+pub use sliding_strict::SlidingStrict;
+pub use sliding_window::SlidingWindow;
+pub use smooth::Smooth;
+pub use token_bucket::TokenBucket;
+pub use warm_up::WarmUp;
+
+use crate::{
+    bound::Bound,
+    decision::Decision,
+    quota::{QuotaError, Rate, Reader},
+    units::Micros,
+    words::Words,
+};
+use core::fmt;
+
+/// What a caller asks of one state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// How many tokens, permits or bytes. Zero asks nothing and charges nothing: it is a peek.
+    pub cost: u64,
+    /// The longest wait the caller accepts; zero means "now or not at all".
+    pub patience: Micros,
+    /// What to do with a cost that is larger than the quota ever grants at once.
+    pub credit: Credit,
+    /// Whether an allowed cost is charged.
+    pub effect: Effect,
+}
+
+impl Demand {
+    /// Charges `cost` now or not at all.
+    #[inline]
+    pub const fn now(cost: u64) -> Self {
+        Self { cost, patience: Micros::ZERO, credit: Credit::Refuse, effect: Effect::Charge }
+    }
+
+    /// Charges `cost` and accepts to wait for it up to `patience`.
+    pub const fn within(cost: u64, patience: Micros) -> Self {
+        Self { patience, ..Self::now(cost) }
+    }
+
+    /// Asks what `cost` would get, and charges nothing.
+    pub const fn probe(cost: u64) -> Self {
+        Self { effect: Effect::Probe, ..Self::now(cost) }
+    }
+
+    /// Charges `cost` whatever the state is: for work that has already been done.
+    pub const fn forced(cost: u64) -> Self {
+        Self { cost, patience: Micros::MAX, credit: Credit::Force, effect: Effect::Charge }
+    }
+
+    /// The same demand, where a cost over the burst is taken on credit: it is granted as soon as a full burst
+    /// would be, and later callers wait until the rest is repaid.
+    #[must_use]
+    pub const fn on_credit(self) -> Self {
+        Self { credit: Credit::Grant, ..self }
+    }
+}
+
+/// What to do with a cost that is larger than the quota ever grants at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credit {
+    /// Answer `Never`.
+    Refuse,
+    /// Grant it when a full burst would be granted, and repay the rest first.
+    Grant,
+    /// Charge it, whatever the state is and however long the queue.
+    Force,
+}
+
+/// Whether a granted demand changes the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Charge it.
+    Charge,
+    /// Only tell what would happen.
+    Probe,
+}
+
+/// A decision, and the receipt with which a charge can be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The answer.
+    pub decision: Decision,
+    /// Proof of what was charged; it refunds nothing when nothing was.
+    pub receipt: Receipt,
+}
+
+/// Proof of a charge. A refund gives back at most the part that time has not given back already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// What was charged, and has not been refunded yet.
+    pub cost: u64,
+    /// When the charge was counted.
+    pub at: Micros,
+    /// A mark of the algorithm's own.
+    pub mark: u64,
+    /// Another one.
+    pub stored: u64,
+}
+
+/// How the tokens of a key carry over when its quota changes, in bucket4j's four ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Inherit {
+    /// What was used stays used: a larger quota adds the difference, a smaller one takes it away.
+    #[default]
+    Additive,
+    /// What was available stays available, up to the new quota.
+    AsIs,
+    /// The used share stays the same.
+    Proportionally,
+    /// Start anew. The only way that can admit more than the larger of the two bounds.
+    Reset,
+}
+
+/// What every algorithm can do. The methods that decide are pure: time is an argument.
+pub trait Algorithm: Copy + fmt::Display {
+    /// The names that select the algorithm in a quota, the canonical one first.
+    const NAMES: &'static [&'static str];
+
+    /// Reads the parameters that follow the name.
+    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError>;
+
+    /// Words of state per key.
+    fn width(&self) -> usize;
+
+    /// The most that is granted at once.
+    fn limit(&self) -> u64;
+
+    /// The worst case that a backend must survive.
+    fn bound(&self) -> Bound;
+
+    /// Answers a demand at `now`; charges it if it is granted and says so in a receipt. A denial writes nothing.
+    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step;
+
+    /// Gives back up to `cost` of what `receipt` proves, without ever creating a token.
+    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64);
+
+    /// Turns a state that `old` wrote into one of this quota.
+    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit);
+
+    /// Writes the state of a limiter that is created at `now`, where that differs from "never seen".
+    fn create<W: Words + ?Sized>(&self, _state: &mut W, _now: Micros) {}
+}
+
+/// Makes the enum of all algorithms and its dispatch from one line for each.
+macro_rules! registry {
+    ($($name:ident),+ $(,)?) => {
+        /// Any of the algorithms, with the numbers of one quota.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Kind {
+            $(#[doc = concat!("[`", stringify!($name), "`]")] $name($name),)+
+        }
+
+        impl Kind {
+            /// Reads the algorithm called `name` and its parameters; `None` when there is none of that name.
+            pub(crate) fn read(
+                name: &str, rate: Rate, reader: &mut Reader<'_>,
+            ) -> Option<Result<Self, QuotaError>> {
+                $(if $name::NAMES.contains(&name) {
+                    return Some($name::read(rate, reader).map(Self::$name));
+                })+
+                None
+            }
+
+            /// The canonical names of all algorithms.
+            pub fn names() -> impl Iterator<Item = &'static str> {
+                [$($name::NAMES[0]),+].into_iter()
+            }
+
+            /// The canonical name of this algorithm.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$name(_) => $name::NAMES[0],)+ }
+            }
+
+            /// Words of state per key.
+            pub fn width(&self) -> usize {
+                match self { $(Self::$name(it) => it.width(),)+ }
+            }
+
+            /// The most that is granted at once.
+            pub fn limit(&self) -> u64 {
+                match self { $(Self::$name(it) => it.limit(),)+ }
+            }
+
+            /// The worst case that a backend must survive.
+            pub fn bound(&self) -> Bound {
+                match self { $(Self::$name(it) => it.bound(),)+ }
+            }
+
+            /// Answers a demand; see [`Algorithm::decide`].
+            #[inline]
+            pub fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+                match self { $(Self::$name(it) => it.decide(state, now, demand),)+ }
+            }
+
+            /// Gives back a charge; see [`Algorithm::refund`].
+            pub fn refund<W: Words + ?Sized>(
+                &self, state: &mut W, now: Micros, receipt: Receipt, cost: u64,
+            ) {
+                match self { $(Self::$name(it) => it.refund(state, now, receipt, cost.min(receipt.cost)),)+ }
+            }
+
+            /// Carries a state over from an older quota; between algorithms nothing carries over but the fact
+            /// that the key was in use: the new state starts with all of its quota used up, or, where permits are
+            /// held, with none of them in flight.
+            pub fn inherit<W: Words + ?Sized>(
+                &self, old: &Self, state: &mut W, now: Micros, how: Inherit,
+            ) {
+                let keeps_permits = matches!((self, old), (Self::Concurrency(_), Self::Concurrency(_)));
+                match (self, old) {
+                    _ if how == Inherit::Reset && !keeps_permits => self.start_over(state, now, how),
+                    $((Self::$name(new), Self::$name(old)) => new.inherit(old, state, now, how),)+
+                    _ => self.start_over(state, now, how),
+                }
+            }
+
+            /// Writes the state of a limiter that is created at `now`.
+            pub fn create<W: Words + ?Sized>(&self, state: &mut W, now: Micros) {
+                match self { $(Self::$name(it) => it.create(state, now),)+ }
+            }
+        }
+
+        impl fmt::Display for Kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Self::$name(it) => fmt::Display::fmt(it, f),)+ }
+            }
+        }
+    };
+}
+
+registry! {
+    TokenBucket,
+    LeakyBucket,
+    FixedWindow,
+    SlidingWindow,
+    SlidingStrict,
+    SlidingLog,
+    Smooth,
+    WarmUp,
+    Concurrency,
+}
+
+impl Kind {
+    fn start_over<W: Words + ?Sized>(&self, state: &mut W, now: Micros, how: Inherit) {
+        for index in 0..self.width() {
+            state.set(index, 0);
+        }
+        // Permits that nobody holds would never be given back.
+        if how != Inherit::Reset && !matches!(self, Self::Concurrency(_)) {
+            self.decide(state, now, Demand::now(self.limit()));
+        }
+    }
+}

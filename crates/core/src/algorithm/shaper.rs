@@ -1,0 +1,173 @@
+//! What Guava's two shapers share: stored permits, and the moment the next caller is free to go.
+//!
+//! The arithmetic is Guava's to the last bit: doubles for permits, microseconds for time, each term of a wait
+//! truncated by itself, in Guava's order. A caller waits for the debt of those before it, never for its own.
+
+use super::{Demand, Effect, Inherit, Receipt, Step};
+use crate::{
+    decision::{Count, Decision, Verb},
+    units::{LARGEST_EXACT, Micros},
+    words::Words,
+};
+
+/// The numbers of a shaper.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Shaper {
+    /// Microseconds between permits at the stable rate.
+    pub(super) stable: f64,
+    /// The most permits that idle time stores.
+    pub(super) most: f64,
+    /// Microseconds of idle time that store one permit.
+    pub(super) cool_down: f64,
+    /// What stored permits cost.
+    pub(super) warm_up: WarmUpCost,
+}
+
+/// What stored permits cost to take: nothing, or the area under a line that falls to the stable interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum WarmUpCost {
+    Free,
+    Trapezoid { threshold: f64, slope: f64 },
+}
+
+/// Words of state: the stored permits as the bits of a double, and the moment the next caller is free plus one
+/// (zero: never seen).
+const STORED: usize = 0;
+const FREE_AT: usize = 1;
+pub(super) const WIDTH: usize = 2;
+
+/// A state in named form.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Pace {
+    pub(super) stored: f64,
+    pub(super) free_at: Micros,
+}
+
+impl Shaper {
+    /// The state in the words. One that was never seen has been idle for ever, and has stored all it can.
+    pub(super) fn load<W: Words + ?Sized>(&self, state: &W) -> Pace {
+        match state.get(FREE_AT).checked_sub(1) {
+            Some(free_at) => {
+                Pace { stored: f64::from_bits(state.get(STORED)), free_at: Micros::new(free_at) }
+            }
+            None => Pace { stored: self.most, free_at: Micros::ZERO },
+        }
+    }
+
+    pub(super) fn save<W: Words + ?Sized>(state: &mut W, pace: Pace) {
+        state.set(STORED, pace.stored.to_bits());
+        state.set(FREE_AT, pace.free_at.get() + 1);
+    }
+
+    /// Stores the permits of the idle time since the last caller was free.
+    pub(super) fn resync(&self, pace: Pace, now: Micros) -> Pace {
+        if now <= pace.free_at {
+            return pace;
+        }
+        let fresh = now.since(pace.free_at).get() as f64 / self.cool_down;
+        Pace { stored: (pace.stored + fresh).min(self.most), free_at: now }
+    }
+
+    pub(super) fn decide<W: Words + ?Sized>(
+        &self,
+        limit: u64,
+        state: &mut W,
+        now: Micros,
+        demand: Demand,
+    ) -> Step {
+        // Guava tests the debt before it resynchronises, and without regard to the cost.
+        let mut pace = self.load(state);
+        let wait = pace.free_at.since(now);
+        let verb = match wait {
+            Micros::ZERO => Verb::Allow,
+            _ if wait <= demand.patience => Verb::Delay,
+            _ => Verb::Deny,
+        };
+
+        let mut receipt = Receipt::default();
+        if verb != Verb::Deny && demand.effect == Effect::Charge && demand.cost > 0 {
+            pace = self.resync(pace, now);
+            let taken = (demand.cost as f64).min(pace.stored);
+            let fresh = demand.cost as f64 - taken;
+            let debt = self.stored_cost(pace.stored, taken).saturating_add((fresh * self.stable) as u64);
+            let debt = Micros::new(debt);
+            let served = pace.free_at;
+            pace = Pace { stored: pace.stored - taken, free_at: served.plus(debt) };
+            Self::save(state, pace);
+            let debt = pace.free_at.since(served);
+            receipt =
+                Receipt { cost: demand.cost, at: pace.free_at, mark: debt.get(), stored: taken.to_bits() };
+        }
+
+        let count = Count { remaining: self.remaining(pace, now), reset: self.reset(pace, now), wait };
+        Step { decision: Decision::on_count(verb, limit, count), receipt }
+    }
+
+    /// What it costs in microseconds to take `taken` of `stored` permits.
+    fn stored_cost(&self, stored: f64, taken: f64) -> u64 {
+        let WarmUpCost::Trapezoid { threshold, slope } = self.warm_up else { return 0 };
+        let interval = |permits: f64| self.stable + permits * slope;
+        let above = stored - threshold;
+        let mut taken = taken;
+        let mut micros = 0;
+        if above > 0.0 {
+            let from_above = above.min(taken);
+            let length = interval(above) + interval(above - from_above);
+            micros = (from_above * length / 2.0) as u64;
+            taken -= from_above;
+        }
+        micros.saturating_add((self.stable * taken) as u64)
+    }
+
+    fn remaining(&self, pace: Pace, now: Micros) -> u64 {
+        if pace.free_at > now { 0 } else { self.resync(pace, now).stored as u64 }
+    }
+
+    /// How long until every permit is stored again.
+    fn reset(&self, pace: Pace, now: Micros) -> Micros {
+        let pace = self.resync(pace, now);
+        let missing = (self.most - pace.stored) * self.cool_down;
+        let idle = if missing > 0.0 { (missing as u64).saturating_add(2).min(LARGEST_EXACT) } else { 0 };
+        pace.free_at.since(now).plus(Micros::new(idle))
+    }
+
+    /// Gives back the debt that is not yet served and the stored permits that idle time has not restored.
+    pub(super) fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+        if receipt.cost == 0 || state.get(FREE_AT) == 0 {
+            return;
+        }
+        // Whoever queued behind was told when to go, and goes then: the place before them stays empty.
+        let pace = self.load(state);
+        let others_wait_behind = pace.free_at > now && pace.free_at != receipt.at;
+        if others_wait_behind {
+            return;
+        }
+        let pace = self.resync(pace, now);
+        let share = cost as f64 / receipt.cost as f64;
+        let debt = Micros::new((receipt.mark as f64 * share) as u64);
+        let unserved = debt.min(receipt.at.since(now));
+        let elapsed = now.since(receipt.at.since(Micros::new(receipt.mark)));
+        let restored = elapsed.get() as f64 / self.cool_down;
+        let stored = (f64::from_bits(receipt.stored) * share - restored).max(0.0);
+        Self::save(
+            state,
+            Pace {
+                stored: (pace.stored + stored).min(self.most),
+                free_at: pace.free_at.since(unserved).max(now.min(pace.free_at)),
+            },
+        );
+    }
+
+    /// Guava's `setRate` is [`Inherit::Proportionally`]; debt is never rescaled.
+    pub(super) fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
+        let pace = old.resync(old.load(state), now);
+        let stored = match how {
+            Inherit::Reset => self.most,
+            Inherit::AsIs => pace.stored.min(self.most),
+            Inherit::Additive => (pace.stored + (self.most - old.most)).clamp(0.0, self.most),
+            Inherit::Proportionally => pace.stored * self.most / old.most,
+        };
+        let free_at = if how == Inherit::Reset { now.min(pace.free_at) } else { pace.free_at };
+        Self::save(state, Pace { stored, free_at });
+    }
+}

@@ -1,0 +1,180 @@
+//! Strict sliding window: the window is cut into `K` parts, and the oldest part counts in full until it is gone.
+//!
+//! ```text
+//!   │▒▒▒▒│▓▓▓▓│▓▓▓▓│▓▓▓▓│▓▓        K + 1 counters; the sum never exceeds the limit
+//!    ◀────── window ───────▶
+//!    ▲ only part of it is in the window, all of it is counted
+//! ```
+//!
+//! Because nothing is interpolated, no window of any phase ever holds more than the limit. It is the exact cap
+//! that people ask for, in `K + 1` counters instead of a list of timestamps.
+//!
+//! Its surprise is the price of that certainty: a saturated key gets `K / (K + 1)` of its rate, 98.4 % for
+//! `K = 60`.
+
+use super::{
+    Algorithm, Demand, Inherit, Receipt, Step,
+    fixed_window::carry,
+    window::{self, Window},
+};
+use crate::{
+    bound::Bound,
+    quota::{QuotaError, Rate, Reader},
+    units::Micros,
+    words::Words,
+};
+use core::fmt;
+
+/// Never more than the limit in any window, in `parts + 1` counters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlidingStrict {
+    rate: Rate,
+    parts: u64,
+}
+
+/// Words of state: the index of the newest part plus one (zero: never seen), then a ring of counters.
+const NEWEST: usize = 0;
+const RING: usize = 1;
+
+/// More parts than this cost more to add up than they gain.
+const MOST_PARTS: u64 = 3_600;
+
+impl SlidingStrict {
+    /// At most `rate.amount()` in any window of `rate.period()`, counted in `parts` equal parts.
+    pub fn new(rate: Rate, parts: u64) -> Result<Self, QuotaError> {
+        rate.validate()?;
+        QuotaError::refuse_zero("a number of parts", parts)?;
+        if parts > MOST_PARTS || !rate.period().get().is_multiple_of(parts) {
+            return Err(QuotaError::uneven(rate.period(), parts, MOST_PARTS));
+        }
+        Ok(Self { rate, parts })
+    }
+
+    fn part(&self) -> u64 {
+        self.rate.period().get() / self.parts
+    }
+
+    fn slot(&self, index: u64) -> usize {
+        RING + (index % (self.parts + 1)) as usize
+    }
+
+    /// The newest part that holds a count, `None` when the key was never seen.
+    fn newest<W: Words + ?Sized>(state: &W) -> Option<u64> {
+        state.get(NEWEST).checked_sub(1)
+    }
+
+    /// The moment that counts at `now`: those that wait for a later part stand before us.
+    fn moment<W: Words + ?Sized>(&self, state: &W, now: Micros) -> Micros {
+        match Self::newest(state) {
+            Some(newest) => now.max(Micros::new(newest * self.part())),
+            None => now,
+        }
+    }
+
+    /// What still counts in part `index`: it and the `parts` before it.
+    fn used<W: Words + ?Sized>(&self, state: &W, index: u64) -> u64 {
+        let Some(newest) = Self::newest(state) else { return 0 };
+        (index.saturating_sub(self.parts)..=newest.min(index)).map(|part| state.get(self.slot(part))).sum()
+    }
+}
+
+impl Window for SlidingStrict {
+    fn earliest<W: Words + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
+        let at = self.moment(state, now);
+        let index = at.get() / self.part();
+        let mut used = self.used(state, index);
+        let mut ahead = 0;
+        // Let the oldest parts go, one after the other, until the cost fits.
+        while used + cost > self.limit() {
+            used -= match (index + ahead).checked_sub(self.parts) {
+                Some(oldest) => state.get(self.slot(oldest)),
+                None => 0,
+            };
+            ahead += 1;
+        }
+        if ahead == 0 { at } else { Micros::new((index + ahead) * self.part()) }
+    }
+
+    fn record<W: Words + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
+        let index = at.get() / self.part();
+        let newest = Self::newest(state);
+        if newest.is_none_or(|newest| index > newest) {
+            let first_new = newest.map_or(0, |newest| newest + 1).max(index.saturating_sub(self.parts));
+            for part in first_new..=index {
+                state.set(self.slot(part), 0);
+            }
+            state.set(NEWEST, index + 1);
+        }
+        let slot = self.slot(index);
+        state.set(slot, state.get(slot) + cost);
+    }
+
+    fn remaining<W: Words + ?Sized>(&self, state: &W, now: Micros) -> u64 {
+        if self.moment(state, now) > now {
+            return 0;
+        }
+        self.limit().saturating_sub(self.used(state, now.get() / self.part()))
+    }
+
+    fn forgotten<W: Words + ?Sized>(&self, state: &W) -> Micros {
+        let Some(newest) = Self::newest(state) else { return Micros::ZERO };
+        let mut held = (newest.saturating_sub(self.parts)..=newest).rev();
+        match held.find(|&part| state.get(self.slot(part)) > 0) {
+            Some(part) => Micros::new((part + self.parts + 1) * self.part()),
+            None => Micros::new(newest * self.part()),
+        }
+    }
+}
+
+impl Algorithm for SlidingStrict {
+    const NAMES: &'static [&'static str] = &["sliding-strict"];
+
+    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
+        let parts = reader.count("how many parts, as in `sliding-strict 60`")?;
+        Self::new(rate, parts).map_err(|error| error.at_last_word(reader))
+    }
+
+    fn width(&self) -> usize {
+        RING + self.parts as usize + 1
+    }
+
+    fn limit(&self) -> u64 {
+        self.rate.amount()
+    }
+
+    fn bound(&self) -> Bound {
+        Bound::windows(self.rate, 0, 0)
+    }
+
+    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+        window::decide(self, state, now, demand)
+    }
+
+    fn refund<W: Words + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {
+        let index = receipt.at.get() / self.part();
+        if Self::newest(state).is_some_and(|newest| index <= newest && index + self.parts >= newest) {
+            let slot = self.slot(index);
+            state.set(slot, state.get(slot).saturating_sub(cost));
+        }
+    }
+
+    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
+        if how == Inherit::Additive && (self.parts, self.part()) == (old.parts, old.part()) {
+            return;
+        }
+        let at = old.moment(state, now);
+        let used = old.used(state, at.get() / old.part());
+        for word in 0..self.width() {
+            state.set(word, 0);
+        }
+        // Those who wait stand before us under the new parts too: theirs is the first that starts no earlier.
+        let at = if at > now { Micros::new(at.get().next_multiple_of(self.part())) } else { at };
+        self.record(state, at, carry(used, old.limit(), self.limit(), how));
+    }
+}
+
+impl fmt::Display for SlidingStrict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} sliding-strict {}", self.rate, self.parts)
+    }
+}

@@ -1,0 +1,171 @@
+//! Sliding window: two fixed windows, the older one fading out as the newer one fills.
+//!
+//! ```text
+//!   ▒▒▒▒▒▒▒▒▒▒│▓▓▓▓▓
+//!   previous  │current      estimate = previous × (1 − f) + current
+//!   ◀────── window ────▶    f = part of the current window that has passed
+//! ```
+//!
+//! It assumes that the previous window's calls were spread evenly. Kept in whole numbers: a cost `n` fits when
+//! `previous · (W − x) ≤ (limit − current − n) · W`, `x` microseconds into the window.
+//!
+//! Its surprise: the assumption can be wrong. A burst at the very end of one window, then a steady stream, puts
+//! up to `2 · limit − 1` into one window's length. Take `sliding-strict` where the limit must hold.
+
+use super::{
+    Algorithm, Demand, Inherit, Receipt, Step,
+    fixed_window::carry,
+    window::{self, Window},
+};
+use crate::{
+    bound::Bound,
+    quota::{QuotaError, Rate, Reader},
+    units::Micros,
+    words::Words,
+};
+use core::fmt;
+
+/// Counts in the current window, plus the faded count of the one before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlidingWindow {
+    rate: Rate,
+}
+
+/// Words of state: the moment of the newest admission plus one (zero: never seen), the count of the window
+/// before it, and the count of its own window.
+const NEWEST: usize = 0;
+const PREVIOUS: usize = 1;
+const CURRENT: usize = 2;
+
+/// Both counts as they stand at `at`.
+struct View {
+    at: Micros,
+    start: Micros,
+    previous: u64,
+    current: u64,
+}
+
+impl SlidingWindow {
+    /// About `rate.amount()` in any window of `rate.period()`.
+    pub fn new(rate: Rate) -> Result<Self, QuotaError> {
+        window::validate(rate)?;
+        Ok(Self { rate })
+    }
+
+    fn length(&self) -> u64 {
+        self.rate.period().get()
+    }
+
+    fn view<W: Words + ?Sized>(&self, state: &W, now: Micros) -> View {
+        let newest = Micros::new(state.get(NEWEST).saturating_sub(1));
+        let at = now.max(newest);
+        let (then, index) = (newest.get() / self.length(), at.get() / self.length());
+        let (previous, current) = match index - then {
+            0 => (state.get(PREVIOUS), state.get(CURRENT)),
+            1 => (state.get(CURRENT), 0),
+            _ => (0, 0),
+        };
+        View { at, start: Micros::new(index * self.length()), previous, current }
+    }
+
+    /// How far into its window a view must be until `previous` has faded into the room that is left.
+    fn faded_into(&self, previous: u64, room: u64) -> u64 {
+        match previous {
+            0 => 0,
+            _ => self.length().saturating_sub(room * self.length() / previous),
+        }
+    }
+}
+
+impl Window for SlidingWindow {
+    fn earliest<W: Words + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
+        let view = self.view(state, now);
+        match self.limit().checked_sub(view.current + cost) {
+            Some(room) => {
+                let into = self.faded_into(view.previous, room);
+                view.at.max(view.start.plus(Micros::new(into)))
+            }
+            None => {
+                let into = self.faded_into(view.current, self.limit() - cost);
+                view.start.plus(Micros::new(self.length() + into))
+            }
+        }
+    }
+
+    fn record<W: Words + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
+        let view = self.view(state, at);
+        state.set(NEWEST, view.at.get() + 1);
+        state.set(PREVIOUS, view.previous);
+        state.set(CURRENT, view.current + cost);
+    }
+
+    fn remaining<W: Words + ?Sized>(&self, state: &W, now: Micros) -> u64 {
+        let view = self.view(state, now);
+        if view.at > now {
+            return 0;
+        }
+        let left = self.length() - now.since(view.start).get();
+        let faded = (view.previous * left).div_ceil(self.length());
+        self.limit().saturating_sub(view.current + faded)
+    }
+
+    fn forgotten<W: Words + ?Sized>(&self, state: &W) -> Micros {
+        let view = self.view(state, Micros::ZERO);
+        let windows = match (view.previous, view.current) {
+            (0, 0) => return view.at,
+            (_, 0) => 1,
+            _ => 2,
+        };
+        view.start.plus(Micros::new(windows * self.length()))
+    }
+}
+
+impl Algorithm for SlidingWindow {
+    const NAMES: &'static [&'static str] = &["sliding-window"];
+
+    fn read(rate: Rate, _reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
+        Self::new(rate)
+    }
+
+    fn width(&self) -> usize {
+        3
+    }
+
+    fn limit(&self) -> u64 {
+        self.rate.amount()
+    }
+
+    fn bound(&self) -> Bound {
+        Bound::windows(self.rate, 1, 1)
+    }
+
+    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+        window::decide(self, state, now, demand)
+    }
+
+    fn refund<W: Words + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {
+        let Some(newest) = state.get(NEWEST).checked_sub(1) else { return };
+        match (newest / self.length()).checked_sub(receipt.at.get() / self.length()) {
+            Some(0) => state.set(CURRENT, state.get(CURRENT).saturating_sub(cost)),
+            Some(1) => state.set(PREVIOUS, state.get(PREVIOUS).saturating_sub(cost)),
+            _ => {}
+        }
+    }
+
+    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
+        if how == Inherit::Additive && self.length() == old.length() {
+            return;
+        }
+        let at = old.view(state, now).at;
+        let used = old.limit() - old.remaining(state, at).min(old.limit());
+        state.set(NEWEST, at.get() + 1);
+        state.set(PREVIOUS, 0);
+        state.set(CURRENT, carry(used, old.limit(), self.limit(), how));
+    }
+}
+
+impl fmt::Display for SlidingWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} sliding-window", self.rate)
+    }
+}

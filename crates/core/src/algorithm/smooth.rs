@@ -1,0 +1,112 @@
+//! Smooth: Guava's `SmoothBursty`, which spaces callers evenly and stores idle time as permits.
+//!
+//! ```text
+//!   calls      1   1   1      5                1
+//!   go at   ───┴───┴───┴──────┴───┴───┴───┴───┴┴──▶
+//!                             ▲ goes at once     ▲ waits for the five before it
+//! ```
+//!
+//! A caller never waits for its own cost, only for the debt that the callers before it left.
+//!
+//! Its surprise follows from that: a single call of any size goes at once if nobody is in debt, so a cost is
+//! never refused, and the next caller pays. A new key starts with all its permits stored, as if it had been idle
+//! for ever; a limiter without keys starts as Guava's does, with none.
+
+use super::{
+    Algorithm, Demand, Inherit, Receipt, Step,
+    shaper::{self, Pace, Shaper, WarmUpCost},
+};
+use crate::{
+    bound::Bound,
+    quota::{QuotaError, Rate, Reader},
+    units::Micros,
+    words::Words,
+};
+use core::fmt;
+
+/// Evenly spaced permits, of which idle time stores up to a burst.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Smooth {
+    rate: Rate,
+    burst: Option<u64>,
+    shaper: Shaper,
+}
+
+impl Smooth {
+    /// Permits at `rate`; idle time stores one second's worth of them, as in Guava.
+    pub fn new(rate: Rate) -> Result<Self, QuotaError> {
+        Self::build(rate, None)
+    }
+
+    /// Permits at `rate`; idle time stores up to `burst` of them.
+    pub fn with_burst(rate: Rate, burst: u64) -> Result<Self, QuotaError> {
+        QuotaError::refuse_zero("a burst", burst)?;
+        QuotaError::refuse_inexact("a burst", burst)?;
+        Self::build(rate, Some(burst))
+    }
+
+    fn build(rate: Rate, burst: Option<u64>) -> Result<Self, QuotaError> {
+        rate.validate()?;
+        let per_second = rate.per_second();
+        let stable = 1_000_000.0 / per_second;
+        let most = burst.map_or(per_second, |burst| burst as f64);
+        let shaper = Shaper { stable, most, cool_down: stable, warm_up: WarmUpCost::Free };
+        Ok(Self { rate, burst, shaper })
+    }
+
+    /// Stored permits and the moment the next caller is free, for those who want to see Guava's own variables.
+    pub fn inspect<W: Words + ?Sized>(&self, state: &W) -> (f64, Micros) {
+        let pace = self.shaper.load(state);
+        (pace.stored, pace.free_at)
+    }
+}
+
+impl Algorithm for Smooth {
+    const NAMES: &'static [&'static str] = &["smooth"];
+
+    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
+        match reader.amount_after("burst", rate.unit())? {
+            Some(burst) => Self::with_burst(rate, burst),
+            None => Self::new(rate),
+        }
+    }
+
+    fn width(&self) -> usize {
+        shaper::WIDTH
+    }
+
+    fn limit(&self) -> u64 {
+        (self.shaper.most as u64).max(1)
+    }
+
+    fn bound(&self) -> Bound {
+        // A partly stored permit counts as one.
+        Bound::debt((self.shaper.most as u64).saturating_add(1), self.rate, 1)
+    }
+
+    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+        self.shaper.decide(self.limit(), state, now, demand)
+    }
+
+    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+        self.shaper.refund(state, now, receipt, cost);
+    }
+
+    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
+        self.shaper.inherit(&old.shaper, state, now, how);
+    }
+
+    fn create<W: Words + ?Sized>(&self, state: &mut W, now: Micros) {
+        Shaper::save(state, Pace { stored: 0.0, free_at: now });
+    }
+}
+
+impl fmt::Display for Smooth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} smooth", self.rate)?;
+        match self.burst {
+            Some(burst) => write!(f, " burst {}", self.rate.unit().show(burst)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Token bucket: a bucket of `burst` tokens that refills steadily; every call takes its cost.
+//!
+//! ```text
+//!   level   burst ┤‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾ above: denied
+//!   (used         │  ╱|    ╱|╱|
+//!   tokens)       │ ╱ | ╲ ╱ | |╲        a cost lifts the level,
+//!               0 ┼╱──╲───╳──────╲──▶   time lets it sink at the rate
+//! ```
+//!
+//! The generic cell rate algorithm and the leaky bucket used as a meter are the same machine described from the
+//! other side; their names lead here. It needs one number per key and is the default.
+//!
+//! Its surprise: it starts full, so `burst` tokens go at once and the rate comes on top. In any window of length
+//! `t` it admits at most `burst + rate · t`, which is twice the rate when the burst is one window's worth.
+
+use super::{Algorithm, Demand, Inherit, Receipt, Step, level::Meter};
+use crate::{
+    bound::Bound,
+    quota::{QuotaError, Rate, Reader},
+    units::Micros,
+    words::Words,
+};
+use core::fmt;
+
+/// A bucket of `burst` tokens that refills at a steady rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenBucket {
+    rate: Rate,
+    burst: u64,
+    meter: Meter,
+}
+
+impl TokenBucket {
+    /// A bucket that holds `burst` tokens and refills at `rate`.
+    pub fn new(rate: Rate, burst: u64) -> Result<Self, QuotaError> {
+        rate.validate()?;
+        QuotaError::refuse_zero("a burst", burst)?;
+        Ok(Self { rate, burst, meter: Meter::new(rate, burst, 0)?.with_endless_queue() })
+    }
+
+    /// The whole-number form, for stores that keep the level in one word of their own.
+    #[inline]
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}
+
+impl Algorithm for TokenBucket {
+    const NAMES: &'static [&'static str] = &["token-bucket", "gcra", "leaky-bucket meter"];
+
+    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
+        let burst = reader.amount_after("burst", rate.unit())?;
+        Self::new(rate, burst.unwrap_or(rate.amount()))
+    }
+
+    fn width(&self) -> usize {
+        super::level::WIDTH
+    }
+
+    fn limit(&self) -> u64 {
+        self.burst
+    }
+
+    fn bound(&self) -> Bound {
+        Bound::burst_and_rate(self.burst, self.rate)
+    }
+
+    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+        self.meter.decide(state, now, demand)
+    }
+
+    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+        self.meter.refund(state, now, receipt, cost);
+    }
+
+    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
+        self.meter.inherit(&old.meter, state, now, how);
+    }
+}
+
+impl fmt::Display for TokenBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.rate.fmt(f)?;
+        if self.burst != self.rate.amount() {
+            write!(f, " burst {}", self.rate.unit().show(self.burst))?;
+        }
+        Ok(())
+    }
+}

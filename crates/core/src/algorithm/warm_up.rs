@@ -1,0 +1,112 @@
+//! Warm-up: Guava's `SmoothWarmingUp`, which starts slowly after idle time and speeds up to the stable rate.
+//!
+//! ```text
+//!   interval
+//!   cold ┤            ╱         idle time moves right, calls move left;
+//!        │          ╱ ▒         the time a permit costs is the area above it,
+//! stable ┤────────╱▒▒▒▒         and the shaded area is the warm-up time
+//!        │░░░░░░░░▒▒▒▒▒
+//!      0 ┼───────┴─────┴──▶ stored permits
+//!             threshold  most
+//! ```
+//!
+//! For backends that need time to fill their caches and pools before they can take the full rate.
+//!
+//! Its surprise: stored permits make it slower, not faster. A key that was never seen is cold.
+
+use super::{
+    Algorithm, Demand, Inherit, Receipt, Step,
+    shaper::{self, Pace, Shaper, WarmUpCost},
+};
+use crate::{
+    bound::Bound,
+    quota::{QuotaError, Rate, Reader},
+    units::Micros,
+    words::Words,
+};
+use core::fmt;
+
+/// A rate that is reached only after a warm-up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WarmUp {
+    rate: Rate,
+    warm_up: Micros,
+    cold_factor: f64,
+    shaper: Shaper,
+}
+
+/// Guava's own cold factor.
+const COLD_FACTOR: f64 = 3.0;
+const COLDEST: f64 = 1_000_000.0;
+
+impl WarmUp {
+    /// Permits at `rate`, reached over `warm_up` from an interval that is `cold_factor` times as long.
+    pub fn new(rate: Rate, warm_up: Micros, cold_factor: f64) -> Result<Self, QuotaError> {
+        rate.validate()?;
+        QuotaError::refuse_zero("a warm-up", warm_up.get())?;
+        if !(1.0..=COLDEST).contains(&cold_factor) {
+            return Err(QuotaError::cold_factor(cold_factor, COLDEST));
+        }
+        let stable = 1_000_000.0 / rate.per_second();
+        let cold = stable * cold_factor;
+        let period = warm_up.get() as f64;
+        let threshold = 0.5 * period / stable;
+        let most = threshold + 2.0 * period / (stable + cold);
+        let slope = (cold - stable) / (most - threshold);
+        let warm_up_cost = WarmUpCost::Trapezoid { threshold, slope };
+        let shaper = Shaper { stable, most, cool_down: period / most, warm_up: warm_up_cost };
+        Ok(Self { rate, warm_up, cold_factor, shaper })
+    }
+
+    /// Stored permits and the moment the next caller is free, for those who want to see Guava's own variables.
+    pub fn inspect<W: Words + ?Sized>(&self, state: &W) -> (f64, Micros) {
+        let pace = self.shaper.load(state);
+        (pace.stored, pace.free_at)
+    }
+}
+
+impl Algorithm for WarmUp {
+    const NAMES: &'static [&'static str] = &["warm-up"];
+
+    fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
+        let warm_up = reader.period("how long to warm up, as in `warm-up 4s`")?;
+        let cold = reader.decimal_after("cold")?;
+        Self::new(rate, warm_up, cold.unwrap_or(COLD_FACTOR)).map_err(|error| error.at_last_word(reader))
+    }
+
+    fn width(&self) -> usize {
+        shaper::WIDTH
+    }
+
+    fn limit(&self) -> u64 {
+        (self.shaper.most as u64).max(1)
+    }
+
+    fn bound(&self) -> Bound {
+        // Stored permits cost at least the stable interval each, so only the last call comes on top; a debt is
+        // the sum of up to three terms, each of which drops its fraction.
+        Bound::debt(0, self.rate, 3)
+    }
+
+    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+        self.shaper.decide(self.limit(), state, now, demand)
+    }
+
+    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+        self.shaper.refund(state, now, receipt, cost);
+    }
+
+    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
+        self.shaper.inherit(&old.shaper, state, now, how);
+    }
+
+    fn create<W: Words + ?Sized>(&self, state: &mut W, now: Micros) {
+        Shaper::save(state, Pace { stored: self.shaper.most, free_at: now });
+    }
+}
+
+impl fmt::Display for WarmUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} warm-up {} cold {}", self.rate, self.warm_up, self.cold_factor)
+    }
+}

@@ -1,0 +1,235 @@
+//! One answer to one question.
+
+use crate::units::Micros;
+use core::fmt;
+
+/// What a caller may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Go now.
+    Allow,
+    /// Granted and charged, but go only after this time. Only callers that declared patience get this answer.
+    Delay(Micros),
+    /// Not granted; nothing was charged.
+    Deny(Retry),
+}
+
+/// When it is worth asking again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// On an idle key the same question is allowed after exactly this time, and not a microsecond before.
+    After(Micros),
+    /// The cost is larger than the quota ever grants at once.
+    Never,
+    /// As soon as another caller gives back what it holds: time alone changes nothing.
+    WhenReleased,
+}
+
+/// The answer to one question: what to do, and the numbers that a client wants to know.
+///
+/// Only the verb is worked out when deciding; the numbers are computed when they are read, because most callers
+/// read none of them and the divisions would cost as much as the decision.
+#[derive(Clone, Copy)]
+pub struct Decision {
+    verb: Verb,
+    quota: u16,
+    meter: Meter,
+}
+
+impl Decision {
+    /// What the caller may do.
+    pub fn outcome(&self) -> Outcome {
+        match self.verb {
+            Verb::Allow => Outcome::Allow,
+            Verb::Delay => Outcome::Delay(self.wait()),
+            Verb::Deny => Outcome::Deny(Retry::After(self.wait())),
+            Verb::Never => Outcome::Deny(Retry::Never),
+            Verb::Full => Outcome::Deny(Retry::WhenReleased),
+        }
+    }
+
+    /// Whether the cost was granted, now or after a delay.
+    #[inline]
+    pub fn is_granted(&self) -> bool {
+        matches!(self.verb, Verb::Allow | Verb::Delay)
+    }
+
+    /// Whether the caller may go now.
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        matches!(self.verb, Verb::Allow)
+    }
+
+    /// Which of several quotas this is the answer of, counted from zero: the one that denied, or else the one
+    /// with the least left.
+    pub fn quota(&self) -> usize {
+        self.quota.into()
+    }
+
+    /// The same decision, as that of the quota with this place in a list.
+    #[must_use]
+    pub fn of_quota(self, place: usize) -> Self {
+        Self { quota: u16::try_from(place).unwrap_or(u16::MAX), ..self }
+    }
+
+    /// The same decision, taken apart and put together: after a call that returned it through memory, the compiler
+    /// is free again to keep its words in registers.
+    #[inline]
+    #[must_use]
+    pub fn in_registers(self) -> Self {
+        let Self { verb, quota, meter: Meter { level, excess, limit, price, drain } } = self;
+        Self { verb, quota, meter: Meter { level, excess, limit, price, drain } }
+    }
+
+    /// The most that the quota grants at once.
+    pub fn limit(&self) -> u64 {
+        match self.meter {
+            Meter { drain: COUNTED, limit, .. } => limit,
+            Meter { price, limit: capacity, .. } => capacity / price,
+        }
+    }
+
+    /// How much could still be granted at this moment, after this decision.
+    pub fn remaining(&self) -> u64 {
+        match self.meter {
+            Meter { drain: COUNTED, level: remaining, .. } => remaining,
+            Meter { level, price, limit: capacity, .. } => capacity.saturating_sub(level) / price,
+        }
+    }
+
+    /// How long until the key is as if it had never been seen, when nothing more is asked.
+    pub fn reset_after(&self) -> Micros {
+        match self.meter {
+            Meter { drain: COUNTED, price: reset, .. } => Micros::new(reset),
+            Meter { level, drain, .. } => Micros::new(level.div_ceil(drain)),
+        }
+    }
+
+    /// How long to wait before asking again; `None` when the cost was granted or never will be.
+    pub fn retry_after(&self) -> Option<Micros> {
+        match self.outcome() {
+            Outcome::Deny(Retry::After(wait)) => Some(wait),
+            _ => None,
+        }
+    }
+
+    /// The wait before going (after a delay) or before asking again (after a denial); zero when allowed.
+    pub fn wait(&self) -> Micros {
+        match self.meter {
+            Meter { drain: COUNTED, excess: wait, .. } => Micros::new(wait),
+            Meter { excess, drain, .. } => Micros::new(excess.div_ceil(drain)),
+        }
+    }
+
+    /// A decision on a level that drains with time.
+    #[inline]
+    pub(crate) fn on_level(verb: Verb, level: Level) -> Self {
+        let Level { level, excess, capacity, price, drain } = level;
+        Self { verb, quota: 0, meter: Meter { level, excess, limit: capacity, price, drain } }
+    }
+
+    /// A decision on numbers that are already known.
+    #[inline]
+    pub(crate) fn on_count(verb: Verb, limit: u64, count: Count) -> Self {
+        let Count { remaining, reset, wait } = count;
+        let meter = Meter { level: remaining, excess: wait.get(), limit, price: reset.get(), drain: COUNTED };
+        Self { verb, quota: 0, meter }
+    }
+
+    /// The answer where nothing is limited.
+    pub fn unlimited() -> Self {
+        Self::on_count(
+            Verb::Allow,
+            u64::MAX,
+            Count { remaining: u64::MAX, reset: Micros::ZERO, wait: Micros::ZERO },
+        )
+    }
+
+    /// A denial because there is no room to count this key: the store's answer, not an algorithm's.
+    pub fn no_room(limit: u64, retry: Micros) -> Self {
+        Self::on_count(Verb::Deny, limit, Count { remaining: 0, reset: retry, wait: retry })
+    }
+}
+
+/// Two decisions are equal when everything that a caller can see of them is.
+impl PartialEq for Decision {
+    fn eq(&self, other: &Self) -> bool {
+        self.outcome() == other.outcome()
+            && self.limit() == other.limit()
+            && self.remaining() == other.remaining()
+            && self.reset_after() == other.reset_after()
+    }
+}
+
+impl Eq for Decision {}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("outcome", &self.outcome())
+            .field("limit", &self.limit())
+            .field("remaining", &self.remaining())
+            .field("reset_after", &self.reset_after())
+            .finish()
+    }
+}
+
+/// Reads like a line of a trace: `allow  remaining 1`, `deny  retry 100ms`.
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.outcome() {
+            Outcome::Allow => write!(f, "allow  remaining {}", self.remaining()),
+            Outcome::Delay(wait) => write!(f, "delay {wait}  remaining {}", self.remaining()),
+            Outcome::Deny(Retry::After(wait)) => write!(f, "deny   retry {wait}"),
+            Outcome::Deny(Retry::Never) => f.write_str("deny   never"),
+            Outcome::Deny(Retry::WhenReleased) => f.write_str("deny   until a release"),
+        }
+    }
+}
+
+/// The bare answer, before its numbers are worked out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Allow,
+    Delay,
+    Deny,
+    Never,
+    Full,
+}
+
+/// A level in units of its quota: what is used, and by how much the question exceeds the capacity.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Level {
+    pub(crate) level: u64,
+    pub(crate) excess: u64,
+    pub(crate) capacity: u64,
+    pub(crate) price: u64,
+    pub(crate) drain: u64,
+}
+
+/// Numbers of an algorithm that counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Count {
+    pub(crate) remaining: u64,
+    pub(crate) reset: Micros,
+    pub(crate) wait: Micros,
+}
+
+/// The numbers of either kind, in one shape: a decision is then a handful of plain words, which a compiler can
+/// keep in registers and drop when nobody reads them.
+#[derive(Clone, Copy)]
+struct Meter {
+    /// The level in units, or what remains.
+    level: u64,
+    /// The units over the capacity, or the wait.
+    excess: u64,
+    /// The capacity in units, or the limit.
+    limit: u64,
+    /// The units per token, or the time until reset.
+    price: u64,
+    /// The units that drain in a microsecond, or [`COUNTED`].
+    drain: u64,
+}
+
+/// Instead of a drain: the numbers are not a level, they are the answers themselves.
+const COUNTED: u64 = 0;

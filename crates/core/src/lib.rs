@@ -1,0 +1,49 @@
+//! The decision core of Tidegate: quotas, algorithms and decisions.
+//!
+//! ```text
+//!   state + now + demand  ──decide──▶  decision  (+ next state, or nothing to write)
+//! ```
+//!
+//! Everything here is pure. Nothing waits, nothing reads a clock, nothing allocates on the way to a decision,
+//! and nothing depends on anything. The same functions run in memory, in tests and, as their Lua twins, in Redis.
+//!
+//! ```
+//! use tidegate_core::{Demand, Micros, Quota};
+//!
+//! let quota: Quota = "10/s burst 3".parse()?;
+//! let mut words = [0; 2];
+//! let step = quota.decide(words.as_mut_slice(), Micros::ZERO, Demand::now(2));
+//! assert!(step.decision.is_allowed());
+//! assert_eq!(step.decision.remaining(), 1);
+//! # Ok::<(), tidegate_core::QuotaError>(())
+//! ```
+//!
+//! | noun | is |
+//! |---|---|
+//! | [`Quota`] | how much, and how it is counted |
+//! | [`Algorithm`] | how it is counted; one file each |
+//! | [`Demand`] | what a caller asks: cost, patience, credit |
+//! | [`Decision`] | one answer: allow, delay or deny, and its numbers |
+//! | [`Receipt`] | proof of a charge, with which it can be given back |
+//! | [`Bound`] | the worst case that a quota lets through |
+//!
+//! It does not store, wait or talk to anyone: that is what `tidegate-engine` is for.
+
+#![no_std]
+
+extern crate alloc;
+
+pub mod algorithm;
+mod bound;
+mod decision;
+mod math;
+mod quota;
+mod units;
+mod words;
+
+pub use algorithm::{Algorithm, Credit, Demand, Effect, Inherit, Kind, Receipt, Step};
+pub use bound::Bound;
+pub use decision::{Decision, Outcome, Retry};
+pub use quota::{Quota, QuotaError, Rate, Reader, Unit};
+pub use units::{LARGEST_EXACT, Micros};
+pub use words::{Offset, Words};

@@ -1,0 +1,152 @@
+//! Why a quota was refused, where, and what to write instead.
+
+use super::{Rate, Reader};
+use crate::{
+    math::gcd,
+    units::{LARGEST_EXACT, Micros},
+};
+use alloc::{
+    format,
+    string::{String, ToString},
+};
+use core::{error, fmt, ops::Range};
+
+/// Why a quota was refused. Prints the place in the text, where there is one, and the way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaError {
+    problem: String,
+    fix: String,
+    place: Option<Place>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    text: String,
+    span: Range<usize>,
+}
+
+impl QuotaError {
+    /// What is wrong, in one line.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+
+    /// What to do about it, in one line.
+    pub fn fix(&self) -> &str {
+        &self.fix
+    }
+
+    /// The bytes of the text that are at fault, when the quota came from text.
+    pub fn span(&self) -> Option<Range<usize>> {
+        self.place.as_ref().map(|place| place.span.clone())
+    }
+
+    pub(super) fn new(problem: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { problem: problem.into(), fix: fix.into(), place: None }
+    }
+
+    /// The same error at a place in `text`, unless it already has one.
+    pub(super) fn at(mut self, text: &str, span: Range<usize>) -> Self {
+        self.place.get_or_insert_with(|| Place { text: text.to_string(), span });
+        self
+    }
+
+    /// The same error at the last word that was read.
+    pub(crate) fn at_last_word(self, reader: &Reader<'_>) -> Self {
+        self.at(reader.text(), reader.last_word())
+    }
+
+    pub(crate) fn refuse_zero(what: &str, value: u64) -> Result<(), Self> {
+        match value {
+            0 => Err(Self::new(format!("{what} of zero"), "give a number above zero")),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn refuse_inexact(what: &str, value: u64) -> Result<(), Self> {
+        if value <= LARGEST_EXACT {
+            return Ok(());
+        }
+        Err(Self::new(format!("{what} of {value} is too large"), format!("the largest is {LARGEST_EXACT}")))
+    }
+
+    /// `tokens` of `price` microseconds each leave the range in which every number is exact.
+    pub(crate) fn inexact(rate: Rate, tokens: u64, price: u64) -> Self {
+        let problem = format!(
+            "{rate} with room for {tokens} cannot be counted exactly: {tokens} x {price} steps is more than {}",
+            LARGEST_EXACT / 2
+        );
+        // Fewer digits share a larger divisor with the period, and so need fewer steps.
+        let mut step = 10;
+        while step <= rate.amount() {
+            let rounder = rate.amount() / step * step;
+            let price = rate.period().get() / gcd(rounder, rate.period().get());
+            let room = if tokens == rate.amount() { rounder } else { tokens };
+            if room.checked_mul(price).is_some_and(|all| all < LARGEST_EXACT / 2) {
+                let nearby = Rate::new(rounder, rate.period()).of(rate.unit());
+                return Self::new(
+                    problem,
+                    format!("{nearby} can be, or take a smaller burst or a shorter period"),
+                );
+            }
+            step = step.saturating_mul(10);
+        }
+        Self::new(problem, "take a smaller amount or a shorter period")
+    }
+
+    /// Every token in every microsecond of a window leaves the range in which every number is exact.
+    pub(crate) fn too_fine(rate: Rate) -> Self {
+        let (amount, period) = (rate.amount(), rate.period());
+        let most = rate.unit().show(LARGEST_EXACT / period.get());
+        Self::new(
+            format!(
+                "{rate} cannot be counted exactly: {amount} x {} steps is more than {LARGEST_EXACT}",
+                period.get()
+            ),
+            format!("take at most {most} per {period}, or a shorter period"),
+        )
+    }
+
+    pub(crate) fn conflict(small: &str, value: u64, large: &str, limit: u64) -> Self {
+        Self::new(format!("{small} {value} is more than {large} {limit}"), format!("give at most {large}"))
+    }
+
+    pub(crate) fn uneven(period: Micros, parts: u64, most: u64) -> Self {
+        Self::new(
+            format!("{period} cannot be cut into {parts} equal parts of whole microseconds"),
+            format!("take a number of parts that divides the period, at most {most}"),
+        )
+    }
+
+    pub(crate) fn too_long(amount: u64, most: u64) -> Self {
+        Self::new(
+            format!("a log of {amount} moments for each key is too long"),
+            format!("take at most {most}, or `sliding-strict 60`, which also never exceeds the limit"),
+        )
+    }
+
+    pub(crate) fn not_a_rate(rate: Rate) -> Self {
+        Self::new("a concurrency limit has no period", format!("write `{} at once`", rate.amount()))
+    }
+
+    pub(crate) fn cold_factor(factor: f64, most: f64) -> Self {
+        Self::new(format!("a cold factor of {factor}"), format!("give a number from 1 to {most}"))
+    }
+}
+
+impl fmt::Display for QuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(Place { text, span }) = &self.place else {
+            return write!(f, "{}; {}", self.problem, self.fix);
+        };
+        // The caret counts characters, not bytes.
+        let before = text[..span.start].chars().count();
+        let width = text[span.clone()].chars().count().max(1);
+        writeln!(f, "{}", self.problem)?;
+        writeln!(f, "  {text}")?;
+        writeln!(f, "  {:before$}{}", "", "^".repeat(width))?;
+        f.write_str(&self.fix)
+    }
+}
+
+impl error::Error for QuotaError {}

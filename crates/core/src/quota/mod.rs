@@ -1,0 +1,239 @@
+//! How much: a rate or a number at once, and the algorithm that counts it.
+
+mod error;
+mod parse;
+mod rate;
+
+pub use error::QuotaError;
+pub use parse::Reader;
+pub use rate::{Rate, Unit};
+
+use crate::{
+    algorithm::{
+        Concurrency, Demand, FixedWindow, Inherit, Kind, LeakyBucket, Receipt, SlidingLog, SlidingStrict,
+        SlidingWindow, Smooth, Step, TokenBucket, WarmUp, WindowStart,
+    },
+    bound::Bound,
+    units::Micros,
+    words::Words,
+};
+use core::{fmt, str::FromStr, time::Duration};
+
+/// How much is allowed, and how it is counted. A value of this type is always valid.
+///
+/// As text, which prints back the way it was read:
+///
+/// ```
+/// use tidegate_core::Quota;
+///
+/// for text in ["100/min burst 20", "5 per 10s", "1.5MB/s", "3 at once", "10/s warm-up 4s cold 3"] {
+///     assert_eq!(text.parse::<Quota>()?.to_string(), text);
+/// }
+/// # Ok::<(), tidegate_core::QuotaError>(())
+/// ```
+///
+/// In code, with names that say what is counted and per what:
+///
+/// ```
+/// use tidegate_core::Quota;
+///
+/// let quota = Quota::per_minute(100).burst(20)?;
+/// assert_eq!(quota, "100/min burst 20".parse()?);
+/// # Ok::<(), tidegate_core::QuotaError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quota {
+    kind: Kind,
+}
+
+impl Quota {
+    /// So many per second.
+    pub const fn per_second(amount: u64) -> Rate {
+        Rate::new(amount, Micros::from_secs(1))
+    }
+
+    /// So many per minute.
+    pub const fn per_minute(amount: u64) -> Rate {
+        Rate::new(amount, Micros::from_secs(60))
+    }
+
+    /// So many per hour.
+    pub const fn per_hour(amount: u64) -> Rate {
+        Rate::new(amount, Micros::from_secs(3_600))
+    }
+
+    /// So many per day.
+    pub const fn per_day(amount: u64) -> Rate {
+        Rate::new(amount, Micros::from_secs(86_400))
+    }
+
+    /// So many in every period of this length; `Quota::amount_per_period(5, ten_seconds)` is `5 per 10s`.
+    pub fn amount_per_period(amount: u64, period: Duration) -> Rate {
+        Rate::new(amount, Micros::from(period))
+    }
+
+    /// So many bytes per second.
+    pub const fn bytes_per_second(bytes: u64) -> Rate {
+        Rate::new(bytes, Micros::from_secs(1)).of(Unit::Bytes)
+    }
+
+    /// So many in flight at the same time.
+    pub fn at_once(limit: u64) -> Result<Self, QuotaError> {
+        Concurrency::new(limit).map(|it| Self { kind: Kind::Concurrency(it) })
+    }
+
+    /// The algorithm with its numbers.
+    #[inline]
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// The most that is granted at once.
+    pub fn limit(&self) -> u64 {
+        self.kind.limit()
+    }
+
+    /// The worst case that a backend must survive.
+    pub fn bound(&self) -> Bound {
+        self.kind.bound()
+    }
+
+    /// Words of state per key.
+    pub fn width(&self) -> usize {
+        self.kind.width()
+    }
+
+    /// Answers a demand at `now` on the state in `words`.
+    ///
+    /// ```
+    /// use tidegate_core::{Demand, Micros, Outcome, Quota, Retry};
+    ///
+    /// let quota = Quota::per_second(10).burst(1)?;
+    /// let mut state = [0; 2]; // never seen
+    /// let words = state.as_mut_slice();
+    /// let ask = |words: &mut [u64], ms| quota.decide(words, Micros::from_millis(ms), Demand::now(1)).decision;
+    ///
+    /// assert_eq!(ask(words, 0).outcome(), Outcome::Allow);
+    /// assert_eq!(ask(words, 30).outcome(), Outcome::Deny(Retry::After(Micros::from_millis(70))));
+    /// assert_eq!(ask(words, 100).outcome(), Outcome::Allow);
+    /// # Ok::<(), tidegate_core::QuotaError>(())
+    /// ```
+    #[inline]
+    pub fn decide<W: Words + ?Sized>(&self, words: &mut W, now: Micros, demand: Demand) -> Step {
+        self.kind.decide(words, now, demand)
+    }
+
+    /// Gives back up to `cost` of what `receipt` proves.
+    pub fn refund<W: Words + ?Sized>(&self, words: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+        self.kind.refund(words, now, receipt, cost);
+    }
+
+    /// Turns a state that `old` wrote into one of this quota.
+    pub fn inherit<W: Words + ?Sized>(&self, old: &Self, words: &mut W, now: Micros, how: Inherit) {
+        self.kind.inherit(&old.kind, words, now, how);
+    }
+
+    /// Writes the state of a limiter that is created at `now`; see [`crate::Algorithm::create`].
+    pub fn create<W: Words + ?Sized>(&self, words: &mut W, now: Micros) {
+        self.kind.create(words, now);
+    }
+}
+
+/// The last step of declaring a quota in code: how the rate is counted.
+impl Rate {
+    /// A token bucket that holds as many tokens as one period brings.
+    pub fn quota(self) -> Result<Quota, QuotaError> {
+        self.burst(self.amount())
+    }
+
+    /// A token bucket that holds `tokens`: the most that goes at once.
+    pub fn burst(self, tokens: u64) -> Result<Quota, QuotaError> {
+        TokenBucket::new(self, tokens).map(|it| Quota { kind: Kind::TokenBucket(it) })
+    }
+
+    /// A leaky bucket as a queue: one goes at a time, up to `queue` more wait.
+    pub fn leaky_bucket(self, queue: u64) -> Result<Quota, QuotaError> {
+        self.leaky_bucket_with_delay(queue, 0)
+    }
+
+    /// A leaky bucket as a queue, where the first `without_delay` of those that wait go at once after all.
+    pub fn leaky_bucket_with_delay(self, queue: u64, without_delay: u64) -> Result<Quota, QuotaError> {
+        LeakyBucket::new(self, queue, without_delay).map(|it| Quota { kind: Kind::LeakyBucket(it) })
+    }
+
+    /// Windows that follow the calendar, in UTC.
+    pub fn fixed_window(self) -> Result<Quota, QuotaError> {
+        FixedWindow::new(self, WindowStart::Calendar).map(|it| Quota { kind: Kind::FixedWindow(it) })
+    }
+
+    /// Windows that start with the first hit.
+    pub fn fixed_window_from_first_hit(self) -> Result<Quota, QuotaError> {
+        FixedWindow::new(self, WindowStart::FirstHit).map(|it| Quota { kind: Kind::FixedWindow(it) })
+    }
+
+    /// The current window plus the faded one before it.
+    pub fn sliding_window(self) -> Result<Quota, QuotaError> {
+        SlidingWindow::new(self).map(|it| Quota { kind: Kind::SlidingWindow(it) })
+    }
+
+    /// Never more than the limit in any window, in `parts + 1` counters.
+    pub fn sliding_strict(self, parts: u64) -> Result<Quota, QuotaError> {
+        SlidingStrict::new(self, parts).map(|it| Quota { kind: Kind::SlidingStrict(it) })
+    }
+
+    /// Never more than the limit in any window, exactly, in as many words as the limit.
+    pub fn sliding_log(self) -> Result<Quota, QuotaError> {
+        SlidingLog::new(self).map(|it| Quota { kind: Kind::SlidingLog(it) })
+    }
+
+    /// Guava's `SmoothBursty`: even spacing, one second's worth of stored permits.
+    pub fn smooth(self) -> Result<Quota, QuotaError> {
+        Smooth::new(self).map(|it| Quota { kind: Kind::Smooth(it) })
+    }
+
+    /// Even spacing, with up to `permits` stored.
+    pub fn smooth_with_burst(self, permits: u64) -> Result<Quota, QuotaError> {
+        Smooth::with_burst(self, permits).map(|it| Quota { kind: Kind::Smooth(it) })
+    }
+
+    /// Guava's `SmoothWarmingUp`: the rate is reached over `period`, from `cold_factor` times the interval.
+    pub fn warm_up(self, period: Duration, cold_factor: f64) -> Result<Quota, QuotaError> {
+        WarmUp::new(self, Micros::from(period), cold_factor).map(|it| Quota { kind: Kind::WarmUp(it) })
+    }
+}
+
+impl From<Kind> for Quota {
+    fn from(kind: Kind) -> Self {
+        Self { kind }
+    }
+}
+
+impl TryFrom<Rate> for Quota {
+    type Error = QuotaError;
+
+    fn try_from(rate: Rate) -> Result<Self, QuotaError> {
+        rate.quota()
+    }
+}
+
+impl TryFrom<&str> for Quota {
+    type Error = QuotaError;
+
+    fn try_from(text: &str) -> Result<Self, QuotaError> {
+        text.parse()
+    }
+}
+
+impl FromStr for Quota {
+    type Err = QuotaError;
+
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        parse::quota(text)
+    }
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}

@@ -1,0 +1,116 @@
+//! So many per period, of something.
+
+use super::QuotaError;
+use crate::units::{LARGEST_EXACT, Micros, PERIODS};
+use core::fmt;
+
+/// An amount per period: the start of a quota. [`Rate::quota`] or one of its neighbours makes it whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    amount: u64,
+    period: Micros,
+    unit: Unit,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// Requests, calls, permits: things without a unit.
+    #[default]
+    Requests,
+    /// Bytes, read and printed with decimal prefixes.
+    Bytes,
+}
+
+impl Rate {
+    /// So many in every `period`.
+    pub const fn new(amount: u64, period: Micros) -> Self {
+        Self { amount, period, unit: Unit::Requests }
+    }
+
+    /// The same numbers, of another unit.
+    #[must_use]
+    pub const fn of(self, unit: Unit) -> Self {
+        Self { unit, ..self }
+    }
+
+    /// How many in a period.
+    pub const fn amount(self) -> u64 {
+        self.amount
+    }
+
+    /// How long a period is.
+    pub const fn period(self) -> Micros {
+        self.period
+    }
+
+    /// What is counted.
+    pub const fn unit(self) -> Unit {
+        self.unit
+    }
+
+    /// The rate as a double, correctly rounded, for the algorithms that are defined in doubles.
+    pub(crate) fn per_second(self) -> f64 {
+        let period = self.period.get() as f64;
+        match self.amount.checked_mul(1_000_000) {
+            Some(scaled) if scaled <= LARGEST_EXACT => scaled as f64 / period,
+            _ => self.amount as f64 / (period / 1_000_000.0),
+        }
+    }
+
+    /// Refuses rates that mean nothing.
+    pub(crate) fn validate(self) -> Result<(), QuotaError> {
+        QuotaError::refuse_zero("a rate", self.amount)?;
+        QuotaError::refuse_zero("a period", self.period.get())?;
+        QuotaError::refuse_inexact("a rate", self.amount)
+    }
+}
+
+/// Prints as `100/min` when the period is one of its units, else as `5 per 10s`.
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let amount = self.unit.show(self.amount);
+        match PERIODS.iter().find(|(_, size)| *size == self.period.get()) {
+            Some((name, _)) => write!(f, "{amount}/{name}"),
+            None => write!(f, "{amount} per {}", self.period),
+        }
+    }
+}
+
+/// Prefixes of bytes, smallest first.
+pub(super) const BYTES: [(&str, u64); 5] =
+    [("B", 1), ("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("TB", 1_000_000_000_000)];
+
+impl Unit {
+    /// The amount as a person writes it: `1.5MB`, or just the number.
+    pub fn show(self, amount: u64) -> impl fmt::Display {
+        Shown { amount, unit: self }
+    }
+}
+
+struct Shown {
+    amount: u64,
+    unit: Unit,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { amount, unit } = *self;
+        if unit == Unit::Requests {
+            return write!(f, "{amount}");
+        }
+        let (name, size) = BYTES.iter().rev().find(|(_, size)| amount >= *size).unwrap_or(&BYTES[0]);
+        write!(f, "{}", amount / size)?;
+        let mut rest = amount % size;
+        let mut place = size / 10;
+        if rest > 0 {
+            f.write_str(".")?;
+        }
+        while rest > 0 {
+            write!(f, "{}", rest / place)?;
+            rest %= place;
+            place /= 10;
+        }
+        f.write_str(name)
+    }
+}

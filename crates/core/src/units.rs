@@ -1,0 +1,120 @@
+//! Time as a number: whole microseconds, on any axis the caller likes.
+
+use core::{fmt, time::Duration};
+
+/// A moment or a length of time in whole microseconds, always below 2^53 so that a double holds it exactly.
+///
+/// Moments count from any origin the store chooses (the Unix epoch, in Tidegate's stores), lengths from zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(u64);
+
+impl Micros {
+    /// No time at all, and the start of every axis.
+    pub const ZERO: Self = Self(0);
+    /// The largest value: 2^53 − 1 µs, about 285 years.
+    pub const MAX: Self = Self(LARGEST_EXACT);
+
+    /// A value in microseconds; anything past [`Micros::MAX`] becomes [`Micros::MAX`].
+    #[inline]
+    pub const fn new(micros: u64) -> Self {
+        Self(if micros > LARGEST_EXACT { LARGEST_EXACT } else { micros })
+    }
+
+    /// A value in milliseconds.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self::new(millis.saturating_mul(1_000))
+    }
+
+    /// A value in seconds.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self::new(secs.saturating_mul(1_000_000))
+    }
+
+    /// The plain number of microseconds.
+    #[inline]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// `self + other`, at most [`Micros::MAX`].
+    #[inline]
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self::new(self.0 + other.0)
+    }
+
+    /// `self - other`, at least zero.
+    #[inline]
+    #[must_use]
+    pub const fn since(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// The same length as a [`Duration`].
+    pub const fn to_duration(self) -> Duration {
+        Duration::from_micros(self.0)
+    }
+}
+
+/// The largest integer that every smaller one is exact beside in a double: 2^53 − 1.
+pub const LARGEST_EXACT: u64 = (1 << 53) - 1;
+
+/// Rounds up: a wait given as a duration is never cut short.
+impl From<Duration> for Micros {
+    fn from(duration: Duration) -> Self {
+        let micros = duration.as_nanos().div_ceil(1_000);
+        Self::new(u64::try_from(micros).unwrap_or(LARGEST_EXACT))
+    }
+}
+
+impl From<Micros> for Duration {
+    fn from(micros: Micros) -> Self {
+        micros.to_duration()
+    }
+}
+
+/// Prints in the largest unit that is exact: `1min`, `100ms`, `1500us`.
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("0s");
+        }
+        let (name, size) =
+            PERIODS.iter().rev().find(|(_, size)| self.0.is_multiple_of(*size)).unwrap_or(&PERIODS[0]);
+        write!(f, "{}{name}", self.0 / size)
+    }
+}
+
+/// The units that periods print in, smallest first.
+pub(crate) const PERIODS: [(&str, u64); 7] = [
+    ("us", 1),
+    ("ms", 1_000),
+    ("s", 1_000_000),
+    ("min", 60_000_000),
+    ("h", 3_600_000_000),
+    ("d", 86_400_000_000),
+    ("w", 604_800_000_000),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn prints_the_largest_exact_unit() {
+        for (micros, text) in
+            [(0, "0s"), (1, "1us"), (1_500, "1500us"), (100_000, "100ms"), (60_000_000, "1min"), (90_000_000, "90s")]
+        {
+            assert_eq!(Micros::new(micros).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn saturates_instead_of_wrapping() {
+        assert_eq!(Micros::MAX.plus(Micros::MAX), Micros::MAX);
+        assert_eq!(Micros::ZERO.since(Micros::MAX), Micros::ZERO);
+        assert_eq!(Micros::from(Duration::MAX), Micros::MAX);
+        assert_eq!(Micros::from(Duration::from_nanos(1)), Micros::new(1));
+    }
+}

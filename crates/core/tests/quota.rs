@@ -1,0 +1,189 @@
+//! Quotas as text and in code: what is read, what is printed, and what is said of mistakes.
+
+use proptest::prelude::*;
+use std::time::Duration;
+use tidegate_core::{Micros, Quota, QuotaError, Rate, Unit, algorithm::LeakyBucket};
+use tidegate_testkit::strategy::{any_sample, hold, rates, runner};
+
+fn parse(text: &str) -> Result<Quota, QuotaError> {
+    text.parse()
+}
+
+#[test]
+fn what_people_write_prints_back_as_it_was() {
+    for text in [
+        "100/min",
+        "100/min burst 20",
+        "5 per 10s",
+        "1.5MB/s",
+        "1.5MB/s burst 20MB",
+        "3 at once",
+        "10/s warm-up 4s cold 3",
+        "10/s warm-up 4s cold 1.25",
+        "100/min sliding-window",
+        "100/min sliding-strict 60",
+        "100/min sliding-log",
+        "100/d fixed-window",
+        "100/h fixed-window from-first-hit",
+        "10/s leaky-bucket queue 5",
+        "10/s leaky-bucket queue 5 delay 2",
+        "10/s leaky-bucket queue 5 nodelay",
+        "10/s smooth",
+        "10/s smooth burst 20",
+    ] {
+        assert_eq!(parse(text).unwrap().to_string(), text);
+    }
+}
+
+#[test]
+fn other_spellings_mean_the_same() {
+    for (written, printed) in [
+        ("  100 / minute   burst   20 ", "100/min burst 20"),
+        ("100 per minute", "100/min"),
+        ("1_000/hour", "1000/h"),
+        ("100/min burst 100", "100/min"),
+        ("60 per 60s", "60/min"),
+        ("0.5/s", "1 per 2s"),
+        ("2.5/s", "5 per 2s"),
+        ("100/min token-bucket burst 20", "100/min burst 20"),
+        ("100/min gcra burst 20", "100/min burst 20"),
+        ("100/min leaky-bucket meter burst 20", "100/min burst 20"),
+        ("10/s leaky-bucket 5", "10/s leaky-bucket queue 5"),
+        ("10/s leaky-bucket 5 nodelay", "10/s leaky-bucket queue 5 nodelay"),
+        ("10/s leaky-bucket queue 5 delay 5", "10/s leaky-bucket queue 5 nodelay"),
+        ("10/s leaky-bucket", "10/s leaky-bucket queue 10"),
+        ("10/s warm-up 4s", "10/s warm-up 4s cold 3"),
+        ("1MiB/s", "1.048576MB/s"),
+        ("1500KB/s", "1.5MB/s"),
+        ("100 Gbit/s", "12.5GB/s"),
+        ("1.5MB/s burst 500", "1.5MB/s burst 500B"),
+    ] {
+        assert_eq!(parse(written).unwrap().to_string(), printed, "{written}");
+    }
+}
+
+#[test]
+fn code_and_text_declare_the_same_quotas() {
+    let ten_seconds = Duration::from_secs(10);
+    for (built, text) in [
+        (Quota::per_minute(100).burst(20), "100/min burst 20"),
+        (Quota::per_hour(100).quota(), "100/h"),
+        (Quota::per_day(100).fixed_window(), "100/d fixed-window"),
+        (Quota::amount_per_period(5, ten_seconds).quota(), "5 per 10s"),
+        (Quota::bytes_per_second(1_500_000).quota(), "1.5MB/s"),
+        (Quota::at_once(3), "3 at once"),
+        (Quota::per_second(10).warm_up(Duration::from_secs(4), 3.0), "10/s warm-up 4s cold 3"),
+        (Quota::per_minute(100).sliding_window(), "100/min sliding-window"),
+        (Quota::per_minute(100).sliding_strict(60), "100/min sliding-strict 60"),
+        (Quota::per_minute(100).sliding_log(), "100/min sliding-log"),
+        (Quota::per_second(10).leaky_bucket(5), "10/s leaky-bucket queue 5"),
+        (Quota::per_second(10).leaky_bucket_with_delay(5, 2), "10/s leaky-bucket queue 5 delay 2"),
+        (Quota::per_second(10).leaky_bucket_with_delay(5, 5), "10/s leaky-bucket queue 5 nodelay"),
+        (Quota::per_hour(9).fixed_window_from_first_hit(), "9/h fixed-window from-first-hit"),
+        (Quota::per_second(10).smooth(), "10/s smooth"),
+        (Quota::per_second(10).smooth_with_burst(20), "10/s smooth burst 20"),
+        (Quota::try_from(Quota::per_second(10)), "10/s"),
+        (Quota::try_from("10/s"), "10/s"),
+    ] {
+        assert_eq!(built, parse(text), "{text}");
+    }
+}
+
+#[test]
+fn every_quota_reads_what_it_prints() {
+    hold(Just(()), |sample, ()| {
+        let printed = sample.quota.to_string();
+        let read = parse(&printed).map_err(|error| TestCaseError::fail(format!("{printed}: {error}")))?;
+        prop_assert_eq!(read, sample.quota);
+        prop_assert_eq!(read.to_string(), printed);
+        Ok(())
+    });
+}
+
+#[test]
+fn no_text_makes_the_parser_panic() {
+    let almost = any_sample().prop_flat_map(|sample| {
+        let text = sample.quota.to_string();
+        let cut = 0..=text.len();
+        (Just(text), cut, ".{0,3}", any::<bool>())
+    });
+    let broken = almost.prop_map(|(text, cut, noise, keeps_rest)| {
+        let (before, after) = text.split_at(cut);
+        format!("{before}{noise}{}", if keeps_rest { after } else { "" })
+    });
+    let words = "(([0-9_.]{1,50}|[a-z]{1,6}|burst|per|at|once|/|kB|TB|Gbit|s|w|warm-up|cold|leaky-bucket|queue|µs) ?){1,8}";
+    for texts in [".{0,40}".boxed(), words.boxed(), broken.boxed()] {
+        let never_panics = |text: String| {
+            if let Err(error) = parse(&text) {
+                prop_assert!(!error.problem().is_empty() && !error.fix().is_empty());
+                prop_assert!(error.to_string().contains(error.problem()));
+                prop_assert!(error.span().is_some_and(|span| text.get(span).is_some()));
+            }
+            Ok(())
+        };
+        if let Err(broken) = runner().run(&texts, never_panics) {
+            panic!("{broken}");
+        }
+    }
+}
+
+#[test]
+fn numbers_too_long_to_be_meant_are_refused() {
+    for number in ["0.".to_owned() + &"0".repeat(50) + "1", "1".repeat(60), "1.".to_owned() + &"0".repeat(60)]
+    {
+        for text in
+            [format!("{number}/s"), format!("{number}Tbit per 9000000000s"), format!("{number} at once")]
+        {
+            assert_eq!(parse(&text).unwrap_err().problem(), "a number with too many digits", "{text}");
+        }
+    }
+}
+
+/// A suggestion that is refused in its turn would be worse than none.
+#[test]
+fn what_an_error_suggests_is_accepted() {
+    let large =
+        (1_000_000_u64..=1_000_000_000_000, prop_oneof![Just(1_u64), Just(60), Just(3_600), Just(86_400)]);
+    let texts = (large, any::<bool>()).prop_map(|((amount, seconds), windows)| {
+        let rate = Rate::new(amount, Micros::from_secs(seconds));
+        if windows { rate.sliding_window() } else { rate.quota() }
+    });
+    let accepted = |refused: Result<Quota, QuotaError>| {
+        let Err(error) = refused else { return Ok(()) };
+        let suggested = match error.fix().split_once(" can be, ") {
+            Some((rate, _)) => rate.to_owned(),
+            None => match error.fix().strip_prefix("take at most ").and_then(|fix| fix.split_once(", ")) {
+                Some((rate, _)) => format!("{rate} sliding-window"),
+                None => return Ok(()),
+            },
+        };
+        prop_assert!(parse(&suggested).is_ok(), "{} suggests {}", error, suggested);
+        Ok(())
+    };
+    if let Err(broken) = runner().run(&texts, accepted) {
+        panic!("{broken}");
+    }
+}
+
+#[test]
+fn rates_print_their_unit_and_period() {
+    let read_back = |rate: Rate| {
+        let text = rate.to_string();
+        let Ok(quota) = rate.fixed_window() else { return Ok(()) };
+        prop_assert_eq!(parse(&format!("{text} fixed-window")), Ok(quota));
+        Ok(())
+    };
+    if let Err(broken) = runner().run(&rates(), read_back) {
+        panic!("{broken}");
+    }
+    assert_eq!(
+        Rate::new(9_007_199_254_740_991, Micros::from_secs(1)).of(Unit::Bytes).to_string(),
+        "9007.199254740991TB/s"
+    );
+}
+
+#[test]
+fn a_delay_longer_than_the_queue_is_a_conflict() {
+    let refused = LeakyBucket::new(Quota::per_second(10), 2, 5).unwrap_err();
+    assert_eq!(refused.to_string(), "delay 5 is more than queue 2; give at most queue");
+}

@@ -1,0 +1,159 @@
+//! The bucket of one key, or of a throttle, and everything that can be done with it.
+
+use crate::{
+    clock::Clock,
+    limiter::Limiter,
+    memory::{Counted, Hold},
+    reservation::{Permit, Reservation},
+    throttle::Throttle,
+    wait::Lines,
+};
+use std::{fmt, time::Duration};
+use tidegate_core::{Decision, Demand, Receipt};
+
+/// One bucket: of one key of a [`Limiter`], or of a [`Throttle`].
+///
+/// | to | use |
+/// |---|---|
+/// | take now or not at all | [`check`](Self::check), [`check_on_credit`](Self::check_on_credit) |
+/// | look without taking | [`peek`](Self::peek) |
+/// | take what there is | [`take_up_to`](Self::take_up_to) |
+/// | take now, settle later | [`reserve`](Self::reserve) |
+/// | wait for it | [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire), [`wait_in_line`](Self::wait_in_line) |
+/// | hold a slot while working | [`permit`](Self::permit) |
+#[derive(Clone, Copy)]
+pub struct Bucket<'a> {
+    place: Place<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Key { limiter: &'a Limiter, owner: u64 },
+    Throttle(&'a Throttle),
+}
+
+impl<'a> Bucket<'a> {
+    pub(crate) fn of_key(limiter: &'a Limiter, owner: u64) -> Self {
+        Self { place: Place::Key { limiter, owner } }
+    }
+
+    pub(crate) fn of_throttle(throttle: &'a Throttle) -> Self {
+        Self { place: Place::Throttle(throttle) }
+    }
+
+    /// Takes `cost`, now or not at all.
+    pub fn check(&self, cost: u64) -> Decision {
+        self.decide(Demand::now(cost))
+    }
+
+    /// Takes `cost` now or not at all, even if it is larger than the burst: it is then granted as soon as a full
+    /// burst would be, and those who come later wait until the rest is repaid.
+    pub fn check_on_credit(&self, cost: u64) -> Decision {
+        self.decide(Demand::now(cost).on_credit())
+    }
+
+    /// What `cost` would get now. Takes nothing.
+    pub fn peek(&self, cost: u64) -> Decision {
+        self.decide(Demand::probe(cost))
+    }
+
+    /// Takes as much as there is, up to `most`, and says how much that was. Zero means that there was nothing; the
+    /// decision then says when there will be.
+    pub fn take_up_to(&self, most: u64) -> (u64, Decision) {
+        loop {
+            let look = self.peek(1);
+            let amount = look.remaining().min(most);
+            if amount == 0 || !look.is_allowed() {
+                return (0, look);
+            }
+            // Someone may have been faster: look again.
+            let decision = self.check(amount);
+            if decision.is_granted() {
+                return (amount, decision);
+            }
+        }
+    }
+
+    /// Takes `cost` and accepts to wait for it up to `patience`. If it is granted, the tokens are yours from now
+    /// on and the reservation says how long to wait before using them; give it back, or settle it, as you like.
+    pub fn reserve(&self, cost: u64, patience: Duration) -> Reservation<'a> {
+        self.take(Demand::within(cost, patience.into()), Hold::Nothing)
+    }
+
+    /// Takes a slot that gives itself back when the permit is dropped. For concurrency quotas; with others it is a
+    /// reservation that refunds on drop what time has not given back.
+    pub fn permit(&self) -> Permit<'a> {
+        Permit::new(self.take(Demand::now(1), Hold::Permit))
+    }
+
+    /// Forgets the key: it is as good as new.
+    pub fn reset(&self) {
+        match self.place {
+            Place::Key { limiter, owner } => limiter.space().reset(owner, limiter.clock().now()),
+            Place::Throttle(throttle) => throttle.reset(throttle.clock().now()),
+        }
+        self.lines().wake_first(self.owner());
+    }
+
+    pub(crate) fn decide(&self, demand: Demand) -> Decision {
+        let now = self.clock().now();
+        match self.place {
+            Place::Key { limiter, owner } => limiter.space().decide(owner, now, demand, limiter.overflow()),
+            Place::Throttle(throttle) => throttle.decide(now, demand),
+        }
+    }
+
+    pub(crate) fn take(&self, demand: Demand, hold: Hold) -> Reservation<'a> {
+        let now = self.clock().now();
+        let mut receipts = Vec::new();
+        let (decision, counted) = match self.place {
+            Place::Key { limiter, owner } => {
+                limiter.space().reserve(owner, now, demand, hold, limiter.overflow(), &mut receipts)
+            }
+            Place::Throttle(throttle) => {
+                (throttle.reserve(now, demand, hold, &mut receipts), Counted::Own)
+            }
+        };
+        Reservation::new(*self, decision, demand.cost, now, counted, receipts)
+    }
+
+    pub(crate) fn refund(&self, counted: Counted, receipts: &[Receipt], cost: u64) {
+        let now = self.clock().now();
+        match self.place {
+            Place::Key { limiter, owner } => limiter.space().refund(owner, now, counted, receipts, cost),
+            Place::Throttle(throttle) => throttle.refund(now, receipts, cost),
+        }
+        self.lines().wake_first(self.owner());
+    }
+
+    pub(crate) fn clock(&self) -> &'a Clock {
+        match self.place {
+            Place::Key { limiter, .. } => limiter.clock(),
+            Place::Throttle(throttle) => throttle.clock(),
+        }
+    }
+
+    pub(crate) fn lines(&self) -> &'a Lines {
+        match self.place {
+            Place::Key { limiter, .. } => limiter.lines(),
+            Place::Throttle(throttle) => throttle.lines(),
+        }
+    }
+
+    /// What stands for the key; a throttle has only one.
+    pub(crate) fn owner(&self) -> u64 {
+        match self.place {
+            Place::Key { owner, .. } => owner,
+            Place::Throttle(_) => 0,
+        }
+    }
+}
+
+impl fmt::Debug for Bucket<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Place::Key { limiter, owner } => write!(f, "Bucket({owner:016x} of {limiter:?})"),
+            Place::Throttle(throttle) => write!(f, "Bucket({throttle:?})"),
+        }
+    }
+}

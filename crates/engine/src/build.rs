@@ -1,0 +1,192 @@
+//! Settings of limiters, and why one could not be made.
+
+use crate::{
+    clock::Clock,
+    denied::Denied,
+    limiter::{Limiter, Overflow},
+    memory::{Space, Table},
+    throttle::Throttle,
+    wait::Lines,
+};
+use std::{error, fmt, time::Duration};
+use tidegate_core::{Kind, Micros, Quota, QuotaError};
+
+/// How much memory a limiter may take, fixed when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capacity {
+    /// Room for this many keys that are limited at the same time.
+    Keys(u64),
+    /// As many keys as fit in this many bytes.
+    Bytes(u64),
+}
+
+/// Memory that a limiter takes at most unless told otherwise; untouched parts of it cost nothing.
+const DEFAULT_CAPACITY: Capacity = Capacity::Bytes(64 << 20);
+/// Places in a waiting line unless told otherwise.
+const DEFAULT_PLACES: usize = 1_024;
+
+/// Settings of a [`Limiter`] or a [`Throttle`].
+#[derive(Clone, Debug)]
+pub struct LimiterBuilder {
+    clock: Option<Clock>,
+    capacity: Capacity,
+    overflow: Overflow,
+    watched: usize,
+    places: usize,
+    place_ttl: Micros,
+}
+
+impl Default for LimiterBuilder {
+    fn default() -> Self {
+        Self {
+            clock: None,
+            capacity: DEFAULT_CAPACITY,
+            overflow: Overflow::default(),
+            watched: 0,
+            places: DEFAULT_PLACES,
+            place_ttl: Micros::MAX,
+        }
+    }
+}
+
+impl LimiterBuilder {
+    /// The clock; the machine's exact one unless told otherwise.
+    #[must_use]
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock: Some(clock), ..self }
+    }
+
+    /// The hard bound on memory; 64 MiB unless told otherwise.
+    #[must_use]
+    pub fn capacity(self, capacity: Capacity) -> Self {
+        Self { capacity, ..self }
+    }
+
+    /// What happens to new keys when there is no room.
+    #[must_use]
+    pub fn overflow(self, overflow: Overflow) -> Self {
+        Self { overflow, ..self }
+    }
+
+    /// Watches which keys are denied most, keeping the names of up to `keys` of them.
+    #[must_use]
+    pub fn watch_denied(self, keys: usize) -> Self {
+        Self { watched: keys, ..self }
+    }
+
+    /// How many callers may wait in line, over all keys; 1024 unless told otherwise.
+    #[must_use]
+    pub fn waiting_places(self, places: usize) -> Self {
+        Self { places, ..self }
+    }
+
+    /// How long a caller may stand in line at the longest, whatever deadline it came with.
+    #[must_use]
+    pub fn waiting_ttl(self, ttl: Duration) -> Self {
+        Self { place_ttl: ttl.into(), ..self }
+    }
+
+    /// A limiter of one quota.
+    pub fn build<Q>(self, quota: Q) -> Result<Limiter, BuildError>
+    where
+        Q: TryInto<Quota>,
+        QuotaError: From<Q::Error>,
+    {
+        let quota = quota.try_into().map_err(QuotaError::from)?;
+        self.build_all(&[quota])
+    }
+
+    /// A limiter of several quotas, charged together or not at all.
+    pub fn build_all(self, quotas: &[Quota]) -> Result<Limiter, BuildError> {
+        if quotas.is_empty() {
+            return Err(BuildError::NoQuota);
+        }
+        let width = Space::width(quotas);
+        let keys = match self.capacity {
+            Capacity::Keys(keys) => keys,
+            Capacity::Bytes(bytes) => Table::keys_for(bytes, width),
+        };
+        if keys == 0 {
+            return Err(BuildError::NoRoom);
+        }
+        let clock = self.clock.unwrap_or_default();
+        let space = Space::new(quotas, keys, clock.now())
+            .map_err(|error| BuildError::OutOfMemory { keys, bytes: error.bytes })?;
+        let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), Kind::Concurrency(_)));
+        let overflow = if counts_permits { Overflow::Deny } else { self.overflow };
+        let denied = (self.watched > 0).then(|| Denied::new(self.watched));
+        let lines = Lines::new(self.places, self.place_ttl);
+        Ok(Limiter::from_parts(space, clock, overflow, denied, lines))
+    }
+
+    /// A throttle: one bucket, no keys.
+    pub(crate) fn build_throttle(self, quota: Quota) -> Result<Throttle, BuildError> {
+        let clock = self.clock.clone().unwrap_or_default();
+        let lines = Lines::new(self.places, self.place_ttl);
+        Throttle::from_parts(quota, clock, lines)
+    }
+}
+
+/// Why a limiter could not be made or changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The quota is not one.
+    Quota(QuotaError),
+    /// No quota was given.
+    NoQuota,
+    /// The capacity leaves no room for a single key.
+    NoRoom,
+    /// The machine has not the memory that was asked for.
+    OutOfMemory {
+        /// Keys that the limiter was to hold.
+        keys: u64,
+        /// What they would have taken.
+        bytes: u64,
+    },
+    /// A running limiter cannot take this quota.
+    DifferentQuota {
+        /// What it counts.
+        old: String,
+        /// What it was to count.
+        new: String,
+    },
+}
+
+impl BuildError {
+    pub(crate) fn different_quota(old: &[Quota], new: &[Quota]) -> Self {
+        let list = |quotas: &[Quota]| quotas.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        Self::DifferentQuota { old: list(old), new: list(new) }
+    }
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quota(error) => error.fmt(f),
+            Self::NoQuota => f.write_str("no quota was given; give at least one"),
+            Self::NoRoom => f.write_str("a capacity of zero keys; give room for at least one"),
+            Self::OutOfMemory { keys, bytes } => {
+                write!(f, "{keys} keys would take {bytes} bytes, more than there are; give a smaller capacity")
+            }
+            Self::DifferentQuota { old, new } => {
+                write!(f, "`{old}` cannot become `{new}` while running; make a new limiter for it")
+            }
+        }
+    }
+}
+
+impl error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Quota(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<QuotaError> for BuildError {
+    fn from(error: QuotaError) -> Self {
+        Self::Quota(error)
+    }
+}

@@ -1,0 +1,354 @@
+//! What time it is: the only place that asks the machine.
+//!
+//! Every reading is in microseconds since the Unix epoch, so that windows can follow the calendar, and moves with
+//! the machine's monotonic clock, so that a corrected wall clock moves nothing.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Waker,
+    time::Duration,
+};
+use tidegate_core::Micros;
+
+/// A clock: the machine's, a coarse one, tokio's, or one that a test moves by hand.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_engine::{Clock, Throttle};
+///
+/// let (clock, hand) = Clock::manual();
+/// let throttle = Throttle::builder().clock(clock).build("1/s")?;
+/// assert!(throttle.check().is_allowed());
+/// assert!(!throttle.check().is_allowed());
+/// hand.advance(Duration::from_secs(1));
+/// assert!(throttle.check().is_allowed());
+/// # Ok::<(), tidegate_engine::BuildError>(())
+/// ```
+#[derive(Clone)]
+pub struct Clock {
+    source: Source,
+}
+
+#[derive(Clone)]
+enum Source {
+    System(&'static SystemClock),
+    Coarse(&'static CoarseClock),
+    Manual(Arc<Hand>),
+    #[cfg(feature = "tokio")]
+    Tokio(TokioClock),
+}
+
+impl Clock {
+    /// The exact clock, and the default: the processor's cycle counter, tied to the operating system's monotonic
+    /// clock every second so that it cannot drift.
+    pub fn system() -> Self {
+        Self { source: Source::System(SystemClock::shared()) }
+    }
+
+    /// A clock that is read in a third of the time and shows it only every few milliseconds; [`Clock::resolution`]
+    /// says how often, and [`tidegate_core::Bound::blurred`] what that does to a bound. Where the operating system
+    /// has none it is the exact clock.
+    pub fn coarse() -> Self {
+        match CoarseClock::shared() {
+            Some(coarse) => Self { source: Source::Coarse(coarse) },
+            None => Self::system(),
+        }
+    }
+
+    /// A clock that stands at zero until its hand moves it.
+    pub fn manual() -> (Self, ClockHand) {
+        let hand = Arc::new(Hand { now: AtomicU64::new(0), sleepers: Mutex::new(Vec::new()) });
+        (Self { source: Source::Manual(hand.clone()) }, ClockHand { hand })
+    }
+
+    /// Tokio's clock, which a test can pause and advance.
+    #[cfg(feature = "tokio")]
+    pub fn tokio() -> Self {
+        Self { source: Source::Tokio(TokioClock::start()) }
+    }
+
+    /// The time.
+    #[inline]
+    pub fn now(&self) -> Micros {
+        match self.source {
+            Source::System(clock) => Micros::new(clock.now()),
+            _ => self.other_now(),
+        }
+    }
+
+    /// Kept out of line, so that the common clock is read without a detour.
+    #[inline(never)]
+    fn other_now(&self) -> Micros {
+        match &self.source {
+            Source::System(clock) => Micros::new(clock.now()),
+            Source::Coarse(clock) => Micros::new(clock.now()),
+            Source::Manual(hand) => Micros::new(hand.now.load(Ordering::Acquire)),
+            #[cfg(feature = "tokio")]
+            Source::Tokio(clock) => clock.now(),
+        }
+    }
+
+    /// The smallest step that a reading can show.
+    pub fn resolution(&self) -> Micros {
+        match &self.source {
+            Source::Coarse(clock) => clock.resolution,
+            _ => Micros::new(1),
+        }
+    }
+
+    /// The hand, if this clock is moved by hand: a wait must then watch the hand instead of a timer.
+    pub(crate) fn hand(&self) -> Option<ClockHand> {
+        match &self.source {
+            Source::Manual(hand) => Some(ClockHand { hand: hand.clone() }),
+            _ => None,
+        }
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::system()
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match &self.source {
+            Source::System(_) => "system",
+            Source::Coarse(_) => "coarse",
+            Source::Manual(_) => "manual",
+            #[cfg(feature = "tokio")]
+            Source::Tokio(_) => "tokio",
+        };
+        write!(f, "Clock({name}, {})", self.now())
+    }
+}
+
+/// Moves a manual clock. A hand that is turned back does nothing: the clock stands until time catches up.
+#[derive(Clone)]
+pub struct ClockHand {
+    hand: Arc<Hand>,
+}
+
+struct Hand {
+    now: AtomicU64,
+    sleepers: Mutex<Vec<Waker>>,
+}
+
+impl ClockHand {
+    /// Moves the clock forward.
+    pub fn advance(&self, by: Duration) {
+        let now = Micros::new(self.hand.now.load(Ordering::Acquire));
+        self.set(now.plus(by.into()));
+    }
+
+    /// Moves the clock to `time`, unless it is already past it.
+    pub fn set(&self, time: Micros) {
+        self.hand.now.fetch_max(time.get(), Ordering::AcqRel);
+        let sleepers = std::mem::take(&mut *self.sleepers());
+        sleepers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Has `waker` woken at the next move.
+    pub(crate) fn watch(&self, waker: &Waker) {
+        let mut sleepers = self.sleepers();
+        if !sleepers.iter().any(|sleeper| sleeper.will_wake(waker)) {
+            sleepers.push(waker.clone());
+        }
+    }
+
+    fn sleepers(&self) -> std::sync::MutexGuard<'_, Vec<Waker>> {
+        self.hand.sleepers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for ClockHand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClockHand({}us)", self.hand.now.load(Ordering::Acquire))
+    }
+}
+
+/// The cycle counter, scaled to microseconds, plus an offset that is corrected every second.
+struct SystemClock {
+    counter: quanta::Clock,
+    /// The counter a second before the clock was made: another core's may lag a little behind.
+    base: u64,
+    /// Microseconds per tick, in 2^-64.
+    scale: u64,
+    ticks_per_second: u64,
+    /// What to add to the scaled counter; one word, so that a reader always sees a whole one.
+    offset: AtomicU64,
+    /// Ticks after which the offset is corrected again.
+    correct_at: AtomicU64,
+    started: std::time::Instant,
+    started_at: u64,
+}
+
+impl SystemClock {
+    fn shared() -> &'static Self {
+        static SHARED: OnceLock<SystemClock> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    fn start() -> Self {
+        let counter = quanta::Clock::new();
+        let ticks = 1_u64 << 40;
+        let nanos = counter.delta_as_nanos(0, ticks).max(1);
+        // nanos / 2^40 / 1000 · 2^64, in an order that keeps the digits.
+        let scale = (u128::from(nanos) << 24) / 1_000;
+        let ticks_per_second = u128::from(ticks) * 1_000_000_000 / u128::from(nanos);
+        let ticks_per_second = u64::try_from(ticks_per_second).unwrap_or(u64::MAX);
+        let clock = Self {
+            base: counter.raw().wrapping_sub(ticks_per_second),
+            counter,
+            scale: u64::try_from(scale).unwrap_or(u64::MAX),
+            ticks_per_second,
+            offset: AtomicU64::new(0),
+            correct_at: AtomicU64::new(0),
+            started: std::time::Instant::now(),
+            started_at: unix_micros(),
+        };
+        clock.correct();
+        clock
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        let ticks = self.ticks();
+        if ticks >= self.correct_at.load(Ordering::Relaxed) {
+            self.correct();
+        }
+        self.scaled(ticks).wrapping_add(self.offset.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn ticks(&self) -> u64 {
+        self.counter.raw().wrapping_sub(self.base)
+    }
+
+    #[inline]
+    fn scaled(&self, ticks: u64) -> u64 {
+        ((u128::from(ticks) * u128::from(self.scale)) >> 64) as u64
+    }
+
+    /// Ties the counter to the monotonic clock again. A step back of a few microseconds is harmless: no algorithm
+    /// admits more when time runs backwards.
+    #[cold]
+    fn correct(&self) {
+        let ticks = self.ticks();
+        let due = self.correct_at.load(Ordering::Relaxed);
+        let next = ticks.saturating_add(self.ticks_per_second);
+        let ours = self.correct_at.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed);
+        if ours.is_ok() {
+            let elapsed = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+            let truth = self.started_at.saturating_add(elapsed);
+            self.offset.store(truth.wrapping_sub(self.scaled(self.ticks())), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The kernel's own copy of the time, renewed at its timer tick.
+struct CoarseClock {
+    offset: u64,
+    resolution: Micros,
+}
+
+#[cfg(target_os = "linux")]
+impl CoarseClock {
+    fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<CoarseClock> = OnceLock::new();
+        let resolution = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
+        Some(SHARED.get_or_init(|| Self {
+            offset: unix_micros().wrapping_sub(Self::reading()),
+            resolution: Micros::new((resolution.tv_nsec as u64).div_ceil(1_000)),
+        }))
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        Self::reading().wrapping_add(self.offset)
+    }
+
+    #[inline]
+    fn reading() -> u64 {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl CoarseClock {
+    fn shared() -> Option<&'static Self> {
+        None
+    }
+
+    fn now(&self) -> u64 {
+        self.offset
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy)]
+struct TokioClock {
+    started: tokio::time::Instant,
+    started_at: u64,
+}
+
+#[cfg(feature = "tokio")]
+impl TokioClock {
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    fn start() -> Self {
+        Self { started: tokio::time::Instant::now(), started_at: unix_micros() }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    fn now(&self) -> Micros {
+        let elapsed = tokio::time::Instant::now().saturating_duration_since(self.started);
+        // Not rounded up: a moment is shown when it is over.
+        Micros::new(self.started_at.saturating_add(elapsed.as_micros() as u64))
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the clock")]
+fn unix_micros() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hand_that_is_turned_back_does_nothing() {
+        let (clock, hand) = Clock::manual();
+        hand.set(Micros::from_secs(5));
+        hand.set(Micros::from_secs(3));
+        assert_eq!(clock.now(), Micros::from_secs(5));
+        hand.advance(Duration::MAX);
+        assert_eq!(clock.now(), Micros::MAX);
+    }
+
+    #[test]
+    fn the_clocks_of_the_machine_agree() {
+        let (exact, coarse) = (Clock::system(), Clock::coarse());
+        let (before, shown, after) = (exact.now(), coarse.now(), exact.now());
+        let slack = coarse.resolution().plus(Micros::from_secs(5));
+        assert!(shown.plus(slack) >= before && after.plus(slack) >= shown);
+    }
+
+    #[test]
+    fn correcting_the_clock_moves_it_by_little() {
+        let clock = SystemClock::start();
+        let before = clock.now();
+        clock.correct_at.store(0, Ordering::Relaxed);
+        let after = clock.now();
+        assert!(after.abs_diff(before) < 5_000_000);
+        assert!(clock.correct_at.load(Ordering::Relaxed) > 0);
+    }
+}

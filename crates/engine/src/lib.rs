@@ -1,0 +1,43 @@
+//! The shell around Tidegate's core: it owns the clock, the memory and the waiting.
+//!
+//! ```
+//! use tidegate_engine::Limiter;
+//!
+//! let limiter = Limiter::new("100/min burst 20")?;
+//! let decision = limiter.check("203.0.113.7");
+//! assert!(decision.is_allowed());
+//! assert_eq!(decision.remaining(), 19);
+//! # Ok::<(), tidegate_engine::BuildError>(())
+//! ```
+//!
+//! | noun | is |
+//! |---|---|
+//! | [`Limiter`] | one quota or several, for many keys |
+//! | [`Throttle`] | one quota, without keys |
+//! | [`Bucket`] | one key of a limiter, and everything that can be done with it |
+//! | [`Reservation`] | tokens taken ahead of their use |
+//! | [`Permit`] | a slot that gives itself back on drop |
+//! | [`Clock`] | the machine's time, or a test's |
+//!
+//! No background thread, no sweep on the way to a decision, no memory beyond the bound that was given.
+
+mod bucket;
+mod build;
+mod clock;
+mod denied;
+mod fold;
+mod limiter;
+mod memory;
+mod reservation;
+mod sync;
+mod throttle;
+mod wait;
+
+pub use bucket::Bucket;
+pub use build::{BuildError, Capacity, LimiterBuilder};
+pub use clock::{Clock, ClockHand};
+pub use denied::DeniedKey;
+pub use limiter::{Ask, Key, Limiter, Overflow, Stats, decide_all};
+pub use reservation::{Permit, Reservation};
+pub use throttle::{Throttle, ThrottleBuilder};
+pub use wait::{Priority, Refused, Waiter};

@@ -1,0 +1,240 @@
+//! One quota or several, for many keys.
+
+use crate::{
+    bucket::Bucket,
+    build::{BuildError, LimiterBuilder},
+    clock::Clock,
+    denied::{Denied, DeniedKey},
+    memory::{Space, decide_together},
+    wait::Lines,
+};
+use std::{
+    fmt,
+    hash::{BuildHasher, Hash},
+};
+use tidegate_core::{Decision, Inherit, Quota, QuotaError};
+
+/// Limits many keys by one quota or several, in memory.
+///
+/// ```
+/// use tidegate_engine::Limiter;
+///
+/// let limiter = Limiter::new("100/min burst 2")?;
+/// assert!(limiter.check("alice").is_allowed());
+/// assert!(limiter.check("alice").is_allowed());
+/// assert!(!limiter.check("alice").is_allowed());
+/// assert!(limiter.check("bob").is_allowed());
+/// # Ok::<(), tidegate_engine::BuildError>(())
+/// ```
+///
+/// A key is anything that can be hashed and shown; it is neither cloned nor kept. Memory is bounded from the
+/// start (see [`LimiterBuilder::capacity`]), and keys that say nothing any more make room by themselves.
+pub struct Limiter {
+    space: Space,
+    clock: Clock,
+    hasher: foldhash::quality::RandomState,
+    overflow: Overflow,
+    denied: Option<Denied>,
+    lines: Lines,
+}
+
+/// What can name a bucket: anything that can be hashed, and shown to an operator.
+pub trait Key: Hash + fmt::Debug {}
+
+impl<K: Hash + fmt::Debug + ?Sized> Key for K {}
+
+/// What happens to a new key when the table is full of keys that are still limited. It is counted in
+/// [`Stats::overflowed`] either way, and never at the expense of a key that is already there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// It shares a bucket with other such keys: nobody gets more than the quota, some get less. The default.
+    #[default]
+    Share,
+    /// It is denied. Always so for concurrency, where a shared permit could not be told apart.
+    Deny,
+}
+
+/// How full a limiter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Keys that it was made for.
+    pub capacity: u64,
+    /// Keys whose state is worth keeping now.
+    pub live: u64,
+    /// Cells that hold a key, live or not; they are used again before any more memory is.
+    pub used: u64,
+    /// How often a new key found no room.
+    pub overflowed: u64,
+    /// The most memory that the table ever takes.
+    pub bytes: u64,
+}
+
+/// One question to one limiter, to be decided together with others by [`decide_all`].
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    pub(crate) limiter: &'a Limiter,
+    pub(crate) owner: u64,
+    pub(crate) cost: u64,
+}
+
+impl Ask<'_> {
+    /// The same question with another cost.
+    #[must_use]
+    pub fn cost(self, cost: u64) -> Self {
+        Self { cost, ..self }
+    }
+}
+
+/// Decides several questions at once: either all are charged, or none is.
+///
+/// The answers come in the order of the questions; those that denied say so. Two questions for the same key of
+/// the same limiter count as one with both costs. All are asked on the first limiter's clock.
+///
+/// ```
+/// use tidegate_engine::{Limiter, decide_all};
+///
+/// let per_user = Limiter::new("1/min")?;
+/// let per_address = Limiter::new("100/min")?;
+/// let ask = || decide_all(&[per_user.ask("alice"), per_address.ask("192.0.2.1")]);
+/// assert!(ask().iter().all(|decision| decision.is_allowed()));
+/// assert!(!ask()[0].is_allowed());
+/// assert_eq!(per_address.key("192.0.2.1").peek(1).remaining(), 99); // the denied one charged nothing
+/// # Ok::<(), tidegate_engine::BuildError>(())
+/// ```
+pub fn decide_all(asks: &[Ask<'_>]) -> Vec<Decision> {
+    decide_together(asks)
+}
+
+impl Limiter {
+    /// A limiter of one quota, on the machine's clock, with the default bound on memory.
+    pub fn new<Q>(quota: Q) -> Result<Self, BuildError>
+    where
+        Q: TryInto<Quota>,
+        QuotaError: From<Q::Error>,
+    {
+        Self::builder().build(quota)
+    }
+
+    /// A limiter with settings of its own.
+    pub fn builder() -> LimiterBuilder {
+        LimiterBuilder::default()
+    }
+
+    pub(crate) fn from_parts(
+        space: Space,
+        clock: Clock,
+        overflow: Overflow,
+        denied: Option<Denied>,
+        lines: Lines,
+    ) -> Self {
+        let hasher = foldhash::quality::RandomState::default();
+        Self { space, clock, hasher, overflow, denied, lines }
+    }
+
+    /// Takes one token for `key`, now or not at all.
+    #[inline]
+    pub fn check<K: Key + ?Sized>(&self, key: &K) -> Decision {
+        self.check_cost(key, 1)
+    }
+
+    /// Takes `cost` tokens for `key`, now or not at all. A cost of zero takes nothing: it is a peek.
+    #[inline]
+    pub fn check_cost<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        let owner = self.fingerprint(key);
+        let decision = self.space.check(owner, self.clock.now(), cost, self.overflow);
+        if let Some(denied) = &self.denied
+            && !decision.is_granted()
+        {
+            denied.note(owner, &key);
+        }
+        decision
+    }
+
+    /// The bucket of one key, for everything else that can be done with it.
+    pub fn key<K: Key + ?Sized>(&self, key: &K) -> Bucket<'_> {
+        Bucket::of_key(self, self.fingerprint(key))
+    }
+
+    /// A question for one token, to be decided together with others.
+    pub fn ask<K: Key + ?Sized>(&self, key: &K) -> Ask<'_> {
+        Ask { limiter: self, owner: self.fingerprint(key), cost: 1 }
+    }
+
+    /// Replaces the quota while running. Every key keeps its history, carried over as `how` says.
+    ///
+    /// The new quota must be of the same algorithm and need no more state than the old one: a longer log or more
+    /// parts need a new limiter.
+    pub fn change<Q>(&self, quota: Q, how: Inherit) -> Result<(), BuildError>
+    where
+        Q: TryInto<Quota>,
+        QuotaError: From<Q::Error>,
+    {
+        let quota = quota.try_into().map_err(QuotaError::from)?;
+        self.change_all(&[quota], how)
+    }
+
+    /// Replaces all quotas while running, one by one in the order they were given.
+    pub fn change_all(&self, quotas: &[Quota], how: Inherit) -> Result<(), BuildError> {
+        let old = self.quotas();
+        let same_kinds = old.len() == quotas.len()
+            && old.iter().zip(quotas).all(|(old, new)| old.kind().name() == new.kind().name());
+        if !same_kinds {
+            return Err(BuildError::different_quota(&old, quotas));
+        }
+        self.space
+            .change(quotas, how, self.clock.now())
+            .map_err(|()| BuildError::different_quota(&old, quotas))
+    }
+
+    /// The quotas that keys are limited by.
+    pub fn quotas(&self) -> Vec<Quota> {
+        self.space.quotas()
+    }
+
+    /// How full the table is. Looks at every cell: for operators, not for every request.
+    pub fn stats(&self) -> Stats {
+        let table = self.space.table();
+        Stats {
+            capacity: table.capacity(),
+            live: self.space.live(self.clock.now()),
+            used: table.used(),
+            overflowed: table.overflowed(),
+            bytes: table.bytes(),
+        }
+    }
+
+    /// The keys that were denied most often, if the limiter was told to watch them
+    /// ([`LimiterBuilder::watch_denied`]).
+    pub fn top_denied(&self) -> Vec<DeniedKey> {
+        self.denied.as_ref().map(Denied::top).unwrap_or_default()
+    }
+
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(crate) fn overflow(&self) -> Overflow {
+        self.overflow
+    }
+
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    /// 64 bits that stand for the key; zero stands for none.
+    #[inline]
+    fn fingerprint<K: Key + ?Sized>(&self, key: &K) -> u64 {
+        self.hasher.hash_one(key).max(1)
+    }
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quotas: Vec<_> = self.quotas().iter().map(ToString::to_string).collect();
+        f.debug_struct("Limiter").field("quotas", &quotas).field("clock", &self.clock).finish_non_exhaustive()
+    }
+}

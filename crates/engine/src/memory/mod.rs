@@ -1,0 +1,13 @@
+//! State in this process: a table of cells, and two ways to count in one.
+
+mod several;
+mod space;
+mod table;
+mod wide;
+mod word;
+
+pub(crate) use several::decide_together;
+pub(crate) use space::{Counted, Space};
+pub(crate) use table::Table;
+pub(crate) use wide::Hold;
+pub(crate) use word::{Plan, Plans, Word};

@@ -1,0 +1,266 @@
+//! The cells of one limiter, counted in one word or in several.
+
+use super::{
+    table::{Cell, OutOfMemory, Place, Table},
+    wide::{Held, Hold, Wide},
+    word::{Plan, Plans, Word},
+};
+use crate::{limiter::Overflow, sync::{Mutex, lock}};
+use tidegate_core::{Decision, Demand, Inherit, Micros, Quota, Receipt};
+
+/// All keys of a limiter.
+#[derive(Debug)]
+pub(crate) enum Space {
+    /// One quota that one word can count.
+    Word { table: Table, plans: Box<Plans>, changing: Mutex<Quota> },
+    /// Anything else.
+    Wide(Wide),
+}
+
+/// Where a key is counted, or that there is no room for it.
+pub(crate) enum Spot<'a> {
+    Own(Cell<'a>),
+    Shared(Cell<'a>),
+    NoRoom,
+}
+
+/// Which kind of cell a charge went to, and so where a refund belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    Own,
+    Shared,
+}
+
+/// What is given to a key without room under [`Overflow::Deny`]: room is found when other keys are forgotten.
+const RETRY_FOR_ROOM: Micros = Micros::from_secs(1);
+
+impl Space {
+    pub(crate) fn new(quotas: &[Quota], keys: u64, now: Micros) -> Result<Self, OutOfMemory> {
+        if let [quota] = quotas
+            && let Some(plan) = Plan::of(quota)
+        {
+            let table = Table::new(keys, 0)?;
+            let plans = Box::new(Plans::new(plan, now));
+            return Ok(Self::Word { table, plans, changing: Mutex::new(*quota) });
+        }
+        Wide::new(quotas, keys).map(Self::Wide)
+    }
+
+    /// Words of state behind a cell's head for these quotas.
+    pub(crate) fn width(quotas: &[Quota]) -> usize {
+        match quotas {
+            [quota] if Plan::of(quota).is_some() => 0,
+            _ => Wide::width(quotas),
+        }
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        match self {
+            Self::Word { table, .. } => table,
+            Self::Wide(wide) => &wide.table,
+        }
+    }
+
+    pub(crate) fn quotas(&self) -> Vec<Quota> {
+        match self {
+            Self::Word { changing, .. } => vec![*lock(changing)],
+            Self::Wide(wide) => wide.quotas(),
+        }
+    }
+
+    /// Takes `cost` now or not at all: the path that must be short.
+    #[inline]
+    pub(crate) fn check(&self, owner: u64, now: Micros, cost: u64, overflow: Overflow) -> Decision {
+        if let Self::Word { table, plans, .. } = self
+            && let Some(cell) = table.find(owner)
+            && let Some(decision) = cell.try_check(plans, now, cost)
+        {
+            return decision;
+        }
+        self.check_slowly(owner, now, cost, overflow).in_registers()
+    }
+
+    /// A key that has no cell yet, or states of several words; kept out of line, so that the rest stays small.
+    #[inline(never)]
+    fn check_slowly(&self, owner: u64, now: Micros, cost: u64, overflow: Overflow) -> Decision {
+        self.decide(owner, now, Demand::now(cost), overflow)
+    }
+
+    /// Answers a demand without keeping receipts.
+    pub(crate) fn decide(&self, owner: u64, now: Micros, demand: Demand, overflow: Overflow) -> Decision {
+        self.reserve(owner, now, demand, Hold::Nothing, overflow, &mut Vec::new()).0
+    }
+
+    /// Answers a demand and keeps the receipts.
+    pub(crate) fn reserve(
+        &self,
+        owner: u64,
+        now: Micros,
+        demand: Demand,
+        hold: Hold,
+        overflow: Overflow,
+        receipts: &mut Vec<Receipt>,
+    ) -> (Decision, Counted) {
+        loop {
+            let (cell, counted) = match self.spot(owner, now, overflow) {
+                Spot::Own(cell) => (cell, Counted::Own),
+                Spot::Shared(cell) => (cell, Counted::Shared),
+                Spot::NoRoom => return (self.no_room(), Counted::Own),
+            };
+            receipts.clear();
+            let decided = match self {
+                Self::Word { plans, .. } => Word::decide(&cell, plans, now, demand).map(|(decision, receipt)| {
+                    receipts.push(receipt);
+                    decision
+                }),
+                Self::Wide(wide) => {
+                    wide.hold(cell, now).map(|mut held| held.decide(now, demand, hold, receipts))
+                }
+            };
+            if let Some(decision) = decided {
+                return (decision, counted);
+            }
+        }
+    }
+
+    /// The answer to a key that there is no room for.
+    pub(crate) fn no_room(&self) -> Decision {
+        Decision::no_room(self.limit(), RETRY_FOR_ROOM)
+    }
+
+    /// The cell in which a key is counted.
+    pub(crate) fn spot(&self, owner: u64, now: Micros, overflow: Overflow) -> Spot<'_> {
+        let place = match self {
+            Self::Word { table, plans, .. } => {
+                table.find_or_insert(owner, plans.empty(now), |head| plans.is_spent(head, now))
+            }
+            Self::Wide(wide) => {
+                wide.table.find_or_insert(owner, wide.empty(now), |head| Wide::is_spent(head, now))
+            }
+        };
+        match (place, overflow) {
+            (Place::Own(cell), _) => Spot::Own(cell),
+            (Place::Full(cell), Overflow::Share) => Spot::Shared(cell),
+            (Place::Full(_), Overflow::Deny) => Spot::NoRoom,
+        }
+    }
+
+    /// Gives back up to `cost` of what the receipts prove.
+    pub(crate) fn refund(&self, owner: u64, now: Micros, counted: Counted, receipts: &[Receipt], cost: u64) {
+        let cell = match counted {
+            Counted::Own => self.table().find(owner),
+            Counted::Shared => Some(self.table().shared_cell(owner)),
+        };
+        // A key that was forgotten has already got everything back.
+        let Some(cell) = cell else { return };
+        match self {
+            Self::Word { plans, .. } => {
+                for receipt in receipts {
+                    Word::refund(&cell, plans, now, *receipt, cost);
+                }
+            }
+            Self::Wide(wide) => {
+                if let Some(mut held) = wide.hold(cell, now) {
+                    held.refund(now, receipts, cost);
+                }
+            }
+        }
+    }
+
+    /// Writes the state of a limiter that is created now into the cell of a key.
+    pub(crate) fn create(&self, owner: u64, now: Micros) {
+        if let (Self::Wide(wide), Spot::Own(cell)) = (self, self.spot(owner, now, Overflow::Deny))
+            && let Some(mut held) = wide.hold(cell, now)
+        {
+            held.create(now);
+        }
+    }
+
+    /// Forgets a key.
+    pub(crate) fn reset(&self, owner: u64, now: Micros) {
+        let Some(cell) = self.table().find(owner) else { return };
+        match self {
+            Self::Word { plans, .. } => Word::reset(&cell, plans, now),
+            Self::Wide(wide) => {
+                if let Some(mut held) = wide.hold(cell, now) {
+                    held.reset(now);
+                }
+            }
+        }
+    }
+
+    /// Replaces the quotas; `Err` when the cells have no room for what the new ones count.
+    pub(crate) fn change(&self, quotas: &[Quota], how: Inherit, now: Micros) -> Result<(), ()> {
+        match self {
+            Self::Word { table, plans, changing } => {
+                let [quota] = quotas else { return Err(()) };
+                let plan = Plan::of(quota).ok_or(())?;
+                let mut current = lock(changing);
+                plans.change(plan, how);
+                *current = *quota;
+                for cell in table.cells() {
+                    cell.convert(plans, now);
+                }
+                Ok(())
+            }
+            Self::Wide(wide) => wide.change(quotas, how, now),
+        }
+    }
+
+    /// Keys that would answer differently from a new one.
+    pub(crate) fn live(&self, now: Micros) -> u64 {
+        let heads = self.table().cells().filter(|cell| !cell.is_shared());
+        let heads = heads.map(|cell| cell.head().load(crate::sync::Ordering::Relaxed) & !super::table::LOCK);
+        let live = match self {
+            Self::Word { plans, .. } => heads.filter(|head| *head != 0 && !plans.is_spent(*head, now)).count(),
+            Self::Wide(_) => heads.filter(|head| *head != 0 && !Wide::is_spent(*head, now)).count(),
+        };
+        live as u64
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        match self {
+            Self::Word { plans, .. } => plans.limit(),
+            Self::Wide(wide) => wide.limit(),
+        }
+    }
+
+    /// Locks a cell of either kind, for a decision that spans several.
+    pub(crate) fn hold<'a>(&'a self, cell: Cell<'a>, now: Micros) -> Option<Gripped<'a>> {
+        match self {
+            Self::Word { plans, .. } => {
+                let word = cell.lock()?;
+                Some(Gripped::Word { cell, plans, word })
+            }
+            Self::Wide(wide) => wide.hold(cell, now).map(Gripped::Wide),
+        }
+    }
+}
+
+/// A locked cell of either kind.
+pub(crate) enum Gripped<'a> {
+    Word { cell: Cell<'a>, plans: &'a Plans, word: u64 },
+    Wide(Held<'a>),
+}
+
+impl Gripped<'_> {
+    /// Answers a demand on the locked cell.
+    pub(crate) fn decide(&mut self, now: Micros, demand: Demand) -> Decision {
+        match self {
+            Self::Word { plans, word, .. } => {
+                let (decision, next) = plans.decide_locked(*word, now, demand);
+                *word = next;
+                decision
+            }
+            Self::Wide(held) => held.decide(now, demand, Hold::Nothing, &mut Vec::new()),
+        }
+    }
+}
+
+impl Drop for Gripped<'_> {
+    fn drop(&mut self) {
+        if let Self::Word { cell, word, .. } = self {
+            cell.unlock(*word);
+        }
+    }
+}

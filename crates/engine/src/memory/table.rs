@@ -1,0 +1,429 @@
+//! A hash table of fixed size whose cells are never freed, only used again once they say nothing.
+//!
+//! ```text
+//!   group  │ owner head body… │ owner head body… │ ×8     128 bytes when the body is empty
+//!   owner  the key's fingerprint, 64 bits of a keyed hash; 0 = never used
+//!   head   LOCK | GENERATION | 62 bits that tell when the cell is as good as never seen
+//! ```
+//!
+//! A key lives in the first of its groups that had room. A cell whose state equals a new key's is *spent*: the
+//! next key that needs room takes it, which loses nothing. So no thread sweeps, and a flood of new keys cannot
+//! push out a key that is limited: its cell is not spent.
+//!
+//! Keys are not kept, only fingerprints. Two keys share a fingerprint, and then a limit, with a probability of
+//! n²/2^65: one in forty million for a million keys, and nobody can aim for it without the seed.
+
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, lock};
+
+/// Set in a head while one thread alone may change its cell.
+pub(crate) const LOCK: u64 = 1 << 63;
+/// Which of two generations of quotas wrote the state.
+pub(crate) const GENERATION: u64 = 1 << 62;
+/// The rest of a head.
+pub(crate) const VALUE: u64 = GENERATION - 1;
+
+/// Words in front of a cell's body.
+const OWNER: usize = 0;
+const HEAD: usize = 1;
+const BODY: usize = 2;
+
+const CELLS_PER_GROUP: usize = 8;
+/// Groups that a key may live in.
+const PROBES: u64 = 8;
+/// Groups in which an unused cell is taken rather than a spent one.
+const NEARBY: u64 = 2;
+/// A table this full still finds room for a new key, save for one in millions.
+const FILL: f64 = 0.7;
+/// Inserts of different stripes go on side by side.
+const STRIPES: usize = 64;
+/// Cells that keys without room share, in a table of any size.
+const MOST_SHARED: u64 = 256;
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    lines: Box<[Line]>,
+    cell_words: usize,
+    groups: u64,
+    shared: usize,
+    /// A bit for each group that some key found full: only past such a group can a key live in a later one.
+    crowded: Box<[AtomicU64]>,
+    /// Held while a key is inserted, so that one key never gets two cells.
+    inserting: Box<[Mutex<()>]>,
+    used: AtomicU64,
+    overflowed: AtomicU64,
+}
+
+/// Two cache lines, the unit that processors fetch together.
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
+#[repr(C, align(128))]
+#[derive(Debug)]
+struct Line([AtomicU64; WORDS_PER_LINE]);
+const WORDS_PER_LINE: usize = 16;
+
+/// One cell, and whose it must be: another key may take it over once it is spent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell<'a> {
+    table: &'a Table,
+    first: usize,
+    owner: u64,
+}
+
+/// Where a key is counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place<'a> {
+    /// In a cell of its own.
+    Own(Cell<'a>),
+    /// No room: in a cell that it would share with other keys.
+    Full(Cell<'a>),
+}
+
+/// The table could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutOfMemory {
+    pub(crate) bytes: u64,
+}
+
+impl Table {
+    /// A table with room for `keys` keys, each with `body` words of state.
+    pub(crate) fn new(keys: u64, body: usize) -> Result<Self, OutOfMemory> {
+        // An even number of words per cell makes a group a whole number of lines.
+        let cell_words = (BODY + body).next_multiple_of(2);
+        let groups = Self::groups_for(keys);
+        let lines = (groups as usize)
+            .checked_mul(CELLS_PER_GROUP)
+            .and_then(|cells| cells.checked_add(Self::shared_for(keys)))
+            .and_then(|cells| cells.checked_mul(cell_words))
+            .map(|words| words.div_ceil(WORDS_PER_LINE));
+        let out_of_memory = OutOfMemory { bytes: Self::bytes_for(keys, body) };
+        let lines = lines.and_then(zeroed_lines).ok_or(out_of_memory)?;
+        Ok(Self {
+            lines,
+            cell_words,
+            groups,
+            shared: Self::shared_for(keys),
+            crowded: (0..groups.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            inserting: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            used: AtomicU64::new(0),
+            overflowed: AtomicU64::new(0),
+        })
+    }
+
+    /// The bytes that a table of `keys` keys takes, all told.
+    pub(crate) fn bytes_for(keys: u64, body: usize) -> u64 {
+        let cell = ((BODY + body).next_multiple_of(2) * 8) as u64;
+        let groups = Self::groups_for(keys);
+        let cells = groups.saturating_mul(CELLS_PER_GROUP as u64).saturating_add(Self::shared_for(keys) as u64);
+        cells.saturating_mul(cell).saturating_add(groups.div_ceil(64) * 8)
+    }
+
+    /// The most keys that fit in `bytes`; at least one.
+    pub(crate) fn keys_for(bytes: u64, body: usize) -> u64 {
+        let cell = ((BODY + body).next_multiple_of(2) * 8) as u64;
+        let cells = bytes.saturating_sub(Self::bytes_for(MOST_SHARED, body)) / cell;
+        ((cells as f64 * FILL * 0.999) as u64).max(1)
+    }
+
+    fn shared_for(keys: u64) -> usize {
+        keys.clamp(1, MOST_SHARED) as usize
+    }
+
+    fn groups_for(keys: u64) -> u64 {
+        let cells = (keys as f64 / FILL).ceil() as u64;
+        cells.div_ceil(CELLS_PER_GROUP as u64).max(1)
+    }
+
+    /// The cell of the key with this fingerprint.
+    #[inline]
+    pub(crate) fn find(&self, owner: u64) -> Option<Cell<'_>> {
+        for probe in 0..PROBES {
+            let group = self.group(owner, probe);
+            if let Some(cell) = self.cells_of(group, owner).find(Cell::is_ours) {
+                return Some(cell);
+            }
+            if !self.is_crowded(group) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// The cell of the key, made from an unused or spent one if it has none yet. `is_spent` judges a head;
+    /// `head` is what a new cell starts with.
+    pub(crate) fn find_or_insert(&self, owner: u64, head: u64, is_spent: impl Fn(u64) -> bool) -> Place<'_> {
+        if let Some(cell) = self.find(owner) {
+            return Place::Own(cell);
+        }
+        self.insert(owner, head, is_spent)
+    }
+
+    #[cold]
+    fn insert(&self, owner: u64, head: u64, is_spent: impl Fn(u64) -> bool) -> Place<'_> {
+        let _guard = self.lock_stripe(owner);
+        let mut backoff = Backoff::default();
+        loop {
+            let free = match self.search(owner, &is_spent) {
+                Search::Found(cell) => return Place::Own(cell),
+                Search::Free(free) => free,
+                Search::Full => {
+                    self.overflowed.fetch_add(1, Ordering::Relaxed);
+                    return Place::Full(self.shared_cell(owner));
+                }
+            };
+            let Free { cell, holder, seen, probe } = free;
+            // From now on the key is to be looked for past the groups before.
+            (0..probe).for_each(|probe| self.set_crowded(self.group(owner, probe)));
+            // Another key may want the same cell: whoever locks it first has it.
+            if seen & LOCK != 0 || !cell.try_lock(seen) {
+                backoff.pause();
+                continue;
+            }
+            if cell.holder() != holder {
+                cell.unlock(seen);
+                continue;
+            }
+            cell.take_over(self.start_of(owner, head, &is_spent));
+            if holder == 0 {
+                self.used.fetch_add(1, Ordering::Relaxed);
+            }
+            return Place::Own(cell);
+        }
+    }
+
+    /// Looks through all groups that may hold the key, and for the best free cell on the way.
+    fn search(&self, owner: u64, is_spent: impl Fn(u64) -> bool) -> Search<'_> {
+        let mut best: Option<Free<'_>> = None;
+        let mut may_come = true;
+        for probe in 0..PROBES {
+            let group = self.group(owner, probe);
+            for cell in self.cells_of(group, owner) {
+                let (holder, seen) = (cell.holder(), cell.head().load(Ordering::Acquire));
+                if holder == owner {
+                    return Search::Found(cell);
+                }
+                // The key of a spent cell may well come back: an unused one nearby is better.
+                let is_better = match &best {
+                    None => holder == 0 || (seen & LOCK == 0 && is_spent(seen)),
+                    Some(best) => holder == 0 && best.holder != 0 && probe < NEARBY,
+                };
+                if is_better {
+                    best = Some(Free { cell, holder, seen, probe });
+                }
+            }
+            may_come &= self.is_crowded(group);
+            let is_settled = best.as_ref().is_some_and(|best| best.holder == 0 || probe + 1 >= NEARBY);
+            if is_settled && !may_come {
+                break;
+            }
+        }
+        best.map_or(Search::Full, Search::Free)
+    }
+
+    /// The cell whose state a new key starts with: that of the keys without room, if this one was among them.
+    fn start_of(&self, owner: u64, head: u64, is_spent: impl Fn(u64) -> bool) -> Start<'_> {
+        if self.overflowed.load(Ordering::Relaxed) == 0 {
+            return Start::Fresh(head);
+        }
+        let shared = self.shared_cell(owner);
+        match shared.lock() {
+            Some(seen) if is_spent(seen) => {
+                shared.unlock(seen);
+                Start::Fresh(head)
+            }
+            Some(seen) => Start::Copy(shared, seen),
+            None => Start::Fresh(head),
+        }
+    }
+
+    /// All cells that are or were in use, those that are shared included.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = Cell<'_>> {
+        let all = self.groups as usize * CELLS_PER_GROUP + self.shared;
+        (0..all).map(|index| {
+            let cell = Cell { table: self, first: index * self.cell_words, owner: 0 };
+            Cell { owner: cell.holder(), ..cell }
+        })
+    }
+
+    /// Cells that were ever used.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// How many keys the table was made for.
+    pub(crate) fn capacity(&self) -> u64 {
+        (self.groups as f64 * CELLS_PER_GROUP as f64 * FILL) as u64
+    }
+
+    /// How often a key found no room.
+    pub(crate) fn overflowed(&self) -> u64 {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the table may take.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.lines.len() * size_of::<Line>() + self.crowded.len() * 8) as u64
+    }
+
+    /// The cell that a key shares when it has no room of its own.
+    pub(crate) fn shared_cell(&self, owner: u64) -> Cell<'_> {
+        let index = self.groups as usize * CELLS_PER_GROUP + (owner as usize) % self.shared;
+        Cell { table: self, first: index * self.cell_words, owner: 0 }
+    }
+
+    /// The cells of a group, starting with the one that the key would like best. All cells of that one's half, a
+    /// cache line when bodies are empty, come before those of the other.
+    #[inline]
+    fn cells_of(&self, group: usize, owner: u64) -> impl Iterator<Item = Cell<'_>> {
+        const HALF: usize = CELLS_PER_GROUP / 2;
+        let favourite = owner as usize;
+        (0..CELLS_PER_GROUP).map(move |offset| {
+            let place = ((favourite + offset) % HALF) + ((favourite ^ offset) & HALF);
+            let index = group * CELLS_PER_GROUP + place;
+            Cell { table: self, first: index * self.cell_words, owner }
+        })
+    }
+
+    /// The group that a key looks in at its `probe`-th try.
+    #[inline]
+    fn group(&self, owner: u64, probe: u64) -> usize {
+        let mixed = match probe {
+            0 => owner,
+            _ => (owner ^ probe).wrapping_mul(0x9E37_79B9_7F4A_7C15),
+        };
+        ((u128::from(mixed) * u128::from(self.groups)) >> 64) as usize
+    }
+
+    #[inline]
+    fn is_crowded(&self, group: usize) -> bool {
+        self.crowded[group / 64].load(Ordering::Acquire) & (1 << (group % 64)) != 0
+    }
+
+    fn set_crowded(&self, group: usize) {
+        self.crowded[group / 64].fetch_or(1 << (group % 64), Ordering::AcqRel);
+    }
+
+    fn lock_stripe(&self, owner: u64) -> MutexGuard<'_, ()> {
+        lock(&self.inserting[owner as usize % STRIPES])
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.lines[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE]
+    }
+}
+
+/// What a search for a key that needs a cell came to.
+enum Search<'a> {
+    Found(Cell<'a>),
+    Free(Free<'a>),
+    Full,
+}
+
+/// A cell that may be taken, as it was seen.
+struct Free<'a> {
+    cell: Cell<'a>,
+    holder: u64,
+    seen: u64,
+    probe: u64,
+}
+
+/// What a new key starts with.
+#[derive(Clone, Copy)]
+enum Start<'a> {
+    Fresh(u64),
+    Copy(Cell<'a>, u64),
+}
+
+impl<'a> Cell<'a> {
+    /// Whether the cell still belongs to the key it was found for.
+    #[inline]
+    pub(crate) fn is_ours(&self) -> bool {
+        self.holder() == self.owner
+    }
+
+    /// The word that is compared and swapped.
+    #[inline]
+    pub(crate) fn head(&self) -> &'a AtomicU64 {
+        self.table.word(self.first + HEAD)
+    }
+
+    /// The words of state behind the head.
+    #[inline]
+    pub(crate) fn body(&self, index: usize) -> &'a AtomicU64 {
+        self.table.word(self.first + BODY + index)
+    }
+
+    /// Whether keys without room share it, or it was never used.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.owner == 0
+    }
+
+    /// Where it lies in the table: the order in which several cells are locked.
+    pub(crate) fn position(&self) -> usize {
+        self.first
+    }
+
+    /// Locks the cell and returns its head, or `None` if it went to another key.
+    pub(crate) fn lock(&self) -> Option<u64> {
+        let mut backoff = Backoff::default();
+        loop {
+            let seen = self.head().load(Ordering::Relaxed);
+            if seen & LOCK == 0 && self.try_lock(seen) {
+                if self.is_ours() {
+                    return Some(seen);
+                }
+                self.unlock(seen);
+                return None;
+            }
+            backoff.pause();
+        }
+    }
+
+    fn try_lock(&self, seen: u64) -> bool {
+        let swap = self.head().compare_exchange(seen, seen | LOCK, Ordering::Acquire, Ordering::Relaxed);
+        swap.is_ok()
+    }
+
+    /// Unlocks the cell and writes its head.
+    pub(crate) fn unlock(&self, head: u64) {
+        self.head().store(head & !LOCK, Ordering::Release);
+    }
+
+    /// Makes a locked cell the key's own, and unlocks it.
+    fn take_over(&self, start: Start<'_>) {
+        // A reader that saw the old head must not swap it after this: heads only grow, so it cannot.
+        let words = self.table.cell_words - BODY;
+        let head = match start {
+            Start::Fresh(head) => {
+                (0..words).for_each(|index| self.body(index).store(0, Ordering::Relaxed));
+                head
+            }
+            Start::Copy(shared, head) => {
+                for index in 0..words {
+                    self.body(index).store(shared.body(index).load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+                shared.unlock(head);
+                head
+            }
+        };
+        // Whoever sees the new head must also see the new owner.
+        self.table.word(self.first + OWNER).store(self.owner, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.unlock(head);
+    }
+
+    #[inline]
+    fn holder(&self) -> u64 {
+        self.table.word(self.first + OWNER).load(Ordering::Acquire)
+    }
+}
+
+#[cfg(not(loom))]
+fn zeroed_lines(count: usize) -> Option<Box<[Line]>> {
+    // Straight from the allocator's zeroed pages: memory that no key has touched costs nothing.
+    bytemuck::allocation::try_zeroed_slice_box(count).ok()
+}
+
+#[cfg(loom)]
+fn zeroed_lines(count: usize) -> Option<Box<[Line]>> {
+    Some((0..count).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect())
+}

@@ -1,0 +1,307 @@
+//! Counting in one word: the level and the time it is for, in a number that a single compare-and-swap replaces.
+//!
+//! ```text
+//!   word   LOCK | GENERATION | now · drain + level
+//! ```
+//!
+//! The level at a later moment is the word minus that moment's `now · drain`, so nothing but the word is needed,
+//! an allowed cost is one swap, and a denial writes nothing. The units are the core's, so it is exact.
+
+use super::table::{GENERATION, LOCK, VALUE};
+use crate::sync::{AtomicU64, Backoff, Ordering, fence};
+use tidegate_core::{Decision, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, algorithm::level::Meter};
+
+/// The longest time since a limiter was made that a word can hold: 2^49 µs, almost 18 years.
+const LONGEST: u64 = (1 << 49) - 1;
+/// Quotas that drain faster than this many units per microsecond need more than one word.
+pub(crate) const MOST_DRAIN: u64 = 1 << 12;
+
+/// A quota in the form that a word needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    meter: Meter,
+    limit: u64,
+}
+
+impl Plan {
+    /// `None` when the quota needs more than one word.
+    pub(crate) fn of(quota: &Quota) -> Option<Self> {
+        let meter = match quota.kind() {
+            Kind::TokenBucket(it) => *it.meter(),
+            Kind::LeakyBucket(it) => *it.meter(),
+            _ => return None,
+        };
+        (meter.drain < MOST_DRAIN).then_some(Self { meter, limit: quota.limit() })
+    }
+}
+
+/// The current plan and the one before it, read without a lock: a reader tries again if a writer was there.
+#[derive(Debug)]
+pub(crate) struct Plans {
+    epoch: Micros,
+    /// The plan of a limiter that was never changed, which is most of them.
+    first: Plan,
+    changes: AtomicU64,
+    slots: [PlanWords; 2],
+    inherit: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct PlanWords([AtomicU64; 5]);
+
+impl PlanWords {
+    #[inline]
+    fn load(&self) -> Plan {
+        let [price, drain, capacity, queue, limit] = &self.0;
+        let meter = Meter {
+            price: price.load(Ordering::Relaxed),
+            drain: drain.load(Ordering::Relaxed),
+            capacity: capacity.load(Ordering::Relaxed),
+            queue: queue.load(Ordering::Relaxed),
+        };
+        Plan { meter, limit: limit.load(Ordering::Relaxed) }
+    }
+
+    fn store(&self, plan: Plan) {
+        let Plan { meter: Meter { price, drain, capacity, queue }, limit } = plan;
+        for (word, value) in self.0.iter().zip([price, drain, capacity, queue, limit]) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Plans {
+    /// Plans for a limiter that is made at `epoch`.
+    pub(crate) fn new(plan: Plan, epoch: Micros) -> Self {
+        let plans = Self {
+            epoch,
+            first: plan,
+            changes: AtomicU64::new(0),
+            slots: [PlanWords::default(), PlanWords::default()],
+            inherit: AtomicU64::new(0),
+        };
+        plans.slots[0].store(plan);
+        plans
+    }
+
+    /// The current plan, and how often it has changed.
+    pub(crate) fn current(&self) -> (u64, Plan) {
+        loop {
+            let changes = self.changes.load(Ordering::Acquire);
+            let plan = self.slots[(changes & 1) as usize].load();
+            fence(Ordering::Acquire);
+            if self.changes.load(Ordering::Relaxed) == changes {
+                return (changes, plan);
+            }
+        }
+    }
+
+    /// Replaces the plan. The caller sees to it that there is one change at a time, and that every word has been
+    /// converted to the current plan before the next change.
+    pub(crate) fn change(&self, plan: Plan, how: Inherit) {
+        let changes = self.changes.load(Ordering::Relaxed);
+        self.inherit.store(how as u64, Ordering::Relaxed);
+        self.slots[(changes & 1 ^ 1) as usize].store(plan);
+        self.changes.store(changes + 1, Ordering::Release);
+    }
+
+    /// Microseconds since the limiter was made.
+    #[inline]
+    pub(crate) fn since_epoch(&self, now: Micros) -> u64 {
+        now.since(self.epoch).get().min(LONGEST)
+    }
+
+    /// A word that says nothing: empty at `now`.
+    pub(crate) fn empty(&self, now: Micros) -> u64 {
+        let (changes, plan) = self.current();
+        generation(changes) | (self.since_epoch(now) * plan.meter.drain)
+    }
+
+    /// Whether a word says nothing any more.
+    pub(crate) fn is_spent(&self, word: u64, now: Micros) -> bool {
+        let (changes, current) = self.current();
+        let plan = if word & GENERATION == generation(changes) { current } else { self.previous(changes) };
+        // Strictly: a cell's next word is then larger than any it ever had, and no stale swap can succeed.
+        word & VALUE < self.since_epoch(now) * plan.meter.drain
+    }
+
+    /// The most that is granted at once.
+    pub(crate) fn limit(&self) -> u64 {
+        self.current().1.limit
+    }
+
+    /// Answers a demand on a word that the caller has locked; returns the word to unlock it with.
+    pub(crate) fn decide_locked(&self, word: u64, now: Micros, demand: Demand) -> (Decision, u64) {
+        let since = self.since_epoch(now);
+        let (changes, plan) = self.current();
+        let level = self.level(changes, &plan, word, since);
+        let mut judgement = plan.meter.judge(level, demand);
+        let mut next = word;
+        if judgement.is_granted() && demand.effect == Effect::Probe {
+            judgement.level = level;
+        } else if judgement.is_granted() && demand.cost > 0 {
+            next = generation(changes) | (since * plan.meter.drain + judgement.level);
+        }
+        (plan.meter.decision(judgement), next)
+    }
+
+    fn previous(&self, changes: u64) -> Plan {
+        self.slots[(changes & 1 ^ 1) as usize].load()
+    }
+
+    fn inherit(&self) -> Inherit {
+        let how = self.inherit.load(Ordering::Relaxed);
+        [Inherit::Additive, Inherit::AsIs, Inherit::Proportionally, Inherit::Reset]
+            .into_iter()
+            .find(|known| *known as u64 == how)
+            .unwrap_or_default()
+    }
+
+    /// The level that a word means at `now`, in units of the current plan.
+    fn level(&self, changes: u64, plan: &Plan, word: u64, now: u64) -> u64 {
+        if word & GENERATION == generation(changes) {
+            return (word & VALUE).saturating_sub(now * plan.meter.drain);
+        }
+        let old = self.previous(changes).meter;
+        let level = (word & VALUE).saturating_sub(now * old.drain);
+        plan.meter.convert(&old, level, self.inherit())
+    }
+}
+
+#[inline]
+fn generation(changes: u64) -> u64 {
+    (changes & 1) * GENERATION
+}
+
+/// A word in a table or on its own, and whose it must be.
+pub(crate) trait Word {
+    /// The word itself.
+    fn word(&self) -> &AtomicU64;
+    /// Whether it still belongs to the key it was found for.
+    fn is_ours(&self) -> bool;
+
+    /// Takes `cost` now or not at all, in the straight line of [`Word::decide`]: a quota that never changed, a
+    /// word that nobody holds, a swap that succeeds at once. `None` in any other case.
+    #[inline]
+    fn try_check(&self, plans: &Plans, now: Micros, cost: u64) -> Option<Decision> {
+        let meter = &plans.first.meter;
+        let word = self.word().load(Ordering::Acquire);
+        if plans.changes.load(Ordering::Relaxed) == 0 && word & (LOCK | GENERATION) == 0 && self.is_ours() {
+            let empty = plans.since_epoch(now) * meter.drain;
+            let level = word.saturating_sub(empty);
+            let judgement = meter.judge(level, Demand::now(cost));
+            if !judgement.is_granted() || cost == 0 || self.swap(word, empty + judgement.level) {
+                return Some(meter.decision(judgement));
+            }
+        }
+        None
+    }
+
+    /// Answers a demand; `None` when the word went to another key.
+    fn decide(&self, plans: &Plans, now: Micros, demand: Demand) -> Option<(Decision, Receipt)> {
+        let since = plans.since_epoch(now);
+        loop {
+            let word = self.read()?;
+            let (changes, plan) = plans.current();
+            let level = plans.level(changes, &plan, word, since);
+            let mut judgement = plan.meter.judge(level, demand);
+            if !judgement.is_granted() || demand.cost == 0 || demand.effect == Effect::Probe {
+                if judgement.is_granted() {
+                    judgement.level = level;
+                }
+                return Some((plan.meter.decision(judgement), Receipt::default()));
+            }
+            let next = generation(changes) | (since * plan.meter.drain + judgement.level);
+            if self.swap(word, next) {
+                let receipt =
+                    Receipt { cost: demand.cost, at: now, mark: judgement.level, stored: changes };
+                return Some((plan.meter.decision(judgement), receipt));
+            }
+        }
+    }
+
+    /// Gives back up to `cost` of a receipt. A change of quota settles what was outstanding before it.
+    fn refund(&self, plans: &Plans, now: Micros, receipt: Receipt, cost: u64) {
+        let since = plans.since_epoch(now);
+        while let Some(word) = self.read() {
+            let (changes, plan) = plans.current();
+            if changes != receipt.stored {
+                return;
+            }
+            let level = plans.level(changes, &plan, word, since);
+            let back = plan.meter.refundable(receipt.mark, now.since(receipt.at), cost.min(receipt.cost));
+            let next = generation(changes) | (since * plan.meter.drain + level.saturating_sub(back));
+            if back == 0 || self.swap(word, next) {
+                return;
+            }
+        }
+    }
+
+    /// Forgets the key.
+    fn reset(&self, plans: &Plans, now: Micros) {
+        while let Some(word) = self.read() {
+            if self.swap(word, plans.empty(now)) {
+                return;
+            }
+        }
+    }
+
+    /// Writes the word in units of the current plan.
+    fn convert(&self, plans: &Plans, now: Micros) {
+        let since = plans.since_epoch(now);
+        while let Some(word) = self.read() {
+            let (changes, plan) = plans.current();
+            let level = plans.level(changes, &plan, word, since);
+            let next = generation(changes) | (since * plan.meter.drain + level);
+            if word & GENERATION == generation(changes) || self.swap(word, next) {
+                return;
+            }
+        }
+    }
+
+    /// The word, once nobody holds it; `None` when it went to another key.
+    fn read(&self) -> Option<u64> {
+        let mut backoff = Backoff::default();
+        loop {
+            let word = self.word().load(Ordering::Acquire);
+            // Asked after the word was read: whoever changes the owner changes the word too.
+            if !self.is_ours() {
+                return None;
+            }
+            if word & LOCK == 0 {
+                return Some(word);
+            }
+            backoff.pause();
+        }
+    }
+
+    #[inline]
+    fn swap(&self, word: u64, next: u64) -> bool {
+        self.word().compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl Word for super::table::Cell<'_> {
+    #[inline]
+    fn word(&self) -> &AtomicU64 {
+        self.head()
+    }
+
+    #[inline]
+    fn is_ours(&self) -> bool {
+        Self::is_ours(self)
+    }
+}
+
+/// A word of its own, without a key.
+impl Word for AtomicU64 {
+    #[inline]
+    fn word(&self) -> &AtomicU64 {
+        self
+    }
+
+    #[inline]
+    fn is_ours(&self) -> bool {
+        true
+    }
+}

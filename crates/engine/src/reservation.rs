@@ -1,0 +1,119 @@
+//! Tokens that are taken but not yet spent.
+
+use crate::{
+    bucket::Bucket,
+    memory::{Counted, Hold},
+};
+use std::time::Duration;
+use tidegate_core::{Decision, Demand, Micros, Receipt};
+
+/// Tokens taken ahead of their use: for work that must wait, or whose cost is known only afterwards.
+///
+/// Dropping it gives everything back that time has not given back already. Keep it with [`keep`](Self::keep), or
+/// settle the real cost with [`commit`](Self::commit).
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_engine::Limiter;
+///
+/// let limiter = Limiter::new("1000/min")?;
+/// let tokens = limiter.key("tenant-7").reserve(400, Duration::ZERO);
+/// assert!(tokens.decision().is_granted());
+/// tokens.commit(150); // the work turned out to be smaller
+/// assert_eq!(limiter.key("tenant-7").peek(0).remaining(), 850);
+/// # Ok::<(), tidegate_engine::BuildError>(())
+/// ```
+///
+/// A refund never creates tokens: what has drained since (or belonged to a window that ended) is not given back a
+/// second time, and a change of quota settles what was outstanding.
+#[derive(Debug)]
+#[must_use = "dropping a reservation gives its tokens back"]
+pub struct Reservation<'a> {
+    bucket: Bucket<'a>,
+    decision: Decision,
+    /// What is still to be settled; zero when nothing was granted.
+    outstanding: u64,
+    ready_at: Micros,
+    counted: Counted,
+    receipts: Vec<Receipt>,
+}
+
+impl<'a> Reservation<'a> {
+    pub(crate) fn new(
+        bucket: Bucket<'a>,
+        decision: Decision,
+        cost: u64,
+        now: Micros,
+        counted: Counted,
+        receipts: Vec<Receipt>,
+    ) -> Self {
+        let outstanding = if decision.is_granted() { cost } else { 0 };
+        Self { bucket, decision, outstanding, ready_at: now.plus(decision.wait()), counted, receipts }
+    }
+
+    /// The answer: allowed now, granted after a delay, or denied.
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// How long to wait before going; zero when it is time, or when nothing was granted.
+    pub fn wait(&self) -> Duration {
+        match self.decision.is_granted() {
+            true => self.ready_at.since(self.bucket.clock().now()).into(),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Spends the tokens.
+    pub fn keep(mut self) -> Decision {
+        self.outstanding = 0;
+        self.decision
+    }
+
+    /// Gives everything back; the same as dropping it.
+    pub fn cancel(self) {}
+
+    /// Settles the real cost: gives the rest back, or charges what is missing. The work has been done, so the
+    /// missing part is charged even if it must be repaid by those who come later.
+    pub fn commit(mut self, cost: u64) {
+        if !self.decision.is_granted() {
+            return;
+        }
+        let reserved = std::mem::take(&mut self.outstanding);
+        if cost < reserved {
+            self.bucket.refund(self.counted, &self.receipts, reserved - cost);
+        } else if cost > reserved {
+            self.bucket.take(Demand::forced(cost - reserved), Hold::Nothing).keep();
+        }
+    }
+
+    pub(crate) fn ready_at(&self) -> Micros {
+        self.ready_at
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.outstanding > 0 {
+            self.bucket.refund(self.counted, &self.receipts, self.outstanding);
+        }
+    }
+}
+
+/// A slot that gives itself back when it is dropped, by a panic or a cancelled future too.
+#[derive(Debug)]
+#[must_use = "dropping a permit gives its slot back"]
+pub struct Permit<'a> {
+    reservation: Reservation<'a>,
+}
+
+impl<'a> Permit<'a> {
+    pub(crate) fn new(reservation: Reservation<'a>) -> Self {
+        Self { reservation }
+    }
+
+    /// Whether the slot was granted.
+    pub fn decision(&self) -> &Decision {
+        self.reservation.decision()
+    }
+}

@@ -1,0 +1,131 @@
+//! Recorded traces of the real `com.google.common.util.concurrent.RateLimiter`, one row per operation.
+
+use flate2::read::GzDecoder;
+use std::{io::Read, num::ParseFloatError, num::ParseIntError};
+
+/// One operation on a Guava limiter: what was called, what it answered, and its variables afterwards.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Which limiter this is; rows of one scenario follow each other.
+    pub scenario: String,
+    /// Which limiter it is.
+    pub kind: GuavaKind,
+    /// Its permits per second when it was created, as it is written: shortest digits of a double.
+    pub rate: String,
+    /// What was called.
+    pub operation: Operation,
+    /// The fake clock before the call.
+    pub at_us: u64,
+    /// How many permits were asked for.
+    pub permits: u64,
+    /// What `tryAcquire` returned; `reserve` is always granted.
+    pub granted: bool,
+    /// How long the caller sleeps.
+    pub wait_us: u64,
+    /// Stored permits afterwards.
+    pub stored: f64,
+    /// The most permits that can be stored.
+    pub most: f64,
+    /// When the next caller is free to go.
+    pub next_free_us: u64,
+}
+
+/// Guava's two limiters.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GuavaKind {
+    /// `SmoothBursty`.
+    Bursty,
+    /// `SmoothWarmingUp`.
+    WarmingUp {
+        /// The warm-up period.
+        warm_up_ms: u64,
+        /// How much slower it starts, as it is written.
+        cold_factor: String,
+    },
+}
+
+/// What was called.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Operation {
+    /// A new limiter.
+    Create,
+    /// `acquire`, without the sleep.
+    Reserve,
+    /// `tryAcquire` with a timeout.
+    TryAcquire {
+        /// The longest wait.
+        timeout_us: u64,
+    },
+    /// A change of rate.
+    SetRate {
+        /// The new rate, as it is written.
+        rate: String,
+    },
+}
+
+/// All recorded rows.
+pub fn rows() -> Result<Vec<Row>, String> {
+    let packed: &[u8] = include_bytes!("../vectors/guava-traces.csv.gz");
+    let mut text = String::new();
+    GzDecoder::new(packed).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    let rows = text.lines().enumerate().skip(1);
+    rows.map(|(index, line)| row(line).map_err(|problem| format!("line {}: {problem}", index + 1))).collect()
+}
+
+fn row(line: &str) -> Result<Row, String> {
+    let columns: Vec<_> = line.split(',').collect();
+    let [
+        scenario,
+        kind,
+        rate,
+        warm_up_ms,
+        cold_factor,
+        _step,
+        operation,
+        at,
+        permits,
+        result,
+        wait,
+        stored,
+        most,
+        _stable,
+        free,
+    ] = columns[..]
+    else {
+        return Err(format!("{} columns", columns.len()));
+    };
+    let whole = |text: &str| text.parse::<u64>().map_err(|error: ParseIntError| format!("`{text}`: {error}"));
+    let real =
+        |text: &str| text.parse::<f64>().map_err(|error: ParseFloatError| format!("`{text}`: {error}"));
+
+    let kind = match kind {
+        "bursty" => GuavaKind::Bursty,
+        "warm" | "warmingup" => {
+            GuavaKind::WarmingUp { warm_up_ms: whole(warm_up_ms)?, cold_factor: cold_factor.to_owned() }
+        }
+        other => return Err(format!("unknown kind `{other}`")),
+    };
+    let operation = match operation.split_once('/') {
+        None if operation == "create" => Operation::Create,
+        None if operation == "reserve" => Operation::Reserve,
+        None if operation == "tryAcquire" => Operation::TryAcquire { timeout_us: 0 },
+        Some(("tryAcquire", timeout)) => {
+            Operation::TryAcquire { timeout_us: whole(timeout.trim_end_matches("us"))? }
+        }
+        Some(("setRate", rate)) => Operation::SetRate { rate: rate.to_owned() },
+        _ => return Err(format!("unknown operation `{operation}`")),
+    };
+    Ok(Row {
+        scenario: scenario.to_owned(),
+        kind,
+        rate: rate.to_owned(),
+        operation,
+        at_us: whole(at)?,
+        permits: whole(permits)?,
+        granted: result != "false",
+        wait_us: whole(wait)?,
+        stored: real(stored)?,
+        most: real(most)?,
+        next_free_us: whole(free)?,
+    })
+}

@@ -1,0 +1,390 @@
+//! Random quotas of every algorithm, and random callers that know where the edges are.
+//!
+//! Runs are repeatable: the same seed tells the same stories. Set `TIDEGATE_SEED` for others, and
+//! `PROPTEST_CASES` for more of them.
+
+use proptest::{
+    prelude::*,
+    strategy::Union,
+    test_runner::{Config, RngAlgorithm, TestCaseResult, TestRng, TestRunner},
+};
+use std::{env, fmt};
+use tidegate_core::{
+    Decision, Demand, Kind, Micros, Quota, Rate, Unit,
+    algorithm::{
+        Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingStrict, SlidingWindow, Smooth, TokenBucket,
+        WarmUp, WindowStart,
+    },
+};
+
+/// A quota, its period (any, for one that has none) and the moment its story starts.
+#[derive(Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// The quota.
+    pub quota: Quota,
+    /// The period of its rate.
+    pub period: Micros,
+    /// When the first caller comes.
+    pub start: Micros,
+}
+
+/// One caller: how long after the one before, for how much, and how patient.
+#[derive(Clone, Copy)]
+pub struct Move {
+    /// How long after the caller before.
+    pub pause: Pause,
+    /// For how much.
+    pub cost: Cost,
+    /// How patient.
+    pub patience: Patience,
+}
+
+/// Short, because it is read when a law is broken.
+impl fmt::Debug for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} from {}us", self.quota, self.start.get())
+    }
+}
+
+impl fmt::Debug for Move {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pause, cost, patience } = self;
+        f.write_fmt(format_args!("{pause:?}, {cost:?}, patience {patience:?}"))
+    }
+}
+
+/// Time between two callers.
+#[derive(Clone, Copy, Debug)]
+pub enum Pause {
+    /// At the same moment.
+    None,
+    /// One microsecond.
+    Tick,
+    /// So many twelfths of the period.
+    Twelfths(u64),
+    /// Exactly as long as the last answer said to wait.
+    AsTold,
+    /// One microsecond less than that.
+    JustUnder,
+    /// Until a whole multiple of the period.
+    ToBoundary,
+    /// Exactly until the last answer said the key is forgotten.
+    ToReset,
+    /// So many whole periods.
+    Periods(u64),
+}
+
+/// How much a caller asks for.
+#[derive(Clone, Copy, Debug)]
+pub enum Cost {
+    /// Nothing: a peek.
+    Nothing,
+    /// Exactly this.
+    Exactly(u64),
+    /// So many eighths of the limit, at least one.
+    Eighths(u64),
+    /// More than is ever granted at once, by this.
+    Over(u64),
+}
+
+/// How long a caller is willing to wait.
+#[derive(Clone, Copy, Debug)]
+pub enum Patience {
+    /// Not at all.
+    None,
+    /// So many halves of the period.
+    Halves(u64),
+    /// As long as it takes.
+    Endless,
+}
+
+/// A strategy for each algorithm, in the order of [`Kind::names`].
+pub fn every_algorithm() -> Vec<(&'static str, BoxedStrategy<Sample>)> {
+    let burst = || prop_oneof![1_u64..=5, 1_u64..=1_000, 1_u64..=1_000_000_000];
+    let queue = || prop_oneof![0_u64..=5, 0_u64..=1_000];
+    let starts = prop_oneof![Just(WindowStart::Calendar), Just(WindowStart::FirstHit)];
+    let algorithms = [
+        of((rates(), burst()), |(rate, burst)| Some(Kind::TokenBucket(TokenBucket::new(rate, burst).ok()?))),
+        of((rates(), queue(), queue()), |(rate, a, b)| {
+            Some(Kind::LeakyBucket(LeakyBucket::new(rate, a.max(b), a.min(b)).ok()?))
+        }),
+        of((rates(), starts), |(rate, start)| Some(Kind::FixedWindow(FixedWindow::new(rate, start).ok()?))),
+        of((rates(),), |(rate,)| Some(Kind::SlidingWindow(SlidingWindow::new(rate).ok()?))),
+        of(even_parts(), |(rate, parts)| Some(Kind::SlidingStrict(SlidingStrict::new(rate, parts).ok()?))),
+        of((rates(), 1_u64..=64), |(rate, limit)| {
+            let rate = Rate::new(rate.amount().min(limit), rate.period());
+            Some(Kind::SlidingLog(SlidingLog::new(rate).ok()?))
+        }),
+        of((rates(), proptest::option::of(burst())), |(rate, burst)| {
+            let smooth = match burst {
+                Some(burst) => Smooth::with_burst(rate, burst),
+                None => Smooth::new(rate),
+            };
+            Some(Kind::Smooth(smooth.ok()?))
+        }),
+        of((rates(), lengths(), cold_factors()), |(rate, length, cold)| {
+            Some(Kind::WarmUp(WarmUp::new(rate, length, cold).ok()?))
+        }),
+        of((rates(), burst()), |(_, limit)| Some(Kind::Concurrency(Concurrency::new(limit).ok()?))),
+    ];
+    Kind::names().zip(algorithms).collect()
+}
+
+/// Any valid quota of any algorithm.
+pub fn any_sample() -> impl Strategy<Value = Sample> {
+    Union::new(every_algorithm().into_iter().map(|(_, strategy)| strategy))
+}
+
+/// Any rate: tiny, everyday, odd, and as large as networks are fast.
+pub fn rates() -> impl Strategy<Value = Rate> {
+    let rate = |(amount, period)| Rate::new(amount, period);
+    prop_oneof![
+        3 => (1_u64..=12, (1_u64..=60).prop_map(Micros::new)).prop_map(rate),
+        3 => (1_u64..=100, periods()).prop_map(rate),
+        2 => (1_u64..=10_000, (1_u64..=10_000_000).prop_map(Micros::new)).prop_map(rate),
+        1 => (1_u64..=10_000_000_000, Just(Micros::from_secs(1))).prop_map(rate),
+        1 => (1_u64..=12_500, Just(Micros::from_secs(1)))
+            .prop_map(|(megabytes, second)| Rate::new(megabytes * 1_000_000, second).of(Unit::Bytes)),
+    ]
+}
+
+/// Callers who will not wait.
+pub fn moves() -> impl Strategy<Value = Vec<Move>> {
+    story(Just(Patience::None).boxed())
+}
+
+/// Callers of whom some will wait.
+pub fn patient_moves() -> impl Strategy<Value = Vec<Move>> {
+    story(
+        prop_oneof![
+            2 => Just(Patience::None),
+            2 => (1_u64..=6).prop_map(Patience::Halves),
+            1 => Just(Patience::Endless),
+        ]
+        .boxed(),
+    )
+}
+
+/// Holds a law against every algorithm, on as many random stories each as `PROPTEST_CASES` says.
+///
+/// # Panics
+///
+/// When the law is broken, with the shortest story that breaks it.
+pub fn hold<S: Strategy>(stories: S, law: impl Fn(Sample, S::Value) -> TestCaseResult) {
+    for (name, samples) in every_algorithm() {
+        check(name, &(samples, &stories), |(sample, story)| law(sample, story));
+    }
+}
+
+/// Holds a law against every algorithm, on pairs of quotas that both use it.
+///
+/// # Panics
+///
+/// When the law is broken, with the shortest story that breaks it.
+pub fn hold_pairs<S: Strategy>(stories: S, law: impl Fn(Sample, Sample, S::Value) -> TestCaseResult) {
+    for (name, samples) in every_algorithm() {
+        check(name, &(samples.clone(), samples, &stories), |(old, new, story)| law(old, new, story));
+    }
+}
+
+#[allow(clippy::panic, reason = "this is how a test fails")]
+fn check<S: Strategy>(name: &str, stories: &S, law: impl Fn(S::Value) -> TestCaseResult) {
+    if let Err(broken) = runner().run(stories, law) {
+        panic!("{name} breaks the law: {broken}");
+    }
+}
+
+/// A runner whose stories are the same in every run.
+pub fn runner() -> TestRunner {
+    let seed: u64 = env::var("TIDEGATE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let mut bytes = [7; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = Config { failure_persistence: None, ..Config::default() };
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+}
+
+/// Where a story stands: the time, and what the last answer said of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// The time.
+    pub now: Micros,
+    period: Micros,
+    wait: Micros,
+    reset: Micros,
+}
+
+/// Stories end before time does.
+const LATEST: u64 = 1 << 52;
+
+impl Moment {
+    /// The start of a story.
+    pub fn start_of(sample: &Sample) -> Self {
+        Self { now: sample.start, period: sample.period, wait: Micros::ZERO, reset: Micros::ZERO }
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, pause: Pause) {
+        let period = self.period.get();
+        let length = match pause {
+            Pause::None => 0,
+            Pause::Tick => 1,
+            Pause::Twelfths(count) => period * count / 12,
+            Pause::AsTold => self.wait.get(),
+            Pause::JustUnder => self.wait.get().saturating_sub(1),
+            Pause::ToBoundary => period - self.now.get() % period,
+            Pause::ToReset => self.reset.get(),
+            Pause::Periods(count) => period * count,
+        };
+        self.now =
+            if self.now.get() + length > LATEST { self.now } else { self.now.plus(Micros::new(length)) };
+    }
+
+    /// Remembers what an answer said of the time.
+    pub fn hear(&mut self, decision: &Decision) {
+        self.wait = decision.wait();
+        self.reset = decision.reset_after();
+    }
+}
+
+impl Move {
+    /// What the caller asks of a quota.
+    pub fn demand(&self, sample: &Sample) -> Demand {
+        let patience = match self.patience {
+            Patience::None => Micros::ZERO,
+            Patience::Halves(count) => Micros::new(sample.period.get() * count / 2),
+            Patience::Endless => Micros::MAX,
+        };
+        Demand::within(self.cost.under(sample.quota.limit()), patience)
+    }
+}
+
+impl Cost {
+    /// The cost under a quota that grants `limit` at once.
+    pub fn under(self, limit: u64) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Exactly(cost) => cost,
+            Self::Eighths(eighths) => (limit.saturating_mul(eighths) / 8).max(1),
+            Self::Over(more) => limit.saturating_add(more),
+        }
+    }
+}
+
+/// Any pause.
+pub fn pauses() -> impl Strategy<Value = Pause> {
+    prop_oneof![
+        4 => Just(Pause::None),
+        1 => Just(Pause::Tick),
+        3 => (1_u64..=14).prop_map(Pause::Twelfths),
+        2 => Just(Pause::AsTold),
+        1 => Just(Pause::JustUnder),
+        1 => Just(Pause::ToBoundary),
+        1 => Just(Pause::ToReset),
+        1 => (1_u64..=20).prop_map(Pause::Periods),
+    ]
+}
+
+/// Any cost.
+pub fn costs() -> impl Strategy<Value = Cost> {
+    prop_oneof![
+        1 => Just(Cost::Nothing),
+        5 => (1_u64..=3).prop_map(Cost::Exactly),
+        5 => (1_u64..=8).prop_map(Cost::Eighths),
+        1 => (1_u64..=2).prop_map(Cost::Over),
+    ]
+}
+
+fn story(patience: BoxedStrategy<Patience>) -> impl Strategy<Value = Vec<Move>> {
+    let caller = (pauses(), costs(), patience);
+    proptest::collection::vec(
+        caller.prop_map(|(pause, cost, patience)| Move { pause, cost, patience }),
+        1..40,
+    )
+}
+
+/// Rates whose period can be cut into so many parts.
+fn even_parts() -> impl Strategy<Value = (Rate, u64)> {
+    (rates(), 1_u64..=12).prop_map(|(rate, parts)| {
+        let period = rate.period().get().div_ceil(parts) * parts;
+        (Rate::new(rate.amount(), Micros::new(period)), parts)
+    })
+}
+
+/// Periods that people write.
+fn periods() -> impl Strategy<Value = Micros> {
+    const WRITTEN: [u64; 8] =
+        [1_000, 1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000, 604_800_000_000, 7];
+    proptest::sample::select(WRITTEN.to_vec()).prop_map(Micros::new)
+}
+
+fn lengths() -> impl Strategy<Value = Micros> {
+    prop_oneof![periods(), (1_u64..=10_000_000).prop_map(Micros::new)]
+}
+
+fn cold_factors() -> impl Strategy<Value = f64> {
+    prop_oneof![Just(1.0), Just(3.0), Just(10.0), 1.0..100.0_f64]
+}
+
+/// Stories start at the origin, soon after it, or today.
+fn starts() -> impl Strategy<Value = Micros> {
+    prop_oneof![Just(0), 0_u64..=10_000_000, 1_700_000_000_000_000_u64..=1_800_000_000_000_000]
+        .prop_map(Micros::new)
+}
+
+/// The samples of one algorithm, whose rate is the first of its numbers.
+fn of<S>(numbers: S, build: impl Fn(S::Value) -> Option<Kind> + Clone + 'static) -> BoxedStrategy<Sample>
+where
+    S: Strategy + 'static,
+    S::Value: HasRate + Clone,
+{
+    (numbers, starts())
+        .prop_filter_map("not exact", move |(numbers, start)| {
+            let period = numbers.period();
+            Some(Sample { quota: build(numbers)?.into(), period, start })
+        })
+        .boxed()
+}
+
+/// Numbers of which the first is a rate.
+trait HasRate {
+    fn period(&self) -> Micros;
+}
+
+impl HasRate for (Rate,) {
+    fn period(&self) -> Micros {
+        self.0.period()
+    }
+}
+
+impl<A> HasRate for (Rate, A) {
+    fn period(&self) -> Micros {
+        self.0.period()
+    }
+}
+
+impl<A, B> HasRate for (Rate, A, B) {
+    fn period(&self) -> Micros {
+        self.0.period()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_strategy_for_every_algorithm() {
+        assert!(every_algorithm().iter().map(|(name, _)| *name).eq(Kind::names()));
+        hold(Just(()), |sample, ()| {
+            prop_assert!(sample.quota.limit() > 0);
+            Ok(())
+        });
+        for (name, samples) in every_algorithm() {
+            let kind_is_right = |sample: Sample| {
+                prop_assert_eq!(sample.quota.kind().name(), name);
+                Ok(())
+            };
+            assert_eq!(runner().run(&samples, kind_is_right), Ok(()));
+        }
+    }
+}
