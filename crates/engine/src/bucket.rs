@@ -3,13 +3,13 @@
 use crate::{
     clock::Clock,
     limiter::Limiter,
-    memory::{Counted, Hold},
+    memory::{Charge, Hold, Question},
     reservation::{Permit, Reservation},
     throttle::Throttle,
     wait::Lines,
 };
 use std::{fmt, time::Duration};
-use tidegate_core::{Decision, Demand, Receipt};
+use tidegate_core::{Decision, Demand};
 
 /// One bucket: of one key of a [`Limiter`], or of a [`Throttle`].
 ///
@@ -28,17 +28,28 @@ pub struct Bucket<'a> {
 
 #[derive(Clone, Copy)]
 enum Place<'a> {
-    Key { limiter: &'a Limiter, owner: u64 },
+    Key { limiter: &'a Limiter, owner: u64, tier: usize },
     Throttle(&'a Throttle),
 }
 
 impl<'a> Bucket<'a> {
     pub(crate) fn of_key(limiter: &'a Limiter, owner: u64) -> Self {
-        Self { place: Place::Key { limiter, owner } }
+        Self { place: Place::Key { limiter, owner, tier: 0 } }
     }
 
     pub(crate) fn of_throttle(throttle: &'a Throttle) -> Self {
         Self { place: Place::Throttle(throttle) }
+    }
+
+    /// The same bucket under another of the limiter's tiers, counted from zero; `None` if there is no such tier.
+    /// See [`crate::LimiterBuilder::build_tiers`].
+    pub fn tier(self, tier: usize) -> Option<Self> {
+        match self.place {
+            Place::Key { limiter, owner, .. } if tier < limiter.tiers() => {
+                Some(Self { place: Place::Key { limiter, owner, tier } })
+            }
+            _ => None,
+        }
     }
 
     /// Takes `cost`, now or not at all.
@@ -89,7 +100,7 @@ impl<'a> Bucket<'a> {
     /// Forgets the key: it is as good as new.
     pub fn reset(&self) {
         match self.place {
-            Place::Key { limiter, owner } => limiter.space().reset(owner, limiter.clock().now()),
+            Place::Key { limiter, owner, .. } => limiter.space().reset(owner, limiter.clock().now()),
             Place::Throttle(throttle) => throttle.reset(throttle.clock().now()),
         }
         self.lines().wake_first(self.owner());
@@ -98,30 +109,33 @@ impl<'a> Bucket<'a> {
     pub(crate) fn decide(&self, demand: Demand) -> Decision {
         let now = self.clock().now();
         match self.place {
-            Place::Key { limiter, owner } => limiter.space().decide(owner, now, demand, limiter.overflow()),
+            Place::Key { limiter, owner, tier } => {
+                let question = Question { tier, ..Question::plain(demand) };
+                limiter.space().decide(owner, now, question, limiter.overflow())
+            }
             Place::Throttle(throttle) => throttle.decide(now, demand),
         }
     }
 
     pub(crate) fn take(&self, demand: Demand, hold: Hold) -> Reservation<'a> {
         let now = self.clock().now();
-        let mut receipts = Vec::new();
-        let (decision, counted) = match self.place {
-            Place::Key { limiter, owner } => {
-                limiter.space().reserve(owner, now, demand, hold, limiter.overflow(), &mut receipts)
+        let (decision, charge) = match self.place {
+            Place::Key { limiter, owner, tier } => {
+                let (question, mut receipts) = (Question { demand, hold, tier }, Vec::new());
+                let (decision, counted) =
+                    limiter.space().reserve(owner, now, question, limiter.overflow(), &mut receipts);
+                (decision, Charge { counted, tier, receipts })
             }
-            Place::Throttle(throttle) => {
-                (throttle.reserve(now, demand, hold, &mut receipts), Counted::Own)
-            }
+            Place::Throttle(throttle) => throttle.reserve(now, Question { demand, hold, tier: 0 }),
         };
-        Reservation::new(*self, decision, demand.cost, now, counted, receipts)
+        Reservation::new(*self, decision, demand.cost, now, charge)
     }
 
-    pub(crate) fn refund(&self, counted: Counted, receipts: &[Receipt], cost: u64) {
+    pub(crate) fn refund(&self, charge: &Charge, cost: u64) {
         let now = self.clock().now();
         match self.place {
-            Place::Key { limiter, owner } => limiter.space().refund(owner, now, counted, receipts, cost),
-            Place::Throttle(throttle) => throttle.refund(now, receipts, cost),
+            Place::Key { limiter, owner, .. } => limiter.space().refund(owner, now, charge, cost),
+            Place::Throttle(throttle) => throttle.refund(now, charge, cost),
         }
         self.lines().wake_first(self.owner());
     }
@@ -152,7 +166,7 @@ impl<'a> Bucket<'a> {
 impl fmt::Debug for Bucket<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
-            Place::Key { limiter, owner } => write!(f, "Bucket({owner:016x} of {limiter:?})"),
+            Place::Key { limiter, owner, .. } => write!(f, "Bucket({owner:016x} of {limiter:?})"),
             Place::Throttle(throttle) => write!(f, "Bucket({throttle:?})"),
         }
     }

@@ -4,7 +4,7 @@ use crate::{
     clock::Clock,
     denied::Denied,
     limiter::{Limiter, Overflow},
-    memory::{Space, Table},
+    memory::{Layout, Space, Table},
     throttle::Throttle,
     wait::Lines,
 };
@@ -98,10 +98,37 @@ impl LimiterBuilder {
 
     /// A limiter of several quotas, charged together or not at all.
     pub fn build_all(self, quotas: &[Quota]) -> Result<Limiter, BuildError> {
+        self.build_space(quotas, Layout::Together)
+    }
+
+    /// A limiter of several tiers: each call says by which of them a key is limited, see [`crate::Bucket::tier`].
+    /// A key that changes its tier keeps what it has used. All tiers count by the same algorithm.
+    ///
+    /// ```
+    /// use tidegate_engine::Limiter;
+    ///
+    /// let (free, pro) = (0, 1);
+    /// let limiter = Limiter::builder().build_tiers(&["2/min".parse()?, "100/min".parse()?])?;
+    /// let alice = limiter.key("alice");
+    /// assert!(alice.tier(free).unwrap().check(2).is_allowed());
+    /// assert!(!alice.tier(free).unwrap().check(1).is_allowed());
+    /// assert_eq!(alice.tier(pro).unwrap().peek(1).remaining(), 98);
+    /// # Ok::<(), tidegate_engine::BuildError>(())
+    /// ```
+    pub fn build_tiers(self, quotas: &[Quota]) -> Result<Limiter, BuildError> {
+        if let Some((first, rest)) = quotas.split_first()
+            && let Some(other) = rest.iter().find(|quota| quota.kind().name() != first.kind().name())
+        {
+            return Err(BuildError::MixedTiers { first: first.to_string(), other: other.to_string() });
+        }
+        self.build_space(quotas, Layout::Tiers)
+    }
+
+    fn build_space(self, quotas: &[Quota], layout: Layout) -> Result<Limiter, BuildError> {
         if quotas.is_empty() {
             return Err(BuildError::NoQuota);
         }
-        let width = Space::width(quotas);
+        let width = Space::width(quotas, layout);
         let keys = match self.capacity {
             Capacity::Keys(keys) => keys,
             Capacity::Bytes(bytes) => Table::keys_for(bytes, width),
@@ -110,7 +137,7 @@ impl LimiterBuilder {
             return Err(BuildError::NoRoom);
         }
         let clock = self.clock.unwrap_or_default();
-        let space = Space::new(quotas, keys, clock.now())
+        let space = Space::new(quotas, layout, keys, clock.now())
             .map_err(|error| BuildError::OutOfMemory { keys, bytes: error.bytes })?;
         let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), Kind::Concurrency(_)));
         let overflow = if counts_permits { Overflow::Deny } else { self.overflow };
@@ -144,6 +171,13 @@ pub enum BuildError {
         /// What they would have taken.
         bytes: u64,
     },
+    /// Tiers that count by different algorithms.
+    MixedTiers {
+        /// The first tier.
+        first: String,
+        /// One that does not fit it.
+        other: String,
+    },
     /// A running limiter cannot take this quota.
     DifferentQuota {
         /// What it counts.
@@ -155,7 +189,8 @@ pub enum BuildError {
 
 impl BuildError {
     pub(crate) fn different_quota(old: &[Quota], new: &[Quota]) -> Self {
-        let list = |quotas: &[Quota]| quotas.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        let list =
+            |quotas: &[Quota]| quotas.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         Self::DifferentQuota { old: list(old), new: list(new) }
     }
 }
@@ -167,7 +202,16 @@ impl fmt::Display for BuildError {
             Self::NoQuota => f.write_str("no quota was given; give at least one"),
             Self::NoRoom => f.write_str("a capacity of zero keys; give room for at least one"),
             Self::OutOfMemory { keys, bytes } => {
-                write!(f, "{keys} keys would take {bytes} bytes, more than there are; give a smaller capacity")
+                write!(
+                    f,
+                    "{keys} keys would take {bytes} bytes, more than there are; give a smaller capacity"
+                )
+            }
+            Self::MixedTiers { first, other } => {
+                write!(
+                    f,
+                    "tiers `{first}` and `{other}` count by different algorithms; use one for all tiers"
+                )
             }
             Self::DifferentQuota { old, new } => {
                 write!(f, "`{old}` cannot become `{new}` while running; make a new limiter for it")

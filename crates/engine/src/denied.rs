@@ -37,7 +37,8 @@ impl Denied {
         }
         let mut error = 0;
         if keys.len() >= self.places {
-            let least = keys.iter().min_by_key(|(_, key)| key.denials).map(|(owner, key)| (*owner, key.denials));
+            let least =
+                keys.iter().min_by_key(|(_, key)| key.denials).map(|(owner, key)| (*owner, key.denials));
             if let Some((owner, denials)) = least {
                 keys.remove(&owner);
                 error = denials;

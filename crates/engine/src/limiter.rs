@@ -186,7 +186,12 @@ impl Limiter {
             .map_err(|()| BuildError::different_quota(&old, quotas))
     }
 
-    /// The quotas that keys are limited by.
+    /// How many tiers a call can choose from; one unless it was built with [`LimiterBuilder::build_tiers`].
+    pub fn tiers(&self) -> usize {
+        self.space.tiers()
+    }
+
+    /// The quotas that keys are limited by: all of them together, or one of the tiers.
     pub fn quotas(&self) -> Vec<Quota> {
         self.space.quotas()
     }

@@ -2,10 +2,10 @@
 
 use crate::{
     bucket::Bucket,
-    memory::{Counted, Hold},
+    memory::{Charge, Hold},
 };
 use std::time::Duration;
-use tidegate_core::{Decision, Demand, Micros, Receipt};
+use tidegate_core::{Decision, Demand, Micros};
 
 /// Tokens taken ahead of their use: for work that must wait, or whose cost is known only afterwards.
 ///
@@ -34,8 +34,7 @@ pub struct Reservation<'a> {
     /// What is still to be settled; zero when nothing was granted.
     outstanding: u64,
     ready_at: Micros,
-    counted: Counted,
-    receipts: Vec<Receipt>,
+    charge: Charge,
 }
 
 impl<'a> Reservation<'a> {
@@ -44,11 +43,10 @@ impl<'a> Reservation<'a> {
         decision: Decision,
         cost: u64,
         now: Micros,
-        counted: Counted,
-        receipts: Vec<Receipt>,
+        charge: Charge,
     ) -> Self {
         let outstanding = if decision.is_granted() { cost } else { 0 };
-        Self { bucket, decision, outstanding, ready_at: now.plus(decision.wait()), counted, receipts }
+        Self { bucket, decision, outstanding, ready_at: now.plus(decision.wait()), charge }
     }
 
     /// The answer: allowed now, granted after a delay, or denied.
@@ -81,7 +79,7 @@ impl<'a> Reservation<'a> {
         }
         let reserved = std::mem::take(&mut self.outstanding);
         if cost < reserved {
-            self.bucket.refund(self.counted, &self.receipts, reserved - cost);
+            self.bucket.refund(&self.charge, reserved - cost);
         } else if cost > reserved {
             self.bucket.take(Demand::forced(cost - reserved), Hold::Nothing).keep();
         }
@@ -95,7 +93,7 @@ impl<'a> Reservation<'a> {
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.outstanding > 0 {
-            self.bucket.refund(self.counted, &self.receipts, self.outstanding);
+            self.bucket.refund(&self.charge, self.outstanding);
         }
     }
 }

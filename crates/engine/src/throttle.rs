@@ -5,12 +5,12 @@ use crate::{
     build::{BuildError, LimiterBuilder},
     clock::Clock,
     limiter::Overflow,
-    memory::{Counted, Hold, Plan, Plans, Space, Word},
+    memory::{Charge, Counted, Layout, Plan, Plans, Question, Space, Word},
     sync::{AtomicU64, Mutex, lock},
     wait::Lines,
 };
 use std::fmt;
-use tidegate_core::{Decision, Demand, Inherit, Micros, Quota, QuotaError, Receipt};
+use tidegate_core::{Decision, Demand, Inherit, Micros, Quota, QuotaError};
 
 /// One bucket that all callers share.
 ///
@@ -61,7 +61,7 @@ impl Throttle {
                 State::Word { word: AtomicU64::new(plans.empty(now)), plans, quota: Mutex::new(quota) }
             }
             None => {
-                let space = Space::new(&[quota], 1, now)
+                let space = Space::new(&[quota], Layout::Together, 1, now)
                     .map_err(|error| BuildError::OutOfMemory { keys: 1, bytes: error.bytes })?;
                 space.create(ONLY, now);
                 State::Space(space)
@@ -138,35 +138,31 @@ impl Throttle {
                 Some((decision, _)) => decision,
                 None => Decision::unlimited(),
             },
-            State::Space(space) => space.decide(ONLY, now, demand, Overflow::Deny),
+            State::Space(space) => space.decide(ONLY, now, Question::plain(demand), Overflow::Deny),
         }
     }
 
-    pub(crate) fn reserve(
-        &self,
-        now: Micros,
-        demand: Demand,
-        hold: Hold,
-        receipts: &mut Vec<Receipt>,
-    ) -> Decision {
-        match &self.state {
-            State::Word { word, plans, .. } => match word.decide(plans, now, demand) {
+    pub(crate) fn reserve(&self, now: Micros, question: Question) -> (Decision, Charge) {
+        let mut receipts = Vec::new();
+        let decision = match &self.state {
+            State::Word { word, plans, .. } => match word.decide(plans, now, question.demand) {
                 Some((decision, receipt)) => {
                     receipts.push(receipt);
                     decision
                 }
                 None => Decision::unlimited(),
             },
-            State::Space(space) => space.reserve(ONLY, now, demand, hold, Overflow::Deny, receipts).0,
-        }
+            State::Space(space) => space.reserve(ONLY, now, question, Overflow::Deny, &mut receipts).0,
+        };
+        (decision, Charge { counted: Counted::Own, tier: 0, receipts })
     }
 
-    pub(crate) fn refund(&self, now: Micros, receipts: &[Receipt], cost: u64) {
+    pub(crate) fn refund(&self, now: Micros, charge: &Charge, cost: u64) {
         match &self.state {
             State::Word { word, plans, .. } => {
-                receipts.iter().for_each(|receipt| word.refund(plans, now, *receipt, cost));
+                charge.receipts.iter().for_each(|receipt| word.refund(plans, now, *receipt, cost));
             }
-            State::Space(space) => space.refund(ONLY, now, Counted::Own, receipts, cost),
+            State::Space(space) => space.refund(ONLY, now, charge, cost),
         }
     }
 

@@ -21,6 +21,6 @@ pub use tidegate_core::{
     Bound, Credit, Decision, Demand, Inherit, Kind, Micros, Outcome, Quota, QuotaError, Rate, Retry, Unit,
 };
 pub use tidegate_engine::{
-    Ask, BuildError, Bucket, Capacity, Clock, ClockHand, DeniedKey, Key, Limiter, LimiterBuilder, Overflow, Permit,
-    Priority, Refused, Reservation, Stats, Throttle, ThrottleBuilder, Waiter, decide_all,
+    Ask, Bucket, BuildError, Capacity, Clock, ClockHand, DeniedKey, Key, Limiter, LimiterBuilder, Overflow,
+    Permit, Priority, Refused, Reservation, Stats, Throttle, ThrottleBuilder, Waiter, decide_all,
 };

@@ -125,14 +125,23 @@ impl Meter {
         certain.min(after.saturating_sub(drained))
     }
 
-    /// The level that is left of `level` when `cost` of a charge is given back. See [`Meter::refundable`].
+    /// The level that is left of `level` at `now` when `cost` of a charge is given back.
     ///
-    /// Whoever queued behind the charge was told when to go and goes then. The place before them must stay empty,
-    /// or those who cancel and ask again would gather at the same moment.
-    pub fn after_refund(&self, level: u64, after: u64, elapsed: Micros, cost: u64) -> u64 {
-        let undrained = after.saturating_sub(self.drain.saturating_mul(elapsed.get()));
-        let others_wait_behind = level > self.capacity && level > undrained;
-        if others_wait_behind { level } else { level.saturating_sub(self.refundable(after, elapsed, cost)) }
+    /// Whoever waits was told when to go, and goes then. So a place before others who wait stays empty, or those
+    /// who cancel and ask again would gather at the same moment; and a caller that still waits itself gives back
+    /// all or nothing.
+    pub fn after_refund(&self, level: u64, now: Micros, receipt: &Receipt, cost: u64) -> u64 {
+        let elapsed = now.since(receipt.at);
+        let drained = self.drain.saturating_mul(elapsed.get());
+        let units = receipt.cost.saturating_mul(self.price);
+        let needed = receipt.mark.saturating_sub(units) + units.min(self.capacity);
+
+        let waits = drained < needed.saturating_sub(self.capacity);
+        let others_wait_behind = level > self.capacity && level > receipt.mark.saturating_sub(drained);
+        if others_wait_behind || (waits && cost < receipt.cost) {
+            return level;
+        }
+        level.saturating_sub(self.refundable(receipt.mark, elapsed, cost))
     }
 
     /// A level of `old` as a level of this meter, rounded against the caller.
@@ -180,7 +189,7 @@ impl Meter {
     pub(super) fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
         let (level, at) = self.advance(state, now);
         state.set(LAST, at.get());
-        state.set(LEVEL, self.after_refund(level, receipt.mark, at.since(receipt.at), cost));
+        state.set(LEVEL, self.after_refund(level, at, &receipt, cost));
     }
 
     pub(super) fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {

@@ -7,7 +7,7 @@ mod wide;
 mod word;
 
 pub(crate) use several::decide_together;
-pub(crate) use space::{Counted, Space};
+pub(crate) use space::{Charge, Counted, Space};
 pub(crate) use table::Table;
-pub(crate) use wide::Hold;
+pub(crate) use wide::{Hold, Layout, Question};
 pub(crate) use word::{Plan, Plans, Word};

@@ -2,10 +2,13 @@
 
 use super::{
     table::{Cell, OutOfMemory, Place, Table},
-    wide::{Held, Hold, Wide},
+    wide::{Held, Layout, Question, Wide},
     word::{Plan, Plans, Word},
 };
-use crate::{limiter::Overflow, sync::{Mutex, lock}};
+use crate::{
+    limiter::Overflow,
+    sync::{Mutex, lock},
+};
 use tidegate_core::{Decision, Demand, Inherit, Micros, Quota, Receipt};
 
 /// All keys of a limiter.
@@ -31,26 +34,34 @@ pub(crate) enum Counted {
     Shared,
 }
 
+/// What was charged, and where: enough to give it back.
+#[derive(Clone, Debug)]
+pub(crate) struct Charge {
+    pub(crate) counted: Counted,
+    pub(crate) tier: usize,
+    pub(crate) receipts: Vec<Receipt>,
+}
+
 /// What is given to a key without room under [`Overflow::Deny`]: room is found when other keys are forgotten.
 const RETRY_FOR_ROOM: Micros = Micros::from_secs(1);
 
 impl Space {
-    pub(crate) fn new(quotas: &[Quota], keys: u64, now: Micros) -> Result<Self, OutOfMemory> {
-        if let [quota] = quotas
+    pub(crate) fn new(quotas: &[Quota], layout: Layout, keys: u64, now: Micros) -> Result<Self, OutOfMemory> {
+        if let ([quota], Layout::Together) = (quotas, layout)
             && let Some(plan) = Plan::of(quota)
         {
             let table = Table::new(keys, 0)?;
             let plans = Box::new(Plans::new(plan, now));
             return Ok(Self::Word { table, plans, changing: Mutex::new(*quota) });
         }
-        Wide::new(quotas, keys).map(Self::Wide)
+        Wide::new(quotas, layout, keys).map(Self::Wide)
     }
 
     /// Words of state behind a cell's head for these quotas.
-    pub(crate) fn width(quotas: &[Quota]) -> usize {
-        match quotas {
-            [quota] if Plan::of(quota).is_some() => 0,
-            _ => Wide::width(quotas),
+    pub(crate) fn width(quotas: &[Quota], layout: Layout) -> usize {
+        match (quotas, layout) {
+            ([quota], Layout::Together) if Plan::of(quota).is_some() => 0,
+            _ => Wide::width(quotas, layout),
         }
     }
 
@@ -65,6 +76,14 @@ impl Space {
         match self {
             Self::Word { changing, .. } => vec![*lock(changing)],
             Self::Wide(wide) => wide.quotas(),
+        }
+    }
+
+    /// How many tiers a question can name.
+    pub(crate) fn tiers(&self) -> usize {
+        match self {
+            Self::Word { .. } => 1,
+            Self::Wide(wide) => wide.tiers(),
         }
     }
 
@@ -83,21 +102,20 @@ impl Space {
     /// A key that has no cell yet, or states of several words; kept out of line, so that the rest stays small.
     #[inline(never)]
     fn check_slowly(&self, owner: u64, now: Micros, cost: u64, overflow: Overflow) -> Decision {
-        self.decide(owner, now, Demand::now(cost), overflow)
+        self.decide(owner, now, Question::plain(Demand::now(cost)), overflow)
     }
 
-    /// Answers a demand without keeping receipts.
-    pub(crate) fn decide(&self, owner: u64, now: Micros, demand: Demand, overflow: Overflow) -> Decision {
-        self.reserve(owner, now, demand, Hold::Nothing, overflow, &mut Vec::new()).0
+    /// Answers a question without keeping receipts.
+    pub(crate) fn decide(&self, owner: u64, now: Micros, question: Question, overflow: Overflow) -> Decision {
+        self.reserve(owner, now, question, overflow, &mut Vec::new()).0
     }
 
-    /// Answers a demand and keeps the receipts.
+    /// Answers a question and keeps the receipts.
     pub(crate) fn reserve(
         &self,
         owner: u64,
         now: Micros,
-        demand: Demand,
-        hold: Hold,
+        question: Question,
         overflow: Overflow,
         receipts: &mut Vec<Receipt>,
     ) -> (Decision, Counted) {
@@ -109,13 +127,13 @@ impl Space {
             };
             receipts.clear();
             let decided = match self {
-                Self::Word { plans, .. } => Word::decide(&cell, plans, now, demand).map(|(decision, receipt)| {
-                    receipts.push(receipt);
-                    decision
-                }),
-                Self::Wide(wide) => {
-                    wide.hold(cell, now).map(|mut held| held.decide(now, demand, hold, receipts))
+                Self::Word { plans, .. } => {
+                    Word::decide(&cell, plans, now, question.demand).map(|(decision, receipt)| {
+                        receipts.push(receipt);
+                        decision
+                    })
                 }
+                Self::Wide(wide) => wide.hold(cell, now).map(|mut held| held.decide(now, question, receipts)),
             };
             if let Some(decision) = decided {
                 return (decision, counted);
@@ -146,8 +164,8 @@ impl Space {
     }
 
     /// Gives back up to `cost` of what the receipts prove.
-    pub(crate) fn refund(&self, owner: u64, now: Micros, counted: Counted, receipts: &[Receipt], cost: u64) {
-        let cell = match counted {
+    pub(crate) fn refund(&self, owner: u64, now: Micros, charge: &Charge, cost: u64) {
+        let cell = match charge.counted {
             Counted::Own => self.table().find(owner),
             Counted::Shared => Some(self.table().shared_cell(owner)),
         };
@@ -155,13 +173,13 @@ impl Space {
         let Some(cell) = cell else { return };
         match self {
             Self::Word { plans, .. } => {
-                for receipt in receipts {
+                for receipt in &charge.receipts {
                     Word::refund(&cell, plans, now, *receipt, cost);
                 }
             }
             Self::Wide(wide) => {
                 if let Some(mut held) = wide.hold(cell, now) {
-                    held.refund(now, receipts, cost);
+                    held.refund(now, charge.tier, &charge.receipts, cost);
                 }
             }
         }
@@ -212,7 +230,9 @@ impl Space {
         let heads = self.table().cells().filter(|cell| !cell.is_shared());
         let heads = heads.map(|cell| cell.head().load(crate::sync::Ordering::Relaxed) & !super::table::LOCK);
         let live = match self {
-            Self::Word { plans, .. } => heads.filter(|head| *head != 0 && !plans.is_spent(*head, now)).count(),
+            Self::Word { plans, .. } => {
+                heads.filter(|head| *head != 0 && !plans.is_spent(*head, now)).count()
+            }
             Self::Wide(_) => heads.filter(|head| *head != 0 && !Wide::is_spent(*head, now)).count(),
         };
         live as u64
@@ -252,7 +272,7 @@ impl Gripped<'_> {
                 *word = next;
                 decision
             }
-            Self::Wide(held) => held.decide(now, demand, Hold::Nothing, &mut Vec::new()),
+            Self::Wide(held) => held.decide(now, Question::plain(demand), &mut Vec::new()),
         }
     }
 }

@@ -112,7 +112,8 @@ impl Table {
     pub(crate) fn bytes_for(keys: u64, body: usize) -> u64 {
         let cell = ((BODY + body).next_multiple_of(2) * 8) as u64;
         let groups = Self::groups_for(keys);
-        let cells = groups.saturating_mul(CELLS_PER_GROUP as u64).saturating_add(Self::shared_for(keys) as u64);
+        let cells =
+            groups.saturating_mul(CELLS_PER_GROUP as u64).saturating_add(Self::shared_for(keys) as u64);
         cells.saturating_mul(cell).saturating_add(groups.div_ceil(64) * 8)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   head   LOCK | GENERATION | the moment from which the cell says nothing
-//!   body   state of the first quota, of the second, …
+//!   body   state of the first quota, of the second, …    when all of them apply together
+//!   body   which tier wrote it, state of that tier        when one of them applies, chosen by the call
 //! ```
 //!
 //! The lock is a bit of the cell itself, held for one decision; different keys never wait for each other.
@@ -15,6 +16,10 @@ use crate::{
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tidegate_core::{Decision, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, Words};
+
+/// Words of a body under [`Layout::Tiers`]: the tier that wrote it plus one, then its state.
+const TIER: usize = 0;
+const STATE_OF_TIER: usize = 1;
 
 /// Cells for some quotas, and the quotas.
 #[derive(Debug)]
@@ -29,9 +34,34 @@ struct Plan {
     quotas: Box<[Quota]>,
     /// Where each quota's state starts in the body.
     starts: Box<[usize]>,
+    layout: Layout,
     generation: u64,
     /// What wrote the cells of the other generation, and how they carry over.
     previous: Option<(Box<[Quota]>, Inherit)>,
+}
+
+/// How several quotas share a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// Side by side: all apply to every call.
+    Together,
+    /// In one place, behind a word that names the tier: each call chooses one.
+    Tiers,
+}
+
+/// What a call asks of a cell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question {
+    pub(crate) demand: Demand,
+    pub(crate) hold: Hold,
+    pub(crate) tier: usize,
+}
+
+impl Question {
+    /// A plain demand of the first tier that holds nothing.
+    pub(crate) fn plain(demand: Demand) -> Self {
+        Self { demand, hold: Hold::Nothing, tier: 0 }
+    }
 }
 
 /// Whether a concurrency quota is taken and held, or only looked at.
@@ -39,6 +69,16 @@ struct Plan {
 pub(crate) enum Hold {
     Permit,
     Nothing,
+}
+
+impl Hold {
+    /// What the demand is to this quota: without a permit that could give it back, a slot is only looked at.
+    fn on(self, quota: &Quota, demand: Demand) -> Demand {
+        match (self, quota.kind()) {
+            (Self::Nothing, Kind::Concurrency(_)) => Demand { effect: Effect::Probe, ..demand },
+            _ => demand,
+        }
+    }
 }
 
 /// A cell that this thread alone may change until it is dropped.
@@ -49,21 +89,26 @@ pub(crate) struct Held<'a> {
 }
 
 impl Wide {
-    pub(crate) fn new(quotas: &[Quota], keys: u64) -> Result<Self, OutOfMemory> {
+    pub(crate) fn new(quotas: &[Quota], layout: Layout, keys: u64) -> Result<Self, OutOfMemory> {
         let mut starts = Vec::with_capacity(quotas.len());
         let mut width = 0;
         for quota in quotas {
-            starts.push(width);
+            starts.push(if layout == Layout::Tiers { STATE_OF_TIER } else { width });
             width += quota.width();
         }
-        let plan = Plan { quotas: quotas.into(), starts: starts.into(), generation: 0, previous: None };
-        let table = Table::new(keys, width)?;
+        let table = Table::new(keys, Self::width(quotas, layout))?;
+        let (quotas, starts) = (quotas.into(), starts.into());
+        let plan = Plan { quotas, starts, layout, generation: 0, previous: None };
         Ok(Self { table, plan: ArcSwap::from_pointee(plan), changing: Mutex::new(()) })
     }
 
     /// Words that the body of a cell needs.
-    pub(crate) fn width(quotas: &[Quota]) -> usize {
-        quotas.iter().map(Quota::width).sum()
+    pub(crate) fn width(quotas: &[Quota], layout: Layout) -> usize {
+        let widths = quotas.iter().map(Quota::width);
+        match layout {
+            Layout::Together => widths.sum(),
+            Layout::Tiers => STATE_OF_TIER + widths.max().unwrap_or(0),
+        }
     }
 
     /// A head that says nothing at `now`.
@@ -89,6 +134,11 @@ impl Wide {
         self.plan.load().quotas.to_vec()
     }
 
+    pub(crate) fn tiers(&self) -> usize {
+        let plan = self.plan.load();
+        if plan.layout == Layout::Tiers { plan.quotas.len() } else { 1 }
+    }
+
     pub(crate) fn limit(&self) -> u64 {
         self.plan.load().quotas.iter().map(Quota::limit).min().unwrap_or(0)
     }
@@ -105,6 +155,7 @@ impl Wide {
         self.plan.store(Arc::new(Plan {
             quotas: quotas.into(),
             starts: old.starts.clone(),
+            layout: old.layout,
             generation: old.generation ^ GENERATION,
             previous: Some((old.quotas.clone(), how)),
         }));
@@ -116,14 +167,19 @@ impl Wide {
 }
 
 impl Held<'_> {
-    /// Answers a demand on all quotas: all are charged or none. Receipts go to `receipts`, in order.
+    /// Answers a question. Receipts go to `receipts`, one for each quota that was asked.
     pub(crate) fn decide(
         &mut self,
         now: Micros,
-        demand: Demand,
-        hold: Hold,
+        question: Question,
         receipts: &mut Vec<Receipt>,
     ) -> Decision {
+        let Question { demand, hold, tier } = question;
+        if self.plan.layout == Layout::Tiers {
+            let Some(quota) = self.plan.quotas.get(tier) else { return Decision::unlimited() };
+            let demand = hold.on(quota, demand);
+            return self.decide_tier(now, demand, tier, receipts);
+        }
         // One quota leaves a denied state alone by itself; with several, look at all before charging any.
         if self.plan.quotas.len() > 1 {
             let judged = self.each(now, Demand { effect: Effect::Probe, ..demand }, hold, receipts);
@@ -135,13 +191,12 @@ impl Held<'_> {
         self.each(now, demand, hold, receipts)
     }
 
+    /// Asks every quota; all are charged or none.
     fn each(&mut self, now: Micros, demand: Demand, hold: Hold, receipts: &mut Vec<Receipt>) -> Decision {
         let mut fold = Fold::default();
         let mut spent_at = 0;
         for (quota, mut words) in self.plan.states(self.cell) {
-            let looks_only = hold == Hold::Nothing && matches!(quota.kind(), Kind::Concurrency(_));
-            let demand = if looks_only { Demand { effect: Effect::Probe, ..demand } } else { demand };
-            let step = quota.decide(&mut words, now, demand);
+            let step = quota.decide(&mut words, now, hold.on(quota, demand));
             spent_at = spent_at.max(now.plus(step.decision.reset_after()).get());
             receipts.push(step.receipt);
             fold.add(step.decision);
@@ -153,8 +208,46 @@ impl Held<'_> {
         decision
     }
 
-    /// Gives back up to `cost` of each receipt.
-    pub(crate) fn refund(&mut self, now: Micros, receipts: &[Receipt], cost: u64) {
+    /// Asks one tier, with the history that the key has under another.
+    fn decide_tier(
+        &mut self,
+        now: Micros,
+        demand: Demand,
+        tier: usize,
+        receipts: &mut Vec<Receipt>,
+    ) -> Decision {
+        let Some(quota) = self.plan.quotas.get(tier) else { return Decision::unlimited() };
+        // On a copy: a denial must leave the history as the other tier wrote it.
+        let mut words = Body { cell: self.cell, start: STATE_OF_TIER };
+        let mut copy: Vec<u64> = Vec::new();
+        let written = self.plan.tier(self.cell).filter(|written| *written != tier);
+        let step = match written {
+            Some(written) => {
+                let width = Self::width(&self.plan.quotas);
+                copy.extend((0..width).map(|index| words.get(index)));
+                quota.inherit(&self.plan.quotas[written], copy.as_mut_slice(), now, Inherit::Additive);
+                quota.decide(copy.as_mut_slice(), now, demand)
+            }
+            None => quota.decide(&mut words, now, demand),
+        };
+        if step.receipt.cost > 0 {
+            copy.iter().enumerate().for_each(|(index, word)| words.set(index, *word));
+            self.cell.body(TIER).store(tier as u64 + 1, Ordering::Relaxed);
+            self.head = self.plan.generation | now.plus(step.decision.reset_after()).get();
+        }
+        receipts.push(step.receipt);
+        step.decision.of_quota(tier)
+    }
+
+    fn width(quotas: &[Quota]) -> usize {
+        quotas.iter().map(Quota::width).max().unwrap_or(0)
+    }
+
+    /// Gives back up to `cost` of each receipt. A change of tier settles what was outstanding before it.
+    pub(crate) fn refund(&mut self, now: Micros, tier: usize, receipts: &[Receipt], cost: u64) {
+        if self.plan.layout == Layout::Tiers && self.plan.tier(self.cell) != Some(tier) {
+            return;
+        }
         for ((quota, mut words), receipt) in self.plan.states(self.cell).zip(receipts) {
             quota.refund(&mut words, now, *receipt, cost);
         }
@@ -165,6 +258,9 @@ impl Held<'_> {
     pub(crate) fn reset(&mut self, now: Micros) {
         for (quota, mut words) in self.plan.states(self.cell) {
             (0..quota.width()).for_each(|index| words.set(index, 0));
+        }
+        if self.plan.layout == Layout::Tiers {
+            self.cell.body(TIER).store(0, Ordering::Relaxed);
         }
         self.head = self.plan.generation | now.get();
     }
@@ -182,7 +278,8 @@ impl Held<'_> {
             return;
         }
         let Some((old, how)) = &self.plan.previous else { return };
-        for ((quota, mut words), old) in self.plan.states(self.cell).zip(old) {
+        let first = self.plan.tier(self.cell).unwrap_or(0);
+        for ((quota, mut words), old) in self.plan.states(self.cell).zip(&old[first..]) {
             quota.inherit(old, &mut words, now, *how);
         }
         self.head = self.plan.head(self.cell, now);
@@ -190,9 +287,23 @@ impl Held<'_> {
 }
 
 impl Plan {
-    /// Each quota with its state in `cell`, which the caller holds.
+    /// Each quota that has a state in `cell`, which the caller holds, with that state.
     fn states<'a>(&'a self, cell: Cell<'a>) -> impl Iterator<Item = (&'a Quota, Body<'a>)> {
-        self.quotas.iter().zip(&self.starts).map(move |(quota, start)| (quota, Body { cell, start: *start }))
+        let present = match (self.layout, self.tier(cell)) {
+            (Layout::Together, _) => 0..self.quotas.len(),
+            (Layout::Tiers, Some(tier)) => tier..tier + 1,
+            (Layout::Tiers, None) => 0..0,
+        };
+        present.map(move |index| (&self.quotas[index], Body { cell, start: self.starts[index] }))
+    }
+
+    /// The tier that wrote the cell last, where there are tiers.
+    fn tier(&self, cell: Cell<'_>) -> Option<usize> {
+        let tier = match self.layout {
+            Layout::Together => return None,
+            Layout::Tiers => cell.body(TIER).load(Ordering::Relaxed).checked_sub(1)?,
+        };
+        usize::try_from(tier).ok().filter(|tier| *tier < self.quotas.len())
     }
 
     /// The head that tells when the states in `cell` say nothing any more.

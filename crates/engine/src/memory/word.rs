@@ -9,7 +9,9 @@
 
 use super::table::{GENERATION, LOCK, VALUE};
 use crate::sync::{AtomicU64, Backoff, Ordering, fence};
-use tidegate_core::{Decision, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, algorithm::level::Meter};
+use tidegate_core::{
+    Decision, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, algorithm::level::Meter,
+};
 
 /// The longest time since a limiter was made that a word can hold: 2^49 µs, almost 18 years.
 const LONGEST: u64 = (1 << 49) - 1;
@@ -213,8 +215,7 @@ pub(crate) trait Word {
             }
             let next = generation(changes) | (since * plan.meter.drain + judgement.level);
             if self.swap(word, next) {
-                let receipt =
-                    Receipt { cost: demand.cost, at: now, mark: judgement.level, stored: changes };
+                let receipt = Receipt { cost: demand.cost, at: now, mark: judgement.level, stored: changes };
                 return Some((plan.meter.decision(judgement), receipt));
             }
         }

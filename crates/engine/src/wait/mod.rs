@@ -3,8 +3,8 @@
 mod line;
 mod pause;
 
-pub use line::{Priority, Refused, Waiter};
 pub(crate) use line::Lines;
+pub use line::{Priority, Refused, Waiter};
 
 use crate::{
     bucket::Bucket,

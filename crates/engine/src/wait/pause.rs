@@ -2,16 +2,16 @@
 
 use super::line::Bell;
 use crate::clock::Clock;
-use std::{
-    sync::Arc,
-    task::{Wake, Waker},
-    thread::{self, Thread},
-};
 #[cfg(feature = "tokio")]
 use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
+};
+use std::{
+    sync::Arc,
+    task::{Wake, Waker},
+    thread::{self, Thread},
 };
 use tidegate_core::Micros;
 
