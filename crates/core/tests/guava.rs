@@ -74,9 +74,8 @@ enum Act {
 }
 use Act::{Acquire as A, Sleep as S};
 
-/// Guava's own tests: acquirers sleep for as long as they are told before the next one comes.
-#[test]
-fn guavas_own_scripts_wait_as_long() {
+/// Guava's own tests: name, limiter, script, and the waits of those who acquire.
+fn scripts() -> Vec<(&'static str, &'static str, Vec<Act>, Vec<u64>)> {
     let warming = |waits: &'static [u64]| [vec![0], waits.to_vec()].concat();
     let cold_start = warming(&[1_375_000, 1_125_000, 875_000, 625_000, 500_000, 500_000, 500_000]);
     let colder_start = warming(&[1_752_500, 1_257_500, 762_500, 300_227, 200_000, 200_000, 200_000]);
@@ -91,7 +90,7 @@ fn guavas_own_scripts_wait_as_long() {
         script.extend(ones(8));
         script
     };
-    let cases: Vec<(&str, &str, Vec<Act>, Vec<u64>)> = vec![
+    vec![
         ("simple", "5/s smooth", ones(3).collect(), vec![0, 200_000, 200_000]),
         ("simpleWithWait", "5/s smooth", vec![A(1), S(200), A(1), A(1)], vec![0, 0, 200_000]),
         ("earliestInPast", "5/s smooth", vec![A(1), S(400), A(1), A(1), A(1)], vec![0, 0, 0, 200_000]),
@@ -125,8 +124,13 @@ fn guavas_own_scripts_wait_as_long() {
             [1, 1, 2, 4, 8, 1].map(A).into(),
             vec![0, 1_000_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000],
         ),
-    ];
-    for (name, quota, script, waits) in cases {
+    ]
+}
+
+/// Acquirers sleep for as long as they are told before the next one comes.
+#[test]
+fn guavas_own_scripts_wait_as_long() {
+    for (name, quota, script, waits) in scripts() {
         let mut limiter = Plain::new(quota.parse().unwrap());
         limiter.create(Micros::ZERO);
         let mut now = Micros::ZERO;

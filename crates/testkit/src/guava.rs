@@ -1,7 +1,7 @@
 //! Recorded traces of the real `com.google.common.util.concurrent.RateLimiter`, one row per operation.
 
 use flate2::read::GzDecoder;
-use std::{io::Read, num::ParseFloatError, num::ParseIntError};
+use std::io::Read;
 
 /// One operation on a Guava limiter: what was called, what it answered, and its variables afterwards.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,10 +94,6 @@ fn row(line: &str) -> Result<Row, String> {
     else {
         return Err(format!("{} columns", columns.len()));
     };
-    let whole = |text: &str| text.parse::<u64>().map_err(|error: ParseIntError| format!("`{text}`: {error}"));
-    let real =
-        |text: &str| text.parse::<f64>().map_err(|error: ParseFloatError| format!("`{text}`: {error}"));
-
     let kind = match kind {
         "bursty" => GuavaKind::Bursty,
         "warm" | "warmingup" => {
@@ -105,21 +101,11 @@ fn row(line: &str) -> Result<Row, String> {
         }
         other => return Err(format!("unknown kind `{other}`")),
     };
-    let operation = match operation.split_once('/') {
-        None if operation == "create" => Operation::Create,
-        None if operation == "reserve" => Operation::Reserve,
-        None if operation == "tryAcquire" => Operation::TryAcquire { timeout_us: 0 },
-        Some(("tryAcquire", timeout)) => {
-            Operation::TryAcquire { timeout_us: whole(timeout.trim_end_matches("us"))? }
-        }
-        Some(("setRate", rate)) => Operation::SetRate { rate: rate.to_owned() },
-        _ => return Err(format!("unknown operation `{operation}`")),
-    };
     Ok(Row {
         scenario: scenario.to_owned(),
         kind,
         rate: rate.to_owned(),
-        operation,
+        operation: read_operation(operation)?,
         at_us: whole(at)?,
         permits: whole(permits)?,
         granted: result != "false",
@@ -128,4 +114,25 @@ fn row(line: &str) -> Result<Row, String> {
         most: real(most)?,
         next_free_us: whole(free)?,
     })
+}
+
+fn read_operation(text: &str) -> Result<Operation, String> {
+    match text.split_once('/') {
+        None if text == "create" => Ok(Operation::Create),
+        None if text == "reserve" => Ok(Operation::Reserve),
+        None if text == "tryAcquire" => Ok(Operation::TryAcquire { timeout_us: 0 }),
+        Some(("tryAcquire", timeout)) => {
+            Ok(Operation::TryAcquire { timeout_us: whole(timeout.trim_end_matches("us"))? })
+        }
+        Some(("setRate", rate)) => Ok(Operation::SetRate { rate: rate.to_owned() }),
+        _ => Err(format!("unknown operation `{text}`")),
+    }
+}
+
+fn whole(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|error| format!("`{text}`: {error}"))
+}
+
+fn real(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|error| format!("`{text}`: {error}"))
 }

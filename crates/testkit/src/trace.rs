@@ -240,7 +240,6 @@ mod tests {
             at 0ms    cost 4                   deny   never
             at 100ms  peek 2                   allow  remaining 2
             at 100ms  reserve 3 within 1s as a delay 100ms
-            at 100ms  cancel a 1
             at 100ms  cost 1                   deny
             at 100ms  cancel a
             at 100ms  cost 2                   allow  remaining 0
@@ -249,6 +248,10 @@ mod tests {
             quota 1 at once
             at 0s     cost 1                   allow
             at 1h     cost 1                   deny   until a release
+            quota 3 at once
+            at 0s     reserve 3 as a           allow
+            at 0s     cancel a 1
+            at 0s     peek                     remaining 1
         ";
         assert_eq!(run(story, Plain::new), Ok(()));
     }

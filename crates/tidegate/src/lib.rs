@@ -24,3 +24,8 @@ pub use tidegate_engine::{
     Ask, Bucket, BuildError, Capacity, Clock, ClockHand, DeniedKey, Key, Limiter, LimiterBuilder, Overflow,
     Permit, Priority, Refused, Reservation, Stats, Throttle, ThrottleBuilder, Waiter, decide_all,
 };
+
+/// The README's code, run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -32,7 +32,7 @@ pub(crate) fn play(key: &mut Plain, sample: &Sample, moment: &mut Moment, story:
         match decision.outcome() {
             Outcome::Allow => admissions.push(Admission { at: moment.now, cost: demand.cost }),
             Outcome::Delay(wait) => {
-                admissions.push(Admission { at: moment.now.plus(wait), cost: demand.cost })
+                admissions.push(Admission { at: moment.now.plus(wait), cost: demand.cost });
             }
             Outcome::Deny(_) => {}
         }

@@ -3,7 +3,7 @@
 
 use crate::is_shaper;
 use proptest::prelude::*;
-use tidegate_core::{Demand, Effect, Outcome, Words};
+use tidegate_core::{Demand, Effect, LARGEST_EXACT, Micros, Outcome, Words};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
 #[test]
@@ -119,4 +119,15 @@ fn forced_charges_are_never_lost() {
         }
         Ok(())
     });
+}
+
+/// Far more than can be owed: the debt stays at the most that can be counted.
+#[test]
+fn forced_charges_never_wrap_around() {
+    let mut key = Plain::new("1/d burst 50000".parse().unwrap());
+    for _ in 0..10_000 {
+        key.decide(Micros::ZERO, Demand::forced(50_000));
+    }
+    assert_eq!(key.words[1], LARGEST_EXACT);
+    assert!(!key.decide(Micros::ZERO, Demand::now(1)).decision.is_allowed());
 }
