@@ -103,9 +103,14 @@ mod tests {
 
     #[test]
     fn prints_the_largest_exact_unit() {
-        for (micros, text) in
-            [(0, "0s"), (1, "1us"), (1_500, "1500us"), (100_000, "100ms"), (60_000_000, "1min"), (90_000_000, "90s")]
-        {
+        for (micros, text) in [
+            (0, "0s"),
+            (1, "1us"),
+            (1_500, "1500us"),
+            (100_000, "100ms"),
+            (60_000_000, "1min"),
+            (90_000_000, "90s"),
+        ] {
             assert_eq!(Micros::new(micros).to_string(), text);
         }
     }

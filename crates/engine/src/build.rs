@@ -6,7 +6,7 @@ use crate::{
     limiter::{Limiter, Overflow},
     memory::{Layout, Space, Table},
     throttle::Throttle,
-    wait::Lines,
+    wait::{Lines, Manner},
 };
 use std::{error, fmt, time::Duration};
 use tidegate_core::{Kind, Micros, Quota, QuotaError};
@@ -142,15 +142,25 @@ impl LimiterBuilder {
         let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), Kind::Concurrency(_)));
         let overflow = if counts_permits { Overflow::Deny } else { self.overflow };
         let denied = (self.watched > 0).then(|| Denied::new(self.watched));
-        let lines = Lines::new(self.places, self.place_ttl);
+        let lines = Lines::new(manner(quotas), self.places, self.place_ttl);
         Ok(Limiter::from_parts(space, clock, overflow, denied, lines))
     }
 
     /// A throttle: one bucket, no keys.
     pub(crate) fn build_throttle(self, quota: Quota) -> Result<Throttle, BuildError> {
         let clock = self.clock.clone().unwrap_or_default();
-        let lines = Lines::new(self.places, self.place_ttl);
+        let lines = Lines::new(manner(&[quota]), self.places, self.place_ttl);
         Throttle::from_parts(quota, clock, lines)
+    }
+}
+
+/// Shapers promise a time to each caller; with any other quota callers stand in line.
+fn manner(quotas: &[Quota]) -> Manner {
+    let shapes =
+        |quota: &Quota| matches!(quota.kind(), Kind::LeakyBucket(_) | Kind::Smooth(_) | Kind::WarmUp(_));
+    match quotas.iter().any(shapes) {
+        true => Manner::Reserve,
+        false => Manner::Line,
     }
 }
 

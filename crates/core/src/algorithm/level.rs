@@ -118,7 +118,7 @@ impl Meter {
     /// `after` is the level that the charge left behind, `elapsed` the time since. As long as that level is above
     /// the capacity nobody before us is refunded, so what is left of it is ours. From then on others may have
     /// given back what lay below us, and all that is certain is our cost less what has drained since.
-    pub fn refundable(&self, after: u64, elapsed: Micros, cost: u64) -> u64 {
+    fn refundable(&self, after: u64, elapsed: Micros, cost: u64) -> u64 {
         let drained = self.drain.saturating_mul(elapsed.get());
         let drained_below_capacity = drained.saturating_sub(after.saturating_sub(self.capacity));
         let certain = cost.saturating_mul(self.price).saturating_sub(drained_below_capacity);

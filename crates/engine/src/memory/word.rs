@@ -230,9 +230,9 @@ pub(crate) trait Word {
                 return;
             }
             let level = plans.level(changes, &plan, word, since);
-            let back = plan.meter.refundable(receipt.mark, now.since(receipt.at), cost.min(receipt.cost));
-            let next = generation(changes) | (since * plan.meter.drain + level.saturating_sub(back));
-            if back == 0 || self.swap(word, next) {
+            let left = plan.meter.after_refund(level, now, &receipt, cost.min(receipt.cost));
+            let next = generation(changes) | (since * plan.meter.drain + left);
+            if left == level || self.swap(word, next) {
                 return;
             }
         }

@@ -1,9 +1,6 @@
 //! Lines of callers that wait for their turn, one line for each key, with a bounded number of places in all.
 
-use crate::{
-    reservation::Reservation,
-    sync::{Mutex, MutexGuard, lock},
-};
+use crate::sync::{Mutex, MutexGuard, lock};
 use std::{
     collections::{BTreeMap, HashMap},
     error, fmt,
@@ -74,9 +71,19 @@ impl fmt::Display for Refused {
 
 impl error::Error for Refused {}
 
+/// How callers wait for tokens of a limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Each with a reservation of its own, as in Guava.
+    Reserve,
+    /// In line, where only the first holds one.
+    Line,
+}
+
 /// All lines of a limiter.
 #[derive(Debug)]
 pub(crate) struct Lines {
+    manner: Manner,
     places: usize,
     ttl: Micros,
     waiting: Mutex<Waiting>,
@@ -86,47 +93,88 @@ pub(crate) struct Lines {
 struct Waiting {
     taken: usize,
     next: u64,
-    lines: HashMap<u64, BTreeMap<Rank, Arc<Bell>>>,
+    lines: HashMap<u64, Line>,
+}
+
+/// The callers that wait for one key.
+#[derive(Debug, Default)]
+struct Line {
+    waiters: BTreeMap<Rank, Place>,
+    /// Who holds a reservation, and must give it back before another may.
+    served: Option<Rank>,
+}
+
+/// A caller in a line.
+#[derive(Debug)]
+struct Place {
+    bell: Arc<Bell>,
+    cost: u64,
 }
 
 /// Lower goes first: high priority, then early arrival.
 type Rank = (std::cmp::Reverse<Priority>, u64);
 
-/// What the holder of a ticket may do.
-pub(crate) enum Turn<'a> {
-    Go(Reservation<'a>),
-    Refuse(Refused),
-    /// Look again when the bell rings, or at this moment.
-    Wait(Option<Micros>),
+impl Line {
+    fn first(&self) -> Option<(&Rank, &Place)> {
+        self.waiters.first_key_value()
+    }
 }
 
 impl Lines {
-    pub(crate) fn new(places: usize, ttl: Micros) -> Self {
-        Self { places, ttl, waiting: Mutex::default() }
+    pub(crate) fn new(manner: Manner, places: usize, ttl: Micros) -> Self {
+        Self { manner, places, ttl, waiting: Mutex::default() }
     }
 
+    pub(crate) fn manner(&self) -> Manner {
+        self.manner
+    }
+
+    /// Takes a place at the end of a line, if there is one left.
     pub(crate) fn enter(&self, owner: u64, waiter: Waiter, now: Micros) -> Result<Ticket<'_>, Refused> {
-        let mut waiting = lock(&self.waiting);
+        let waiting = self.waiting();
         if waiting.taken >= self.places {
             return Err(Refused::Full);
         }
+        let expiry = (self.ttl < Micros::MAX).then(|| now.plus(self.ttl));
+        Ok(self.place(waiting, owner, waiter, now, expiry))
+    }
+
+    /// Takes a place at the end of a line, however long it is: for callers that agreed to wait.
+    pub(crate) fn join(&self, owner: u64, waiter: Waiter, now: Micros) -> Ticket<'_> {
+        self.place(self.waiting(), owner, waiter, now, None)
+    }
+
+    fn place(
+        &self,
+        mut waiting: MutexGuard<'_, Waiting>,
+        owner: u64,
+        waiter: Waiter,
+        now: Micros,
+        expiry: Option<Micros>,
+    ) -> Ticket<'_> {
         waiting.taken += 1;
         waiting.next += 1;
         let rank = (std::cmp::Reverse(waiter.priority), waiting.next);
         let bell = Arc::new(Bell::default());
-        waiting.lines.entry(owner).or_default().insert(rank, bell.clone());
+        let line = waiting.lines.entry(owner).or_default();
+        // Whoever was first and is overtaken must hear of it.
+        if let Some((first, place)) = line.first()
+            && rank < *first
+        {
+            place.bell.ring();
+        }
+        line.waiters.insert(rank, Place { bell: bell.clone(), cost: waiter.cost });
         let deadline = waiter.deadline.map(|deadline| now.plus(deadline.into()));
-        let expiry = (self.ttl < Micros::MAX).then(|| now.plus(self.ttl));
-        Ok(Ticket { lines: self, owner, rank, bell, cost: waiter.cost, deadline, expiry })
+        Ticket { lines: self, owner, rank, bell, cost: waiter.cost, deadline, expiry }
     }
 
     /// Tells the first in line that something may have changed.
     pub(crate) fn wake_first(&self, owner: u64) {
-        let waiting = lock(&self.waiting);
+        let waiting = self.waiting();
         if waiting.taken > 0
-            && let Some((_, bell)) = waiting.lines.get(&owner).and_then(BTreeMap::first_key_value)
+            && let Some((_, place)) = waiting.lines.get(&owner).and_then(Line::first)
         {
-            bell.ring();
+            place.bell.ring();
         }
     }
 
@@ -155,10 +203,38 @@ impl Ticket<'_> {
         &self.bell
     }
 
-    pub(crate) fn is_first(&self) -> bool {
+    /// What those before this caller want to take.
+    pub(crate) fn cost_before(&self) -> u64 {
         let waiting = self.lines.waiting();
-        let first = waiting.lines.get(&self.owner).and_then(BTreeMap::first_key_value);
-        first.is_some_and(|(rank, _)| *rank == self.rank)
+        let Some(line) = waiting.lines.get(&self.owner) else { return 0 };
+        // The one that is served holds its tokens already.
+        let before = line.waiters.range(..self.rank).filter(|(rank, _)| Some(**rank) != line.served);
+        before.fold(0, |sum, (_, place)| sum.saturating_add(place.cost))
+    }
+
+    /// Whether it is this caller's turn to hold a reservation.
+    pub(crate) fn may_be_served(&self) -> bool {
+        let mut waiting = self.lines.waiting();
+        let Some(line) = waiting.lines.get_mut(&self.owner) else { return false };
+        let is_first = line.first().is_some_and(|(rank, _)| *rank == self.rank);
+        let is_free = line.served.is_none_or(|served| served == self.rank);
+        if is_first && is_free {
+            line.served = Some(self.rank);
+        }
+        is_first && is_free
+    }
+
+    /// Lets the first in line be served: this caller holds nothing any more.
+    pub(crate) fn step_back(&self) {
+        let mut waiting = self.lines.waiting();
+        if let Some(line) = waiting.lines.get_mut(&self.owner)
+            && line.served == Some(self.rank)
+        {
+            line.served = None;
+            if let Some((_, place)) = line.first() {
+                place.bell.ring();
+            }
+        }
     }
 
     /// When it is too late for this caller.
@@ -189,8 +265,9 @@ impl Drop for Ticket<'_> {
         let mut waiting = self.lines.waiting();
         waiting.taken -= 1;
         if let Some(line) = waiting.lines.get_mut(&self.owner) {
-            line.remove(&self.rank);
-            if line.is_empty() {
+            line.waiters.remove(&self.rank);
+            line.served = line.served.filter(|served| *served != self.rank);
+            if line.waiters.is_empty() {
                 waiting.lines.remove(&self.owner);
             }
         }

@@ -1,9 +1,13 @@
 //! Waiting: for tokens that were reserved, and in line for those that were not.
+//!
+//! Shapers (leaky bucket, smooth, warm-up) tell each caller at once how long to wait, and never take that back:
+//! there every caller holds a reservation. For all other quotas callers stand in line, and only the first holds one.
+//! Whoever leaves the line has taken nothing, and those behind move up.
 
 mod line;
 mod pause;
 
-pub(crate) use line::Lines;
+pub(crate) use line::{Lines, Manner};
 pub use line::{Priority, Refused, Waiter};
 
 use crate::{
@@ -11,115 +15,219 @@ use crate::{
     memory::Hold,
     reservation::{Permit, Reservation},
 };
-use line::{Ticket, Turn};
+use line::Ticket;
+#[cfg(feature = "tokio")]
 use pause::Pause;
 use std::time::Duration;
-use tidegate_core::{Decision, Demand, Micros, Outcome, Retry};
+use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Retry};
 
 /// Waiting without blocking a thread. Dropping the future gives everything back.
 #[cfg(feature = "tokio")]
-impl Bucket<'_> {
+impl<'a> Bucket<'a> {
     /// Takes `cost` and waits for it, however long that is. The first who asked goes first.
     ///
-    /// The decision says how long it was; it is a denial only if the cost can never be granted.
+    /// The decision is a denial only if waiting does not help: the cost can never be granted, or it is a slot that
+    /// somebody must give back first (see [`permit_in_line`](Self::permit_in_line)).
     pub async fn acquire(&self, cost: u64) -> Decision {
-        self.go(self.take(Demand::within(cost, Micros::MAX), Hold::Nothing)).await
+        self.wait(cost, None).await
     }
 
     /// Takes `cost` if it can be had within `timeout`, and waits for it; else answers at once that it cannot.
     pub async fn try_acquire(&self, cost: u64, timeout: Duration) -> Decision {
-        self.go(self.take(Demand::within(cost, timeout.into()), Hold::Nothing)).await
+        self.wait(cost, Some(timeout)).await
     }
 
     /// Stands in line until there is something to take: by priority, then first come, first served. The line has
-    /// a bounded number of places, and nothing is taken before it is one's turn.
+    /// a bounded number of places.
     pub async fn wait_in_line(&self, waiter: Waiter) -> Result<Decision, Refused> {
-        self.stand_in_line(waiter, Hold::Nothing).await.map(Reservation::keep)
+        self.stand(waiter, Hold::Nothing).await.map(Reservation::keep)
     }
 
     /// Stands in line for a slot that gives itself back when it is dropped.
-    pub async fn permit_in_line(&self, waiter: Waiter) -> Result<Permit<'_>, Refused> {
-        self.stand_in_line(waiter, Hold::Permit).await.map(Permit::new)
+    pub async fn permit_in_line(&self, waiter: Waiter) -> Result<Permit<'a>, Refused> {
+        self.stand(waiter, Hold::Permit).await.map(Permit::new)
     }
 
-    async fn go(&self, reservation: Reservation<'_>) -> Decision {
-        if reservation.decision().is_granted() {
-            Pause::until(self.clock(), Some(reservation.ready_at()), None).await;
-        }
-        reservation.keep()
-    }
-
-    async fn stand_in_line(&self, waiter: Waiter, hold: Hold) -> Result<Reservation<'_>, Refused> {
-        let ticket = self.lines().enter(self.owner(), waiter, self.clock().now())?;
-        loop {
-            match self.turn(&ticket, hold) {
-                Turn::Go(reservation) => return Ok(reservation),
-                Turn::Refuse(refused) => return Err(refused),
-                Turn::Wait(until) => Pause::until(self.clock(), until, Some(ticket.bell())).await,
+    async fn wait(&self, cost: u64, timeout: Option<Duration>) -> Decision {
+        match self.start(cost, timeout) {
+            Start::Answer(decision) => decision,
+            Start::Wait(mut wait) => {
+                let end = wait.rest().await;
+                wait.finish(end)
             }
         }
+    }
+
+    async fn stand(&self, waiter: Waiter, hold: Hold) -> Result<Reservation<'a>, Refused> {
+        Wait::in_line(*self, waiter, hold)?.rest().await
     }
 }
 
 /// The same for threads.
 impl<'a> Bucket<'a> {
-    /// Takes `cost` and blocks until it may be used, however long that is.
+    /// Takes `cost` and blocks until it may be used; see [`acquire`](Self::acquire).
     pub fn acquire_blocking(&self, cost: u64) -> Decision {
-        self.go_blocking(self.take(Demand::within(cost, Micros::MAX), Hold::Nothing))
+        self.block(cost, None)
     }
 
     /// Takes `cost` if it can be had within `timeout`, and blocks until then; else answers at once.
     pub fn try_acquire_blocking(&self, cost: u64, timeout: Duration) -> Decision {
-        self.go_blocking(self.take(Demand::within(cost, timeout.into()), Hold::Nothing))
+        self.block(cost, Some(timeout))
     }
 
     /// Stands in line, blocking; see [`wait_in_line`](Self::wait_in_line).
     pub fn wait_in_line_blocking(&self, waiter: Waiter) -> Result<Decision, Refused> {
-        self.stand_in_line_blocking(waiter, Hold::Nothing).map(Reservation::keep)
+        Wait::in_line(*self, waiter, Hold::Nothing)?.block().map(Reservation::keep)
     }
 
     /// Stands in line for a slot, blocking; see [`permit_in_line`](Self::permit_in_line).
     pub fn permit_in_line_blocking(&self, waiter: Waiter) -> Result<Permit<'a>, Refused> {
-        self.stand_in_line_blocking(waiter, Hold::Permit).map(Permit::new)
+        Wait::in_line(*self, waiter, Hold::Permit)?.block().map(Permit::new)
     }
 
-    fn go_blocking(&self, reservation: Reservation<'_>) -> Decision {
-        if reservation.decision().is_granted() {
-            pause::block_until(self.clock(), Some(reservation.ready_at()), None);
-        }
-        reservation.keep()
-    }
-
-    fn stand_in_line_blocking(&self, waiter: Waiter, hold: Hold) -> Result<Reservation<'a>, Refused> {
-        let ticket = self.lines().enter(self.owner(), waiter, self.clock().now())?;
-        loop {
-            match self.turn(&ticket, hold) {
-                Turn::Go(reservation) => return Ok(reservation),
-                Turn::Refuse(refused) => return Err(refused),
-                Turn::Wait(until) => pause::block_until(self.clock(), until, Some(ticket.bell())),
+    fn block(&self, cost: u64, timeout: Option<Duration>) -> Decision {
+        match self.start(cost, timeout) {
+            Start::Answer(decision) => decision,
+            Start::Wait(mut wait) => {
+                let end = wait.block();
+                wait.finish(end)
             }
         }
     }
 
-    /// What the holder of a ticket may do now.
-    fn turn(&self, ticket: &Ticket<'_>, hold: Hold) -> Turn<'a> {
-        let now = self.clock().now();
-        if let Some(refused) = ticket.overdue(now) {
-            return Turn::Refuse(refused);
+    /// Begins to wait for `cost`, or tells at once why there is no use in it.
+    fn start(&self, cost: u64, timeout: Option<Duration>) -> Start<'a> {
+        let patience = timeout.map_or(Micros::MAX, Micros::from);
+        if self.lines().manner() == Manner::Reserve {
+            let reservation = self.take(Demand::within(cost, patience), Hold::Nothing);
+            return match reservation.decision().is_granted() {
+                true => Start::Wait(Wait::reserved(*self, reservation)),
+                false => Start::Answer(*reservation.decision()),
+            };
         }
-        if !ticket.is_first() {
-            return Turn::Wait(ticket.latest());
+        let own = self.decide(Demand { effect: Effect::Probe, ..Demand::within(cost, patience) });
+        if !own.is_granted() {
+            return Start::Answer(own);
         }
-        let reservation = self.take(Demand::now(ticket.cost()), hold);
-        match reservation.decision().outcome() {
-            Outcome::Allow | Outcome::Delay(_) => Turn::Go(reservation),
-            Outcome::Deny(Retry::Never) => Turn::Refuse(Refused::Never),
-            Outcome::Deny(Retry::WhenReleased) => Turn::Wait(ticket.latest()),
-            Outcome::Deny(Retry::After(wait)) => match ticket.latest() {
-                // Nobody before us, and still too late: say so now rather than then.
-                Some(latest) if now.plus(wait) > latest => Turn::Refuse(ticket.too_late()),
-                _ => Turn::Wait(Some(now.plus(wait))),
-            },
+        let waiter = Waiter { deadline: timeout, ..Waiter::new(cost) };
+        let ticket = self.lines().join(self.owner(), waiter, self.clock().now());
+        // With what those before us will take: is there any hope to be in time?
+        let demand = Demand {
+            cost: ticket.cost_before().saturating_add(cost),
+            effect: Effect::Probe,
+            ..Demand::within(cost, patience).on_credit()
+        };
+        let all = self.decide(demand);
+        match timeout.is_none() || all.is_granted() {
+            true => Start::Wait(Wait::with_ticket(*self, ticket, Hold::Nothing)),
+            false => Start::Answer(all),
+        }
+    }
+}
+
+enum Start<'a> {
+    Wait(Wait<'a>),
+    Answer(Decision),
+}
+
+/// One caller that waits: a machine that is asked what to do next, by a task or a thread.
+struct Wait<'a> {
+    bucket: Bucket<'a>,
+    /// Before the ticket: what is held must be given back before the next in line looks.
+    held: Option<Reservation<'a>>,
+    ticket: Option<Ticket<'a>>,
+    hold: Hold,
+}
+
+enum Step<'a> {
+    Done(Result<Reservation<'a>, Refused>),
+    /// Look again at this moment, or when the bell rings.
+    Pause(Option<Micros>),
+}
+
+impl<'a> Wait<'a> {
+    fn reserved(bucket: Bucket<'a>, reservation: Reservation<'a>) -> Self {
+        Self { bucket, held: Some(reservation), ticket: None, hold: Hold::Nothing }
+    }
+
+    fn with_ticket(bucket: Bucket<'a>, ticket: Ticket<'a>, hold: Hold) -> Self {
+        Self { bucket, held: None, ticket: Some(ticket), hold }
+    }
+
+    fn in_line(bucket: Bucket<'a>, waiter: Waiter, hold: Hold) -> Result<Self, Refused> {
+        let ticket = bucket.lines().enter(bucket.owner(), waiter, bucket.clock().now())?;
+        Ok(Self::with_ticket(bucket, ticket, hold))
+    }
+
+    fn bell(&self) -> Option<&line::Bell> {
+        self.ticket.as_ref().map(Ticket::bell)
+    }
+
+    /// What to do now.
+    fn step(&mut self) -> Step<'a> {
+        let now = self.bucket.clock().now();
+        if let Some(ticket) = &self.ticket {
+            if let Some(refused) = ticket.overdue(now) {
+                return Step::Done(Err(refused));
+            }
+            if !ticket.may_be_served() {
+                // Somebody more important came: what we hold is theirs.
+                self.held = None;
+                ticket.step_back();
+                return Step::Pause(ticket.latest());
+            }
+            if self.held.is_none() {
+                let patience = ticket.latest().map_or(Micros::MAX, |latest| latest.since(now));
+                let reservation = self.bucket.take(Demand::within(ticket.cost(), patience), self.hold);
+                match reservation.decision().outcome() {
+                    Outcome::Allow | Outcome::Delay(_) => self.held = Some(reservation),
+                    Outcome::Deny(Retry::Never) => return Step::Done(Err(Refused::Never)),
+                    Outcome::Deny(Retry::WhenReleased) => return Step::Pause(ticket.latest()),
+                    // Nobody before us, and still too late: say so now rather than then.
+                    Outcome::Deny(Retry::After(_)) if patience < Micros::MAX => {
+                        return Step::Done(Err(ticket.too_late()));
+                    }
+                    // A bounded queue of the quota's own is full.
+                    Outcome::Deny(Retry::After(wait)) => return Step::Pause(Some(now.plus(wait))),
+                }
+            }
+        }
+        match self.held.take() {
+            Some(reservation) if reservation.ready_at() <= now => Step::Done(Ok(reservation)),
+            Some(reservation) => {
+                let ready_at = reservation.ready_at();
+                self.held = Some(reservation);
+                Step::Pause(Some(ready_at))
+            }
+            None => Step::Pause(None),
+        }
+    }
+
+    #[cfg(feature = "tokio")]
+    async fn rest(&mut self) -> Result<Reservation<'a>, Refused> {
+        loop {
+            match self.step() {
+                Step::Done(end) => return end,
+                Step::Pause(until) => Pause::until(self.bucket.clock(), until, self.bell()).await,
+            }
+        }
+    }
+
+    fn block(&mut self) -> Result<Reservation<'a>, Refused> {
+        loop {
+            match self.step() {
+                Step::Done(end) => return end,
+                Step::Pause(until) => pause::block_until(self.bucket.clock(), until, self.bell()),
+            }
+        }
+    }
+
+    /// The answer to a caller that wants a decision: what it got, or what it would get now.
+    fn finish(&self, end: Result<Reservation<'a>, Refused>) -> Decision {
+        match (end, &self.ticket) {
+            (Ok(reservation), _) => reservation.keep(),
+            (Err(_), Some(ticket)) => self.bucket.peek(ticket.cost()),
+            (Err(_), None) => self.bucket.peek(1),
         }
     }
 }
