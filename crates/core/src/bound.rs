@@ -100,11 +100,15 @@ impl fmt::Display for Bound {
                 let most = rate.unit().show(self.in_any(rate.period()));
                 write!(f, "at most {most} in any {}", rate.period())?;
             }
+            Shape::Debt { .. } if self.in_any(Micros::new(1)) == u64::MAX => {
+                f.write_str("no bound: its calls are closer together than the microseconds it waits in")?;
+            }
             Shape::Debt { stored, rate, .. } => {
-                write!(
-                    f,
-                    "at most {stored} stored and {rate} on top, and one call of any size before the next waits"
-                )?;
+                f.write_str("at most ")?;
+                if stored > 0 {
+                    write!(f, "{} stored and ", rate.unit().show(stored))?;
+                }
+                write!(f, "{rate}, and one call of any size before the next one waits")?;
             }
             Shape::AtOnce { limit } => write!(f, "at most {limit} in flight")?,
         }

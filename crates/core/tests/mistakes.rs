@@ -102,10 +102,10 @@ const INEXACT: &[Mistake] = &[
         "600000000/s can be, or take a smaller burst or a shorter period",
     ),
     (
-        "1000000/d sliding-window",
-        "^^^^^^^^^^^^^^^^^^^^^^^^",
-        "1000000/d cannot be counted exactly: 1000000 x 86400000000 steps is more than 9007199254740991",
-        "take at most 104249 per 1d, or a shorter period",
+        "1000000000 per 86400000011us sliding-window",
+        "^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+        "1000000000 per 86400000011us cannot be counted exactly: 1000000000 tokens in each tick of the window",
+        "take a smaller amount, or a period with more small divisors, such as a whole number of seconds",
     ),
 ];
 

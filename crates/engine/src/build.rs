@@ -8,7 +8,7 @@ use crate::{
     throttle::Throttle,
     wait::{Lines, Manner},
 };
-use std::{error, fmt, time::Duration};
+use std::{convert::Infallible, error, fmt, time::Duration};
 use tidegate_core::{Kind, Micros, Quota, QuotaError};
 
 /// How much memory a limiter may take, fixed when it is made.
@@ -90,9 +90,9 @@ impl LimiterBuilder {
     pub fn build<Q>(self, quota: Q) -> Result<Limiter, BuildError>
     where
         Q: TryInto<Quota>,
-        QuotaError: From<Q::Error>,
+        BuildError: From<Q::Error>,
     {
-        let quota = quota.try_into().map_err(QuotaError::from)?;
+        let quota = quota.try_into()?;
         self.build_all(&[quota])
     }
 
@@ -242,5 +242,12 @@ impl error::Error for BuildError {
 impl From<QuotaError> for BuildError {
     fn from(error: QuotaError) -> Self {
         Self::Quota(error)
+    }
+}
+
+/// A quota that was made in code is one already.
+impl From<Infallible> for BuildError {
+    fn from(never: Infallible) -> Self {
+        match never {}
     }
 }

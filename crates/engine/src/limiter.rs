@@ -12,7 +12,7 @@ use std::{
     fmt,
     hash::{BuildHasher, Hash},
 };
-use tidegate_core::{Decision, Inherit, Quota, QuotaError};
+use tidegate_core::{Decision, Inherit, Quota};
 
 /// Limits many keys by one quota or several, in memory.
 ///
@@ -110,7 +110,7 @@ impl Limiter {
     pub fn new<Q>(quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
-        QuotaError: From<Q::Error>,
+        BuildError: From<Q::Error>,
     {
         Self::builder().build(quota)
     }
@@ -167,9 +167,9 @@ impl Limiter {
     pub fn change<Q>(&self, quota: Q, how: Inherit) -> Result<(), BuildError>
     where
         Q: TryInto<Quota>,
-        QuotaError: From<Q::Error>,
+        BuildError: From<Q::Error>,
     {
-        let quota = quota.try_into().map_err(QuotaError::from)?;
+        let quota = quota.try_into()?;
         self.change_all(&[quota], how)
     }
 

@@ -10,7 +10,7 @@ use crate::{
     wait::Lines,
 };
 use std::fmt;
-use tidegate_core::{Decision, Demand, Inherit, Micros, Quota, QuotaError};
+use tidegate_core::{Decision, Demand, Inherit, Micros, Quota};
 
 /// One bucket that all callers share.
 ///
@@ -43,7 +43,7 @@ impl Throttle {
     pub fn new<Q>(quota: Q) -> Result<Self, BuildError>
     where
         Q: TryInto<Quota>,
-        QuotaError: From<Q::Error>,
+        BuildError: From<Q::Error>,
     {
         Self::builder().build(quota)
     }
@@ -103,9 +103,9 @@ impl Throttle {
     pub fn change<Q>(&self, quota: Q, how: Inherit) -> Result<(), BuildError>
     where
         Q: TryInto<Quota>,
-        QuotaError: From<Q::Error>,
+        BuildError: From<Q::Error>,
     {
-        let quota = quota.try_into().map_err(QuotaError::from)?;
+        let quota = quota.try_into()?;
         let (old, now) = (self.quota(), self.clock.now());
         let changed = match &self.state {
             _ if old.kind().name() != quota.kind().name() => Err(()),
@@ -217,8 +217,8 @@ impl ThrottleBuilder {
     pub fn build<Q>(self, quota: Q) -> Result<Throttle, BuildError>
     where
         Q: TryInto<Quota>,
-        QuotaError: From<Q::Error>,
+        BuildError: From<Q::Error>,
     {
-        self.settings.build_throttle(quota.try_into().map_err(QuotaError::from)?)
+        self.settings.build_throttle(quota.try_into()?)
     }
 }

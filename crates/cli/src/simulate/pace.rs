@@ -1,37 +1,18 @@
 //! The rate of a quota, seen from outside.
 
-use super::time;
-use tidegate_core::{Micros, Quota};
+use tidegate_core::{Micros, Quota, Rate};
 
 /// The period of a quota, `None` for one that counts what is in flight.
 pub(crate) fn period(quota: &Quota) -> Option<Micros> {
-    let text = rate(quota)?;
-    let period = text.rsplit([' ', '/']).next()?;
-    let counted =
-        if period.starts_with(|c: char| c.is_ascii_digit()) { period.into() } else { format!("1{period}") };
-    time::parse(&counted).ok()
+    quota.rate().map(Rate::period)
 }
 
 /// What the rate of a quota adds up to in a window of this length, bursts aside: the number that people have in
 /// mind. For concurrency, the most in flight.
 pub(crate) fn nominal(quota: &Quota, window: Micros) -> u64 {
-    let bare: Option<Quota> = rate(quota).and_then(|rate| format!("{rate} burst 1").parse().ok());
-    match bare {
-        Some(bare) => bare.bound().in_any(window).saturating_sub(1),
-        None => quota.limit(),
-    }
-}
-
-/// The rate as text. A quota keeps its numbers to itself, but prints them first and in one canonical way:
-/// `100/min …` or `5 per 10s …`.
-fn rate(quota: &Quota) -> Option<String> {
-    let text = quota.to_string();
-    let mut words = text.split(' ');
-    match (words.next(), words.next(), words.next()) {
-        (Some(rate), ..) if rate.contains('/') => Some(rate.into()),
-        (Some(amount), Some("per"), Some(period)) => Some(format!("{amount} per {period}")),
-        _ => None,
-    }
+    let Some(rate) = quota.rate() else { return quota.limit() };
+    let scaled = u128::from(rate.amount()) * u128::from(window.get()) / u128::from(rate.period().get());
+    u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

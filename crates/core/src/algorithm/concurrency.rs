@@ -51,6 +51,10 @@ impl Algorithm for Concurrency {
         1
     }
 
+    fn rate(&self) -> Option<Rate> {
+        None
+    }
+
     fn limit(&self) -> u64 {
         self.limit
     }

@@ -135,6 +135,10 @@ impl Algorithm for FixedWindow {
         2
     }
 
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
     fn limit(&self) -> u64 {
         self.rate.amount()
     }

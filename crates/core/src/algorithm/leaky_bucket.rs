@@ -9,7 +9,8 @@
 //! nginx's `limit_req burst=queue delay=delay`, and `nodelay` when both are equal.
 //!
 //! Its surprise: a caller that will not wait is denied although the queue is empty behind it. `check` only ever
-//! answers for "now"; ask with patience to be given a place.
+//! answers for "now"; ask with patience to be given a place. And a cost over `delay + 1` never fits, unless it is taken on
+//! credit: for bytes, which come in larger pieces, take a token bucket or give a `delay`.
 
 use super::{Algorithm, Demand, Inherit, Receipt, Step, level::Meter};
 use crate::{
@@ -66,6 +67,10 @@ impl Algorithm for LeakyBucket {
 
     fn width(&self) -> usize {
         super::level::WIDTH
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
     }
 
     fn limit(&self) -> u64 {

@@ -144,6 +144,9 @@ pub trait Algorithm: Copy + fmt::Display {
     /// Words of state per key.
     fn width(&self) -> usize;
 
+    /// The rate it was declared with; `None` for one that has no period.
+    fn rate(&self) -> Option<Rate>;
+
     /// The most that is granted at once.
     fn limit(&self) -> u64;
 
@@ -196,6 +199,11 @@ macro_rules! registry {
             /// Words of state per key.
             pub fn width(&self) -> usize {
                 match self { $(Self::$name(it) => it.width(),)+ }
+            }
+
+            /// The rate it was declared with.
+            pub fn rate(&self) -> Option<Rate> {
+                match self { $(Self::$name(it) => Algorithm::rate(it),)+ }
             }
 
             /// The most that is granted at once.

@@ -126,6 +126,10 @@ impl Algorithm for SlidingLog {
         RING + self.capacity() as usize
     }
 
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
     fn limit(&self) -> u64 {
         self.capacity()
     }

@@ -138,6 +138,10 @@ impl Algorithm for SlidingStrict {
         RING + self.parts as usize + 1
     }
 
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
     fn limit(&self) -> u64 {
         self.rate.amount()
     }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! It assumes that the previous window's calls were spread evenly. Kept in whole numbers: a cost `n` fits when
-//! `previous · (W − x) ≤ (limit − current − n) · W`, `x` microseconds into the window.
+//! `previous · (W − x) ≤ (limit − current − n) · W`, `x` ticks into the window of `W` ticks. A tick is a microsecond,
+//! or a few where `limit · W` would leave the exact range (10 µs for a million a day); time is rounded down to it.
 //!
 //! Its surprise: the assumption can be wrong. A burst at the very end of one window, then a steady stream, puts
 //! up to `2 · limit − 1` into one window's length. Take `sliding-strict` where the limit must hold.
@@ -20,7 +21,7 @@ use super::{
 use crate::{
     bound::Bound,
     quota::{QuotaError, Rate, Reader},
-    units::Micros,
+    units::{LARGEST_EXACT, Micros},
     words::Words,
 };
 use core::fmt;
@@ -29,6 +30,7 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlidingWindow {
     rate: Rate,
+    tick: u64,
 }
 
 /// Words of state: the moment of the newest admission plus one (zero: never seen), the count of the window
@@ -36,6 +38,9 @@ pub struct SlidingWindow {
 const NEWEST: usize = 0;
 const PREVIOUS: usize = 1;
 const CURRENT: usize = 2;
+
+/// How much longer a tick may be than it must, to divide the window.
+const COARSER: u64 = 64;
 
 /// Both counts as they stand at `at`.
 struct View {
@@ -48,8 +53,12 @@ struct View {
 impl SlidingWindow {
     /// About `rate.amount()` in any window of `rate.period()`.
     pub fn new(rate: Rate) -> Result<Self, QuotaError> {
-        window::validate(rate)?;
-        Ok(Self { rate })
+        rate.validate()?;
+        let (amount, period) = (rate.amount(), rate.period().get());
+        let steps = u128::from(amount) * u128::from(period);
+        let smallest = u64::try_from(steps.div_ceil(LARGEST_EXACT.into())).unwrap_or(u64::MAX);
+        let tick = (smallest..=smallest.saturating_mul(COARSER)).find(|&tick| period.is_multiple_of(tick));
+        tick.map(|tick| Self { rate, tick }).ok_or_else(|| QuotaError::too_fine(rate))
     }
 
     fn length(&self) -> u64 {
@@ -68,11 +77,16 @@ impl SlidingWindow {
         View { at, start: Micros::new(index * self.length()), previous, current }
     }
 
+    /// The window in ticks.
+    fn ticks(&self) -> u64 {
+        self.length() / self.tick
+    }
+
     /// How far into its window a view must be until `previous` has faded into the room that is left.
     fn faded_into(&self, previous: u64, room: u64) -> u64 {
         match previous {
             0 => 0,
-            _ => self.length().saturating_sub(room * self.length() / previous),
+            _ => self.ticks().saturating_sub(room * self.ticks() / previous) * self.tick,
         }
     }
 }
@@ -104,8 +118,8 @@ impl Window for SlidingWindow {
         if view.at > now {
             return 0;
         }
-        let left = self.length() - now.since(view.start).get();
-        let faded = (view.previous * left).div_ceil(self.length());
+        let left = self.ticks() - now.since(view.start).get() / self.tick;
+        let faded = (view.previous * left).div_ceil(self.ticks());
         self.limit().saturating_sub(view.current + faded)
     }
 
@@ -129,6 +143,10 @@ impl Algorithm for SlidingWindow {
 
     fn width(&self) -> usize {
         3
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
     }
 
     fn limit(&self) -> u64 {

@@ -75,6 +75,10 @@ impl Algorithm for Smooth {
         shaper::WIDTH
     }
 
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
     fn limit(&self) -> u64 {
         (self.shaper.most as u64).max(1)
     }

@@ -57,6 +57,10 @@ impl Algorithm for TokenBucket {
         super::level::WIDTH
     }
 
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
     fn limit(&self) -> u64 {
         self.burst
     }

@@ -78,6 +78,10 @@ impl Algorithm for WarmUp {
         shaper::WIDTH
     }
 
+    fn rate(&self) -> Option<Rate> {
+        Some(self.rate)
+    }
+
     fn limit(&self) -> u64 {
         (self.shaper.most as u64).max(1)
     }

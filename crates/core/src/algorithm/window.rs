@@ -3,8 +3,7 @@
 use super::{Algorithm, Credit, Demand, Effect, Receipt, Step};
 use crate::{
     decision::{Count, Decision, Verb},
-    quota::{QuotaError, Rate},
-    units::{LARGEST_EXACT, Micros},
+    units::Micros,
     words::Words,
 };
 
@@ -79,14 +78,4 @@ where
     let remaining = it.remaining(state, now);
     let reset = it.forgotten(state).since(now);
     Decision::on_count(verb, it.limit(), Count { remaining, reset, wait })
-}
-
-/// Refuses a window in which a count could leave the exact range.
-pub(super) fn validate(rate: Rate) -> Result<(), QuotaError> {
-    rate.validate()?;
-    let product = rate.amount().checked_mul(rate.period().get());
-    match product {
-        Some(product) if product <= LARGEST_EXACT => Ok(()),
-        _ => Err(QuotaError::too_fine(rate)),
-    }
 }

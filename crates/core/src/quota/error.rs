@@ -94,16 +94,11 @@ impl QuotaError {
         Self::new(problem, "take a smaller amount or a shorter period")
     }
 
-    /// Every token in every microsecond of a window leaves the range in which every number is exact.
+    /// Every token in every tick of a window leaves the range in which every number is exact.
     pub(crate) fn too_fine(rate: Rate) -> Self {
-        let (amount, period) = (rate.amount(), rate.period());
-        let most = rate.unit().show(LARGEST_EXACT / period.get());
         Self::new(
-            format!(
-                "{rate} cannot be counted exactly: {amount} x {} steps is more than {LARGEST_EXACT}",
-                period.get()
-            ),
-            format!("take at most {most} per {period}, or a shorter period"),
+            format!("{rate} cannot be counted exactly: {} tokens in each tick of the window", rate.amount()),
+            "take a smaller amount, or a period with more small divisors, such as a whole number of seconds",
         )
     }
 

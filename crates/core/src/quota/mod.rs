@@ -88,6 +88,11 @@ impl Quota {
         &self.kind
     }
 
+    /// The rate it was declared with; `None` for a number at once.
+    pub fn rate(&self) -> Option<Rate> {
+        self.kind.rate()
+    }
+
     /// The most that is granted at once.
     pub fn limit(&self) -> u64 {
         self.kind.limit()
