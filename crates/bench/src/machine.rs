@@ -1,0 +1,87 @@
+//! What Linux says about this machine and this process.
+
+use crate::Result;
+use std::{fs, path::Path, thread};
+
+/// The root of the checkout.
+pub(crate) const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Bytes of memory that this process has resident now. The summed-up map is exact, where `statm` may lag behind.
+pub(crate) fn resident() -> Result<u64> {
+    let kib = field("/proc/self/smaps_rollup", "Rss:")?.trim_end_matches("kB").trim().parse::<u64>()?;
+    Ok(kib * 1_024)
+}
+
+/// Where the time of all processors went so far, in ticks.
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    total: u64,
+    idle: u64,
+    stolen: u64,
+    own: u64,
+}
+
+impl Load {
+    /// Up to now.
+    pub(crate) fn now() -> Result<Self> {
+        // user nice system idle iowait irq softirq steal; what follows is contained in the first two
+        let times = numbers(&field("/proc/stat", "cpu ")?);
+        let at = |place: usize| times.get(place).copied().unwrap_or(0);
+        // The name of a process may contain anything, but ends with the last bracket; utime and stime are 14 and 15.
+        let process = fs::read_to_string("/proc/self/stat")?;
+        let own = process.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+        Ok(Self {
+            total: times.iter().take(8).sum(),
+            idle: at(3) + at(4),
+            stolen: at(7),
+            own: own.filter_map(|ticks| ticks.parse::<u64>().ok()).sum(),
+        })
+    }
+
+    /// Why what was measured since `before` should not be trusted, if so.
+    pub(crate) fn disturbance_since(self, before: Self) -> Option<String> {
+        let total = (self.total - before.total).max(1);
+        let percent = |ticks: u64| ticks as f64 / total as f64 * 100.0;
+        let stolen = self.stolen - before.stolen;
+        let ours = (self.idle - before.idle) + (self.own - before.own) + stolen;
+        let (stolen, others) = (percent(stolen), percent(total.saturating_sub(ours)));
+        (stolen > 2.0 || others > 5.0).then(|| {
+            format!(
+                "noisy: the hypervisor stole {stolen:.1} % of the time, other processes took {others:.1} %"
+            )
+        })
+    }
+}
+
+/// The machine in one line.
+pub(crate) fn describe() -> String {
+    let cpu = field("/proc/cpuinfo", "model name").unwrap_or_default();
+    let cpu = cpu.trim_start_matches([':', '\t', ' ']);
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let kib: f64 = field("/proc/meminfo", "MemTotal:")
+        .unwrap_or_default()
+        .trim_end_matches("kB")
+        .trim()
+        .parse()
+        .unwrap_or(0.0);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{cores} × {cpu}, {:.0} GiB, Linux {}", kib / 1_048_576.0, kernel.trim())
+}
+
+/// The version of a crate that this workspace is locked to.
+pub(crate) fn locked_version(name: &str) -> Result<String> {
+    let lock = fs::read_to_string(Path::new(ROOT).join("Cargo.lock"))?;
+    let package = format!("name = \"{name}\"\nversion = \"");
+    let (_, rest) = lock.split_once(&package).ok_or_else(|| format!("Cargo.lock has no {name}"))?;
+    Ok(rest.split('"').next().unwrap_or_default().to_owned())
+}
+
+fn field(path: &str, name: &str) -> Result<String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    Ok(line.ok_or_else(|| format!("{path} has no {name}"))?.trim().to_owned())
+}
+
+fn numbers(text: &str) -> Vec<u64> {
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}

@@ -1,0 +1,175 @@
+//! Tidegate beside its peers. Run it with `scripts/bench`, which lists the suites and their cases.
+
+mod cases;
+mod document;
+mod instructions;
+mod keys;
+mod machine;
+mod measure;
+mod memory;
+mod peers;
+mod report;
+
+use report::Report;
+use std::{env, error::Error, process::ExitCode};
+
+/// Everything that goes wrong here ends the run with one line.
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match args[..] {
+        [] => list(),
+        // Processes that this program starts for itself.
+        ["measure", case, peer] => measure_here(case, peer),
+        ["count", case, peer] => count_here(case, peer),
+        _ => match Request::parse(&args) {
+            Ok(request) => request.run(),
+            Err(error) => {
+                eprintln!("bench: {error}");
+                return ExitCode::from(2);
+            }
+        },
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What was asked for.
+struct Request {
+    suite: &'static str,
+    cases: Vec<Case>,
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Output {
+    Terminal,
+    Document,
+}
+
+/// A case of any suite.
+enum Case {
+    Timed(cases::Case),
+    Resident(memory::Case),
+    Counted(instructions::Case),
+}
+
+/// The suites, and what they show.
+const SUITES: [(&str, &str); 2] = [
+    ("memory", "limiters in memory, interleaved with their peers: ns per decision, bytes per key"),
+    ("instructions", "instructions per decision, by callgrind"),
+];
+
+impl Request {
+    fn parse(args: &[&str]) -> std::result::Result<Self, String> {
+        let (flags, words): (Vec<&str>, Vec<&str>) = args.iter().partition(|arg| arg.starts_with('-'));
+        if let Some(flag) = flags.iter().find(|flag| **flag != "--write") {
+            return Err(format!("unknown flag `{flag}`; there is only --write"));
+        }
+        let suites = SUITES.map(|(name, _)| name);
+        let asked = words.first().ok_or("which suite? without arguments all are listed")?;
+        let suite = suites
+            .into_iter()
+            .find(|suite| suite == asked)
+            .ok_or_else(|| format!("unknown suite `{asked}`; there are {}", suites.join(" and ")))?;
+        let output = if flags.is_empty() { Output::Terminal } else { Output::Document };
+        let mut cases = suite_cases(suite);
+        match words[1..] {
+            [] => {}
+            [_] if output == Output::Document => {
+                return Err("--write takes a whole suite; leave out the case".to_owned());
+            }
+            [name] => cases.retain(|case| case.name() == name),
+            [_, extra, ..] => return Err(format!("one case at a time; what is `{extra}`?")),
+        }
+        if cases.is_empty() {
+            return Err(format!("unknown case `{}` of {suite}; without arguments all are listed", words[1]));
+        }
+        Ok(Self { suite, cases, output })
+    }
+
+    fn run(&self) -> Result<ExitCode> {
+        let mut reports = Vec::new();
+        for case in &self.cases {
+            let report = case.run()?;
+            println!("{report}\n");
+            reports.push(report);
+        }
+        if self.output == Output::Document {
+            document::write(self.suite, &reports)?;
+        }
+        // A missed time may be the machine's fault; a key that was not limited on its own is ours.
+        let sound = reports.iter().all(|report| report.value.is_finite());
+        Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+impl Case {
+    fn name(&self) -> String {
+        match self {
+            Self::Timed(case) => case.name(),
+            Self::Resident(case) => case.name().to_owned(),
+            Self::Counted(case) => case.name().to_owned(),
+        }
+    }
+
+    fn about(&self) -> Result<String> {
+        let (about, most) = match self {
+            Self::Timed(case) => (case.about(), case.at_most()),
+            Self::Resident(case) => (case.about().to_owned(), Some(case.at_most())),
+            Self::Counted(case) => (case.about()?, None),
+        };
+        Ok(match most {
+            Some(most) => format!("{about}; at most {most:.2}"),
+            None => about,
+        })
+    }
+
+    fn run(&self) -> Result<Report> {
+        match self {
+            Self::Timed(case) => case.run(),
+            Self::Resident(case) => case.run(),
+            Self::Counted(case) => case.run(),
+        }
+    }
+}
+
+fn suite_cases(suite: &str) -> Vec<Case> {
+    match suite {
+        "memory" => {
+            let timed = cases::all().into_iter().map(Case::Timed);
+            timed.chain(memory::Case::ALL.map(Case::Resident)).collect()
+        }
+        _ => instructions::Case::ALL.map(Case::Counted).into(),
+    }
+}
+
+fn list() -> Result<ExitCode> {
+    println!("usage: scripts/bench SUITE [CASE], or scripts/bench SUITE --write for docs/benchmarks.md");
+    for (suite, about) in SUITES {
+        println!("\n{suite}: {about}");
+        for case in suite_cases(suite) {
+            println!("  {:<20} {}", case.name(), case.about()?);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure_here(case: &str, peer: &str) -> Result<ExitCode> {
+    let case = memory::Case::ALL.into_iter().find(|known| known.name() == case);
+    case.ok_or("unknown case")?.measure_here(peer)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn count_here(case: &str, peer: &str) -> Result<ExitCode> {
+    let case = instructions::Case::ALL.into_iter().find(|known| known.name() == case);
+    case.ok_or("unknown case")?.count_here(peer)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,119 @@
+//! Times competitors against each other, interleaved.
+
+use crate::{
+    Result,
+    keys::{Random, Work},
+    peers::Peer,
+};
+use std::{
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Limiters that are ready, by name.
+pub(crate) type Competitors<K> = Vec<(&'static str, Box<dyn Peer<K>>)>;
+
+/// How long a case takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    /// Threads that ask at the same time.
+    pub(crate) threads: usize,
+    /// Rounds, unless time runs out; then [`FEWEST_ROUNDS`] at least.
+    pub(crate) rounds: usize,
+}
+
+/// What all calls of a case must be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Allow,
+    Deny,
+}
+
+/// Calls that each thread makes to each competitor in each round, timed.
+pub(crate) const CALLS: usize = 300_000;
+/// Calls before them, so that caches are as warm as the case allows.
+const WARM_UP: usize = 20_000;
+/// A case must end within a minute: after this time there are no more rounds than needed.
+const BUDGET: Duration = Duration::from_secs(25);
+/// Medians of fewer say nothing.
+const FEWEST_ROUNDS: usize = 9;
+
+/// Nanoseconds per call of each competitor in each round. In each round all of them do the same work, in an order
+/// that is drawn anew, so that a slow moment of the machine hits nobody in particular.
+pub(crate) fn interleave<K: Sync>(
+    competitors: &Competitors<K>,
+    work: &Work<K>,
+    effort: Effort,
+    answer: Answer,
+) -> Result<Vec<(&'static str, Vec<f64>)>> {
+    let start = now();
+    let mut random = Random::new(1);
+    let mut samples: Vec<_> = competitors.iter().map(|(name, _)| (*name, Vec::new())).collect();
+    let mut order: Vec<usize> = (0..competitors.len()).collect();
+    for round in 0..effort.rounds {
+        random.shuffle(&mut order);
+        for place in &order {
+            let (name, peer) = &competitors[*place];
+            let pass = pass(peer.as_ref(), work, effort.threads, round);
+            check(name, pass.allowed, effort.threads * CALLS, answer)?;
+            samples[*place].1.push(pass.nanos);
+        }
+        if round + 1 >= FEWEST_ROUNDS && start.elapsed() > BUDGET {
+            break;
+        }
+    }
+    Ok(samples)
+}
+
+struct Pass {
+    /// Per call, as one thread sees it.
+    nanos: f64,
+    allowed: u64,
+}
+
+fn pass<K: Sync>(peer: &dyn Peer<K>, work: &Work<K>, threads: usize, round: usize) -> Pass {
+    if threads == 1 {
+        return timed(peer, work, round, || {});
+    }
+    let barrier = Barrier::new(threads);
+    let ask = |thread| timed(peer, work, round * threads + thread, || _ = barrier.wait());
+    let ask = &ask;
+    let passes: Vec<Pass> = thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || ask(thread))).collect();
+        handles.into_iter().filter_map(|handle| handle.join().ok()).collect()
+    });
+    Pass {
+        nanos: passes.iter().map(|pass| pass.nanos).sum::<f64>() / threads as f64,
+        allowed: passes.iter().map(|pass| pass.allowed).sum(),
+    }
+}
+
+fn timed<K>(peer: &dyn Peer<K>, work: &Work<K>, turn: usize, wait_for_others: impl FnOnce()) -> Pass {
+    // Each turn takes up where the last one ended, or somewhere near the front again.
+    let from = turn * CALLS % (work.keys.len() - CALLS - WARM_UP);
+    let (start, end) = (from + WARM_UP, from + WARM_UP + CALLS);
+    peer.pass(&work.keys[from..start], &work.places[from..start]);
+    wait_for_others();
+
+    let clock = now();
+    let allowed = peer.pass(&work.keys[start..end], &work.places[start..end]);
+    Pass { nanos: clock.elapsed().as_nanos() as f64 / CALLS as f64, allowed }
+}
+
+/// A limiter that gives another answer than the case is about does other work than the case is about.
+fn check(name: &str, allowed: u64, calls: usize, answer: Answer) -> Result<()> {
+    let expected = match answer {
+        Answer::Allow => calls as u64,
+        Answer::Deny => 0,
+    };
+    if allowed == expected {
+        return Ok(());
+    }
+    Err(format!("{name} allowed {allowed} of {calls} calls, where all should {answer:?}").into())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark's own stopwatch")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,201 @@
+//! What keys cost in memory. Each measurement is made in a process of its own: this program, started again.
+
+use crate::{
+    Result, keys,
+    machine::resident,
+    peers::{self, Peer, Quota, REFERENCE, Setup, TIDEGATE, Tick, Unit},
+    report::{self, Report},
+};
+use std::{env, process::Command, slice};
+
+/// The cases of this file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Case {
+    /// Resident memory per key that is counted on its own.
+    BytesPerKey,
+    /// Resident memory after a flood of keys, over that before.
+    Flood,
+}
+
+/// Keys that are live at a time, and the bound that Tidegate is given.
+const KEYS: u32 = 1_000_000;
+/// Keys that come on top.
+const FLOOD: u32 = 10_000_000;
+/// Fresh processes per competitor, interleaved.
+const RUNS: usize = 3;
+
+impl Case {
+    /// Both.
+    pub(crate) const ALL: [Self; 2] = [Self::BytesPerKey, Self::Flood];
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::BytesPerKey => "bytes-per-key",
+            Self::Flood => "flood",
+        }
+    }
+
+    /// The same in words.
+    pub(crate) fn about(self) -> &'static str {
+        match self {
+            Self::BytesPerKey => "resident bytes per live key, 1 M String keys",
+            Self::Flood => "resident memory after 10 M new keys over a bound of 1 M, over that before",
+        }
+    }
+
+    /// The value that it should not exceed.
+    pub(crate) fn at_most(self) -> f64 {
+        match self {
+            Self::BytesPerKey => 32.0,
+            Self::Flood => 1.05,
+        }
+    }
+
+    /// Runs it, in processes of its own.
+    pub(crate) fn run(self) -> Result<Report> {
+        match self {
+            Self::BytesPerKey => self.bytes_per_key(),
+            Self::Flood => self.flood(),
+        }
+    }
+
+    /// One measurement; what it prints is for [`measure_apart`].
+    pub(crate) fn measure_here(self, name: &str) -> Result<()> {
+        match self {
+            Self::BytesPerKey => {
+                let Filled { bytes, crowded_out } = fill(name)?;
+                println!("{bytes} {crowded_out}");
+            }
+            Self::Flood => {
+                let Flooded { before, after, escaped } = flood(name)?;
+                println!("{before} {after} {escaped}");
+            }
+        }
+        Ok(())
+    }
+
+    fn bytes_per_key(self) -> Result<Report> {
+        let entries = peers::keyed::<String>();
+        let mut samples: Vec<_> = entries.iter().map(|entry| (entry.name, Vec::new())).collect();
+        let mut notes = vec![format!("{RUNS} fresh processes each, {KEYS} keys, all of them live")];
+        let mut crowded_us = 0;
+        for _ in 0..RUNS {
+            for (name, samples) in &mut samples {
+                let [bytes, crowded] = measure_apart(self, name)?[..] else {
+                    return Err("a filled limiter says two numbers".into());
+                };
+                samples.push(bytes as f64 / f64::from(KEYS));
+                if crowded > 0 {
+                    notes.push(format!("{name}: {crowded} of {KEYS} keys found no room of their own"));
+                }
+                crowded_us += if *name == TIDEGATE { crowded } else { 0 };
+            }
+        }
+        let rows = report::rows(&samples);
+        let bytes = rows.iter().find(|row| row.name == TIDEGATE).map_or(f64::NAN, |row| row.figures.median);
+        // A key that is not counted on its own costs nothing, and is worth nothing.
+        let value = if crowded_us == 0 { bytes } else { f64::INFINITY };
+        Ok(self.report("bytes", rows, value, notes))
+    }
+
+    fn flood(self) -> Result<Report> {
+        let (mut samples, mut notes) = (Vec::new(), Vec::new());
+        let mut escaped_us = 0;
+        for name in [TIDEGATE, REFERENCE] {
+            let [before, after, escaped] = measure_apart(self, name)?[..] else {
+                return Err("a flood says three numbers".into());
+            };
+            let mib = |bytes: u64| bytes >> 20;
+            notes.push(format!(
+                "{name}: {} MiB before, {} MiB after; {escaped} of {KEYS} limited keys were allowed afterwards",
+                mib(before),
+                mib(after)
+            ));
+            samples.push((name, vec![after as f64 / before as f64]));
+            escaped_us += if name == TIDEGATE { escaped } else { 0 };
+        }
+        let rows = report::rows(&samples);
+        let grown = rows.first().map_or(f64::NAN, |row| row.figures.median);
+        let value = if escaped_us == 0 { grown } else { f64::INFINITY };
+        Ok(self.report("times", rows, value, notes))
+    }
+
+    fn report(self, unit: &'static str, rows: Vec<report::Row>, value: f64, notes: Vec<String>) -> Report {
+        Report {
+            name: self.name().to_owned(),
+            about: self.about().to_owned(),
+            table: "Memory".to_owned(),
+            unit,
+            rows,
+            value,
+            at_most: Some(self.at_most()),
+            notes,
+            disturbance: None,
+        }
+    }
+}
+
+/// Starts this program again for one measurement.
+fn measure_apart(case: Case, name: &str) -> Result<Vec<u64>> {
+    let output = Command::new(env::current_exe()?).args(["measure", case.name(), name]).output()?;
+    if !output.status.success() {
+        return Err(format!("{} of {name}: {}", case.name(), String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(String::from_utf8(output.stdout)?
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<std::result::Result<_, _>>()?)
+}
+
+struct Filled {
+    bytes: u64,
+    crowded_out: u64,
+}
+
+/// What a limiter takes for a million keys, its own fixed part included.
+fn fill(name: &str) -> Result<Filled> {
+    let before = resident()?;
+    let peer = make(name, 10)?;
+    ask(peer.as_ref(), 0, KEYS);
+    let after = resident()?;
+    Ok(Filled { bytes: after.saturating_sub(before), crowded_out: peer.crowded_out() })
+}
+
+struct Flooded {
+    before: u64,
+    after: u64,
+    escaped: u64,
+}
+
+/// Fills a limiter with keys that have used up their quota, then floods it, then asks for the limited keys again.
+fn flood(name: &str) -> Result<Flooded> {
+    let peer = make(name, 1)?;
+    ask(peer.as_ref(), 0, KEYS);
+    if ask(peer.as_ref(), 0, KEYS) > 0 {
+        return Err("a key was not limited before the flood".into());
+    }
+    let before = resident()?;
+    ask(peer.as_ref(), KEYS, KEYS + FLOOD);
+    let after = resident()?;
+    Ok(Flooded { before, after, escaped: ask(peer.as_ref(), 0, KEYS) })
+}
+
+fn make(name: &str, burst: u32) -> Result<Box<dyn Peer<String>>> {
+    let setup = Setup { keys: KEYS, quota: Quota { tokens: 1, unit: Unit::Hour, burst }, tick: Tick::Exact };
+    let entry = peers::keyed().into_iter().find(|entry| entry.name == name);
+    (entry.ok_or_else(|| format!("no peer is called {name}"))?.make)(&setup)
+}
+
+/// Asks once for each key from `from` to `to`, and counts the allowed ones. Keys are written into one buffer: what
+/// remains in memory is what the limiter keeps.
+fn ask(peer: &dyn Peer<String>, from: u32, to: u32) -> u64 {
+    let mut key = String::with_capacity(32);
+    let mut allowed = 0;
+    for place in from..to {
+        key.clear();
+        keys::write_user(&mut key, place);
+        allowed += peer.pass(slice::from_ref(&key), &[place]);
+    }
+    allowed
+}

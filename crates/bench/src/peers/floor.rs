@@ -1,0 +1,55 @@
+//! The floor: GCRA in an array, indexed by the key's place. One read of the cycle counter, not even scaled to a unit of
+//! time, and one compare-and-swap; no hashing, no lookup, no eviction. It is no product: nobody has keys that count
+//! from zero.
+
+use super::{Decide, Peer, Setup};
+use crate::Result;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Array {
+    cells: Vec<AtomicU64>,
+    clock: quanta::Clock,
+    start: u64,
+    /// In ticks, as is the next.
+    interval: u64,
+    tolerance: u64,
+}
+
+/// One word per key, or one word.
+pub(super) fn array<K>(setup: &Setup) -> Result<Box<dyn Peer<K>>> {
+    let clock = quanta::Clock::new();
+    let ticks_per_second = (1_u128 << 40) * 1_000_000_000 / u128::from(clock.delta_as_nanos(0, 1 << 40));
+    let period = u128::from(setup.quota.unit.duration().as_secs()) * ticks_per_second;
+    let interval = u64::try_from(period / u128::from(setup.quota.tokens))?;
+    Ok(Box::new(Array {
+        cells: (0..setup.keys.max(1)).map(|_| AtomicU64::new(0)).collect(),
+        start: clock.raw(),
+        clock,
+        interval,
+        tolerance: interval * u64::from(setup.quota.burst - 1),
+    }))
+}
+
+impl<K> Decide<K> for Array {
+    #[inline(always)]
+    fn decide(&self, _key: &K, place: u32) -> bool {
+        let now = self.clock.raw() - self.start;
+        let cell = &self.cells[place as usize];
+        let mut arrival = cell.load(Ordering::Acquire);
+        loop {
+            let from = arrival.max(now);
+            if from - now > self.tolerance {
+                return false;
+            }
+            match cell.compare_exchange_weak(
+                arrival,
+                from + self.interval,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return true,
+                Err(other) => arrival = other,
+            }
+        }
+    }
+}

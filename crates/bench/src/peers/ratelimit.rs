@@ -1,0 +1,24 @@
+//! ratelimit: one token bucket of two words.
+
+use super::{Decide, Peer, Setup};
+use crate::Result;
+use ::ratelimit::Ratelimiter;
+
+/// One bucket, full at the start as everyone else's is.
+pub(super) fn direct(setup: &Setup) -> Result<Box<dyn Peer<()>>> {
+    let burst = u64::from(setup.quota.burst);
+    let limiter = Ratelimiter::builder(u64::from(setup.quota.tokens))
+        .period(setup.quota.unit.duration())
+        .max_tokens(burst)
+        .initial_available(burst)
+        .build()
+        .map_err(|error| format!("ratelimit: {error:?}"))?;
+    Ok(Box::new(limiter))
+}
+
+impl Decide<()> for Ratelimiter {
+    #[inline(always)]
+    fn decide(&self, _key: &(), _place: u32) -> bool {
+        self.try_wait().is_ok()
+    }
+}

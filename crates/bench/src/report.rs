@@ -1,0 +1,139 @@
+//! What came out of a case, in numbers and on the terminal.
+
+use crate::peers::{REFERENCE, TIDEGATE};
+use std::fmt;
+
+/// A case that was run.
+pub(crate) struct Report {
+    pub(crate) name: String,
+    pub(crate) about: String,
+    /// The table of the document that it belongs to.
+    pub(crate) table: String,
+    pub(crate) unit: &'static str,
+    pub(crate) rows: Vec<Row>,
+    /// What the last line says.
+    pub(crate) value: f64,
+    pub(crate) at_most: Option<f64>,
+    /// How it was measured.
+    pub(crate) notes: Vec<String>,
+    /// Why not to trust it.
+    pub(crate) disturbance: Option<String>,
+}
+
+/// One competitor in one case.
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) figures: Figures,
+    /// To the reference, in the same rounds.
+    pub(crate) ratio: f64,
+}
+
+/// The middle of several measurements.
+#[derive(Clone, Copy)]
+pub(crate) struct Figures {
+    pub(crate) low: f64,
+    pub(crate) median: f64,
+    pub(crate) high: f64,
+}
+
+impl Figures {
+    /// Quartiles and median.
+    pub(crate) fn of(samples: &[f64]) -> Self {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |part: f64| {
+            let place = part * sorted.len().saturating_sub(1) as f64;
+            let (below, above) = (place.floor() as usize, place.ceil() as usize);
+            match (sorted.get(below), sorted.get(above)) {
+                (Some(low), Some(high)) => low + (high - low) * place.fract(),
+                _ => f64::NAN,
+            }
+        };
+        Self { low: at(0.25), median: at(0.5), high: at(0.75) }
+    }
+}
+
+/// What each competitor showed in each round, the reference among them.
+pub(crate) fn rows(samples: &[(&str, Vec<f64>)]) -> Vec<Row> {
+    let reference = samples.iter().find(|(name, _)| *name == REFERENCE).map(|(_, samples)| samples);
+    samples
+        .iter()
+        .map(|(name, samples)| {
+            let ratios: Vec<f64> = samples
+                .iter()
+                .zip(reference.into_iter().flatten())
+                .map(|(mine, theirs)| mine / theirs)
+                .collect();
+            Row {
+                name: (*name).to_owned(),
+                figures: Figures::of(samples),
+                ratio: Figures::of(&ratios).median,
+            }
+        })
+        .collect()
+}
+
+impl Report {
+    /// The row of one competitor.
+    pub(crate) fn row(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+
+    /// Our own ratio to the reference.
+    pub(crate) fn own_ratio(&self) -> f64 {
+        self.row(TIDEGATE).map_or(f64::NAN, |row| row.ratio)
+    }
+
+    /// Whether the target was met, in words, if there is one.
+    pub(crate) fn judgement(&self) -> Option<&'static str> {
+        self.at_most.map(|most| if self.value <= most { "met" } else { "above target" })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.name, self.about)?;
+        for note in self.notes.iter().chain(&self.disturbance) {
+            writeln!(f, "  {note}")?;
+        }
+        writeln!(f, "  {:<22} {:>10} {:>19} {:>9}", "", self.unit, "p25–p75", "ratio")?;
+        for Row { name, figures: Figures { low, median, high }, ratio } in &self.rows {
+            let spread = format!("{low:.2}–{high:.2}");
+            writeln!(f, "  {name:<22} {median:>10.2} {spread:>19} {ratio:>9.3}")?;
+        }
+        if let (Some(most), Some(judgement)) = (self.at_most, self.judgement()) {
+            writeln!(f, "  at most {most:.2}: {judgement}")?;
+        }
+        write!(f, "ratio {} {:.3}", self.name, self.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        // The machine got slower by a half in the second round, for both alike.
+        let rows = rows(&[(TIDEGATE, vec![10.0, 15.0, 10.0]), (REFERENCE, vec![20.0, 30.0, 20.0])]);
+        assert_eq!(rows[0].ratio, 0.5);
+        assert_eq!(rows[0].figures.median, 10.0);
+        assert_eq!(rows[0].figures.high, 12.5);
+    }
+
+    #[test]
+    fn the_last_line_is_the_value() {
+        let report = Report {
+            name: "flood".to_owned(),
+            about: "memory".to_owned(),
+            table: "Memory".to_owned(),
+            unit: "times",
+            rows: Vec::new(),
+            value: f64::INFINITY,
+            at_most: Some(1.05),
+            notes: Vec::new(),
+            disturbance: None,
+        };
+        assert!(report.to_string().ends_with("at most 1.05: above target\nratio flood inf"));
+    }
+}
