@@ -73,7 +73,8 @@ impl<'a> Bucket<'a> {
     pub fn take_up_to(&self, most: u64) -> (u64, Decision) {
         loop {
             let look = self.peek(1);
-            let amount = look.remaining().min(most);
+            // Who may go on debt may take one, though none is stored.
+            let amount = look.remaining().max(1).min(most);
             if amount == 0 || !look.is_allowed() {
                 return (0, look);
             }
@@ -91,8 +92,9 @@ impl<'a> Bucket<'a> {
         self.take(Demand::within(cost, patience.into()), Hold::Nothing)
     }
 
-    /// Takes a slot that gives itself back when the permit is dropped. For concurrency quotas; with others it is a
-    /// reservation that refunds on drop what time has not given back.
+    /// Takes a slot that gives itself back when the permit is dropped. For concurrency quotas: beside one, the
+    /// others are charged and stay charged. Without one it is a reservation that refunds on drop what time has not
+    /// given back.
     pub fn permit(&self) -> Permit<'a> {
         Permit::new(self.take(Demand::now(1), Hold::Permit))
     }
@@ -121,10 +123,8 @@ impl<'a> Bucket<'a> {
         let now = self.clock().now();
         let (decision, charge) = match self.place {
             Place::Key { limiter, owner, tier } => {
-                let (question, mut receipts) = (Question { demand, hold, tier }, Vec::new());
-                let (decision, counted) =
-                    limiter.space().reserve(owner, now, question, limiter.overflow(), &mut receipts);
-                (decision, Charge { counted, tier, receipts })
+                let question = Question { demand, hold, tier };
+                limiter.space().reserve(owner, now, question, limiter.overflow())
             }
             Place::Throttle(throttle) => throttle.reserve(now, Question { demand, hold, tier: 0 }),
         };

@@ -74,19 +74,25 @@ impl Clock {
     /// The time.
     #[inline]
     pub fn now(&self) -> Micros {
+        Micros::new(self.micros())
+    }
+
+    /// The time as a bare number, for the path that must be short.
+    #[inline(always)]
+    pub(crate) fn micros(&self) -> u64 {
         match self.source {
-            Source::System(clock) => Micros::new(clock.now()),
-            _ => self.other_now(),
+            Source::System(clock) => clock.now(),
+            _ => self.other_micros(),
         }
     }
 
     /// Kept out of line, so that the common clock is read without a detour.
     #[inline(never)]
-    fn other_now(&self) -> Micros {
+    fn other_micros(&self) -> u64 {
         match &self.source {
-            Source::System(clock) => Micros::new(clock.now()),
-            Source::Coarse(clock) => Micros::new(clock.now()),
-            Source::Manual(hand) => Micros::new(hand.now.load(Ordering::Acquire)),
+            Source::System(clock) => clock.now(),
+            Source::Coarse(clock) => clock.now(),
+            Source::Manual(hand) => hand.now.load(Ordering::Acquire),
             #[cfg(feature = "tokio")]
             Source::Tokio(clock) => clock.now(),
         }
@@ -217,7 +223,7 @@ impl SystemClock {
         clock
     }
 
-    #[inline]
+    #[inline(always)]
     fn now(&self) -> u64 {
         let ticks = self.ticks();
         if ticks >= self.correct_at.load(Ordering::Relaxed) {
@@ -307,10 +313,10 @@ impl TokioClock {
     }
 
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
-    fn now(&self) -> Micros {
+    fn now(&self) -> u64 {
         let elapsed = tokio::time::Instant::now().saturating_duration_since(self.started);
         // Not rounded up: a moment is shown when it is over.
-        Micros::new(self.started_at.saturating_add(elapsed.as_micros() as u64))
+        self.started_at.saturating_add(elapsed.as_micros() as u64)
     }
 }
 

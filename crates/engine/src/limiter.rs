@@ -141,7 +141,7 @@ impl Limiter {
     #[inline]
     pub fn check_cost<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         let owner = self.fingerprint(key);
-        let decision = self.space.check(owner, self.clock.now(), cost, self.overflow);
+        let decision = self.space.check(owner, self.clock.micros(), cost, self.overflow);
         if let Some(denied) = &self.denied
             && !decision.is_granted()
         {
@@ -183,7 +183,9 @@ impl Limiter {
         }
         self.space
             .change(quotas, how, self.clock.now())
-            .map_err(|()| BuildError::different_quota(&old, quotas))
+            .map_err(|()| BuildError::different_quota(&old, quotas))?;
+        self.lines.wake_all_first();
+        Ok(())
     }
 
     /// How many tiers a call can choose from; one unless it was built with [`LimiterBuilder::build_tiers`].

@@ -5,7 +5,7 @@ use crate::{
     build::{BuildError, LimiterBuilder},
     clock::Clock,
     limiter::Overflow,
-    memory::{Charge, Counted, Layout, Plan, Plans, Question, Space, Word},
+    memory::{Charge, Layout, Plan, Plans, Question, Space, Word},
     sync::{AtomicU64, Mutex, lock},
     wait::Lines,
 };
@@ -71,21 +71,21 @@ impl Throttle {
     }
 
     /// Takes one token, now or not at all.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self) -> Decision {
         self.check_cost(1)
     }
 
     /// Takes `cost` tokens, now or not at all. A cost of zero takes nothing: it is a peek.
-    #[inline]
+    #[inline(always)]
     pub fn check_cost(&self, cost: u64) -> Decision {
-        let now = self.clock.now();
+        let now = self.clock.micros();
         if let State::Word { word, plans, .. } = &self.state
             && let Some(decision) = word.try_check(plans, now, cost)
         {
             return decision;
         }
-        self.check_slowly(now, cost).in_registers()
+        self.check_slowly(Micros::new(now), cost).in_registers()
     }
 
     /// Kept out of line, so that the common case stays small.
@@ -121,7 +121,9 @@ impl Throttle {
                 None => Err(()),
             },
         };
-        changed.map_err(|()| BuildError::different_quota(&[old], &[quota]))
+        changed.map_err(|()| BuildError::different_quota(&[old], &[quota]))?;
+        self.lines.wake_all_first();
+        Ok(())
     }
 
     /// The quota that callers are limited by.
@@ -143,18 +145,15 @@ impl Throttle {
     }
 
     pub(crate) fn reserve(&self, now: Micros, question: Question) -> (Decision, Charge) {
-        let mut receipts = Vec::new();
-        let decision = match &self.state {
+        match &self.state {
             State::Word { word, plans, .. } => match word.decide(plans, now, question.demand) {
                 Some((decision, receipt)) => {
-                    receipts.push(receipt);
-                    decision
+                    (decision, Charge { receipts: vec![receipt], ..Charge::of(&question) })
                 }
-                None => Decision::unlimited(),
+                None => (Decision::unlimited(), Charge::of(&question)),
             },
-            State::Space(space) => space.reserve(ONLY, now, question, Overflow::Deny, &mut receipts).0,
-        };
-        (decision, Charge { counted: Counted::Own, tier: 0, receipts })
+            State::Space(space) => space.reserve(ONLY, now, question, Overflow::Deny),
+        }
     }
 
     pub(crate) fn refund(&self, now: Micros, charge: &Charge, cost: u64) {
@@ -169,7 +168,10 @@ impl Throttle {
     pub(crate) fn reset(&self, now: Micros) {
         match &self.state {
             State::Word { word, plans, .. } => word.reset(plans, now),
-            State::Space(space) => space.reset(ONLY, now),
+            State::Space(space) => {
+                space.reset(ONLY, now);
+                space.create(ONLY, now);
+            }
         }
     }
 

@@ -69,40 +69,45 @@ impl Meter {
     }
 
     /// What `demand` does to a level that has been drained up to now.
-    #[inline]
+    #[inline(always)]
     pub fn judge(&self, level: u64, demand: Demand) -> Judgement {
-        let deny = |verb, excess| Judgement { verb, level, excess };
-
-        // What it costs, and how much of that must find room before it may go.
         let units = demand.cost.saturating_mul(self.price);
-        let needed = if units <= self.capacity {
-            units
-        } else if demand.credit != Credit::Refuse && units <= LARGEST_EXACT.saturating_sub(level) {
-            self.capacity
-        } else {
-            return deny(Verb::Never, 0);
-        };
+        if units > self.capacity {
+            return self.judge_large(level, units, demand);
+        }
+        let after = level + units;
+        let excess = after.saturating_sub(self.capacity);
+        match excess {
+            0 => Judgement { verb: Verb::Allow, level: after, excess },
+            _ => self.judge_wait(level, after, excess, demand),
+        }
+    }
 
-        // Room now?
-        let excess = (level + needed).saturating_sub(self.capacity);
-        if excess == 0 {
-            return Judgement { verb: Verb::Allow, level: level + units, excess };
+    /// A cost that is larger than the capacity: on credit it needs no more than all of it.
+    fn judge_large(&self, level: u64, units: u64, demand: Demand) -> Judgement {
+        if demand.credit == Credit::Refuse || units > LARGEST_EXACT.saturating_sub(level) {
+            return Judgement { verb: Verb::Never, level, excess: 0 };
+        }
+        match level {
+            0 => Judgement { verb: Verb::Allow, level: units, excess: 0 },
+            _ => self.judge_wait(level, level + units, level, demand),
+        }
+    }
+
+    /// A cost that finds room only when `excess` has drained: within the caller's patience and the queue?
+    #[inline(always)]
+    fn judge_wait(&self, level: u64, after: u64, excess: u64, demand: Demand) -> Judgement {
+        let deny = |excess| Judgement { verb: Verb::Deny, level, excess };
+        let impatient = excess > self.drain.saturating_mul(demand.patience.get());
+        let over_queue = excess.saturating_sub(self.queue - self.capacity);
+        match demand.credit {
+            Credit::Force => {}
+            _ if demand.patience == Micros::ZERO || impatient => return deny(excess),
+            _ if over_queue > 0 => return deny(over_queue),
+            _ => {}
         }
         // Forced charges may pile up; a level that no double holds exactly stays at the largest one that does.
-        let after = (level + units).min(LARGEST_EXACT);
-
-        // Room later, within the caller's patience and the queue?
-        if demand.credit == Credit::Force {
-            return Judgement { verb: Verb::Delay, level: after, excess };
-        }
-        if demand.patience == Micros::ZERO || excess > self.drain.saturating_mul(demand.patience.get()) {
-            return deny(Verb::Deny, excess);
-        }
-        let over_queue = (level + needed).saturating_sub(self.queue);
-        if over_queue > 0 {
-            return deny(Verb::Deny, over_queue);
-        }
-        Judgement { verb: Verb::Delay, level: after, excess }
+        Judgement { verb: Verb::Delay, level: after.min(LARGEST_EXACT), excess }
     }
 
     /// The decision that a judgement amounts to.

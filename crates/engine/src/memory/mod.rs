@@ -1,5 +1,7 @@
 //! State in this process: a table of cells, and two ways to count in one.
 
+#[cfg(all(test, loom))]
+mod loom;
 mod several;
 mod space;
 mod table;
@@ -7,7 +9,7 @@ mod wide;
 mod word;
 
 pub(crate) use several::decide_together;
-pub(crate) use space::{Charge, Counted, Space};
+pub(crate) use space::{Charge, Space};
 pub(crate) use table::Table;
 pub(crate) use wide::{Hold, Layout, Question};
 pub(crate) use word::{Plan, Plans, Word};

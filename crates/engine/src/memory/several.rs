@@ -25,7 +25,8 @@ fn try_together(asks: &[Ask<'_>], now: Micros) -> Option<Vec<Decision>> {
     let mut decisions: Vec<Option<Decision>> = vec![None; asks.len()];
     for (index, ask) in asks.iter().enumerate() {
         match ask.limiter.space().spot(ask.owner, now, ask.limiter.overflow()) {
-            Spot::Own(cell) | Spot::Shared(cell) => {
+            // The guard of a shared cell is not kept: locks of several keys could form a circle.
+            Spot::Own(cell) | Spot::Shared(cell, _) => {
                 let space = std::ptr::from_ref(ask.limiter.space()) as usize;
                 places.push((space, cell.position(), cell, index));
             }

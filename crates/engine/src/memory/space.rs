@@ -2,12 +2,12 @@
 
 use super::{
     table::{Cell, OutOfMemory, Place, Table},
-    wide::{Held, Layout, Question, Wide},
+    wide::{Held, Hold, Layout, Question, Wide},
     word::{Plan, Plans, Word},
 };
 use crate::{
     limiter::Overflow,
-    sync::{Mutex, lock},
+    sync::{Mutex, MutexGuard, lock},
 };
 use tidegate_core::{Decision, Demand, Inherit, Micros, Quota, Receipt};
 
@@ -23,7 +23,8 @@ pub(crate) enum Space {
 /// Where a key is counted, or that there is no room for it.
 pub(crate) enum Spot<'a> {
     Own(Cell<'a>),
-    Shared(Cell<'a>),
+    /// Until the guard is dropped, see [`Place::Full`].
+    Shared(Cell<'a>, MutexGuard<'a, ()>),
     NoRoom,
 }
 
@@ -38,8 +39,19 @@ pub(crate) enum Counted {
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     pub(crate) counted: Counted,
+    pub(crate) hold: Hold,
     pub(crate) tier: usize,
+    /// How often the quotas had changed before; kept in the receipt where one word counts.
+    pub(crate) changes: u64,
     pub(crate) receipts: Vec<Receipt>,
+}
+
+impl Charge {
+    /// What nothing has been charged for yet.
+    pub(crate) fn of(question: &Question) -> Self {
+        let Question { hold, tier, .. } = *question;
+        Self { counted: Counted::Own, hold, tier, changes: 0, receipts: Vec::new() }
+    }
 }
 
 /// What is given to a key without room under [`Overflow::Deny`]: room is found when other keys are forgotten.
@@ -88,15 +100,15 @@ impl Space {
     }
 
     /// Takes `cost` now or not at all: the path that must be short.
-    #[inline]
-    pub(crate) fn check(&self, owner: u64, now: Micros, cost: u64, overflow: Overflow) -> Decision {
+    #[inline(always)]
+    pub(crate) fn check(&self, owner: u64, now: u64, cost: u64, overflow: Overflow) -> Decision {
         if let Self::Word { table, plans, .. } = self
-            && let Some(cell) = table.find(owner)
+            && let Some(cell) = table.nearby(owner)
             && let Some(decision) = cell.try_check(plans, now, cost)
         {
             return decision;
         }
-        self.check_slowly(owner, now, cost, overflow).in_registers()
+        self.check_slowly(owner, Micros::new(now), cost, overflow).in_registers()
     }
 
     /// A key that has no cell yet, or states of several words; kept out of line, so that the rest stays small.
@@ -107,7 +119,7 @@ impl Space {
 
     /// Answers a question without keeping receipts.
     pub(crate) fn decide(&self, owner: u64, now: Micros, question: Question, overflow: Overflow) -> Decision {
-        self.reserve(owner, now, question, overflow, &mut Vec::new()).0
+        self.reserve(owner, now, question, overflow).0
     }
 
     /// Answers a question and keeps the receipts.
@@ -117,26 +129,29 @@ impl Space {
         now: Micros,
         question: Question,
         overflow: Overflow,
-        receipts: &mut Vec<Receipt>,
-    ) -> (Decision, Counted) {
+    ) -> (Decision, Charge) {
+        let mut charge = Charge::of(&question);
         loop {
-            let (cell, counted) = match self.spot(owner, now, overflow) {
-                Spot::Own(cell) => (cell, Counted::Own),
-                Spot::Shared(cell) => (cell, Counted::Shared),
-                Spot::NoRoom => return (self.no_room(), Counted::Own),
+            let (cell, counted, _guard) = match self.spot(owner, now, overflow) {
+                Spot::Own(cell) => (cell, Counted::Own, None),
+                Spot::Shared(cell, guard) => (cell, Counted::Shared, Some(guard)),
+                Spot::NoRoom => return (self.no_room(), charge),
             };
-            receipts.clear();
+            charge.counted = counted;
             let decided = match self {
                 Self::Word { plans, .. } => {
                     Word::decide(&cell, plans, now, question.demand).map(|(decision, receipt)| {
-                        receipts.push(receipt);
+                        charge.receipts.push(receipt);
                         decision
                     })
                 }
-                Self::Wide(wide) => wide.hold(cell, now).map(|mut held| held.decide(now, question, receipts)),
+                Self::Wide(wide) => wide.hold(cell, now).map(|mut held| {
+                    charge.changes = held.changes();
+                    held.decide(now, question, &mut charge.receipts)
+                }),
             };
             if let Some(decision) = decided {
-                return (decision, counted);
+                return (decision, charge);
             }
         }
     }
@@ -150,16 +165,16 @@ impl Space {
     pub(crate) fn spot(&self, owner: u64, now: Micros, overflow: Overflow) -> Spot<'_> {
         let place = match self {
             Self::Word { table, plans, .. } => {
-                table.find_or_insert(owner, plans.empty(now), |head| plans.is_spent(head, now))
+                table.find_or_insert(owner, || plans.empty(now), |head| plans.is_spent(head, now))
             }
             Self::Wide(wide) => {
-                wide.table.find_or_insert(owner, wide.empty(now), |head| Wide::is_spent(head, now))
+                wide.table.find_or_insert(owner, || wide.empty(now), |head| Wide::is_spent(head, now))
             }
         };
         match (place, overflow) {
             (Place::Own(cell), _) => Spot::Own(cell),
-            (Place::Full(cell), Overflow::Share) => Spot::Shared(cell),
-            (Place::Full(_), Overflow::Deny) => Spot::NoRoom,
+            (Place::Full(cell, guard), Overflow::Share) => Spot::Shared(cell, guard),
+            (Place::Full(..), Overflow::Deny) => Spot::NoRoom,
         }
     }
 
@@ -179,7 +194,7 @@ impl Space {
             }
             Self::Wide(wide) => {
                 if let Some(mut held) = wide.hold(cell, now) {
-                    held.refund(now, charge.tier, &charge.receipts, cost);
+                    held.refund(now, charge, cost);
                 }
             }
         }
@@ -214,6 +229,7 @@ impl Space {
                 let [quota] = quotas else { return Err(()) };
                 let plan = Plan::of(quota).ok_or(())?;
                 let mut current = lock(changing);
+                let _still = table.stand_still();
                 plans.change(plan, how);
                 *current = *quota;
                 for cell in table.cells() {
@@ -250,7 +266,8 @@ impl Space {
         match self {
             Self::Word { plans, .. } => {
                 let word = cell.lock()?;
-                Some(Gripped::Word { cell, plans, word })
+                // Read under the lock, and once: all answers are then by the same plan.
+                Some(Gripped::Word { cell, plans, plan: plans.current(), word })
             }
             Self::Wide(wide) => wide.hold(cell, now).map(Gripped::Wide),
         }
@@ -259,7 +276,7 @@ impl Space {
 
 /// A locked cell of either kind.
 pub(crate) enum Gripped<'a> {
-    Word { cell: Cell<'a>, plans: &'a Plans, word: u64 },
+    Word { cell: Cell<'a>, plans: &'a Plans, plan: (u64, Plan), word: u64 },
     Wide(Held<'a>),
 }
 
@@ -267,8 +284,8 @@ impl Gripped<'_> {
     /// Answers a demand on the locked cell.
     pub(crate) fn decide(&mut self, now: Micros, demand: Demand) -> Decision {
         match self {
-            Self::Word { plans, word, .. } => {
-                let (decision, next) = plans.decide_locked(*word, now, demand);
+            Self::Word { plans, plan, word, .. } => {
+                let (decision, next) = plans.decide_locked(*plan, *word, now, demand);
                 *word = next;
                 decision
             }

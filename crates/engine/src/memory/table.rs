@@ -27,17 +27,20 @@ const OWNER: usize = 0;
 const HEAD: usize = 1;
 const BODY: usize = 2;
 
-const CELLS_PER_GROUP: usize = 8;
+// Under loom a table is as small as can be: every cell multiplies the orders in which threads can meet.
+const CELLS_PER_GROUP: usize = if cfg!(loom) { 2 } else { 8 };
+/// Cells in half a group: a cache line when bodies are empty.
+const HALF: usize = CELLS_PER_GROUP / 2;
 /// Groups that a key may live in.
-const PROBES: u64 = 8;
+const PROBES: u64 = if cfg!(loom) { 2 } else { 8 };
 /// Groups in which an unused cell is taken rather than a spent one.
 const NEARBY: u64 = 2;
 /// A table this full still finds room for a new key, save for one in millions.
-const FILL: f64 = 0.7;
+const FILL: f64 = 0.65;
 /// Inserts of different stripes go on side by side.
-const STRIPES: usize = 64;
+const STRIPES: usize = if cfg!(loom) { 3 } else { 64 };
 /// Cells that keys without room share, in a table of any size.
-const MOST_SHARED: u64 = 256;
+const MOST_SHARED: u64 = if cfg!(loom) { 1 } else { 256 };
 
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -68,13 +71,33 @@ pub(crate) struct Cell<'a> {
     owner: u64,
 }
 
-/// Where a key is counted.
+/// A cell without a body, by the two words that it has.
 #[derive(Clone, Copy, Debug)]
+pub(crate) struct Near<'a> {
+    holder: &'a AtomicU64,
+    head: &'a AtomicU64,
+    owner: u64,
+}
+
+impl Near<'_> {
+    #[inline(always)]
+    pub(crate) fn head(&self) -> &AtomicU64 {
+        self.head
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_ours(&self) -> bool {
+        self.holder.load(Ordering::Acquire) == self.owner
+    }
+}
+
+/// Where a key is counted.
 pub(crate) enum Place<'a> {
     /// In a cell of its own.
     Own(Cell<'a>),
-    /// No room: in a cell that it would share with other keys.
-    Full(Cell<'a>),
+    /// No room: in a cell that it would share with other keys. As long as the guard is kept it gets no cell of its
+    /// own, which would start without what is charged to the shared one meanwhile.
+    Full(Cell<'a>, MutexGuard<'a, ()>),
 }
 
 /// The table could not be made.
@@ -148,9 +171,35 @@ impl Table {
         None
     }
 
+    /// The cell of a key in the first of its groups, where almost all keys are, in a table whose cells have no body:
+    /// the short way to a decision.
+    #[inline(always)]
+    pub(crate) fn nearby(&self, owner: u64) -> Option<Near<'_>> {
+        debug_assert_eq!(self.cell_words, BODY, "a group is a line only while bodies are empty");
+        let words = &self.lines.get(self.group(owner, 0))?.0;
+        let favourite = owner as usize & HALF;
+        [favourite, favourite ^ HALF].into_iter().find_map(|half| {
+            // All cells of a half at once: a branch for each would be guessed wrong too often.
+            let place = |cell: usize| (half + cell) * BODY % WORDS_PER_LINE;
+            let holds = |cell| u32::from(words[place(cell)].load(Ordering::Acquire) == owner);
+            let holders = (0..HALF).fold(0, |holders, cell| holders | holds(cell) << cell);
+            let first = place(holders.trailing_zeros() as usize % HALF);
+            (holders != 0).then(|| Near {
+                holder: &words[(first + OWNER) % WORDS_PER_LINE],
+                head: &words[(first + HEAD) % WORDS_PER_LINE],
+                owner,
+            })
+        })
+    }
+
     /// The cell of the key, made from an unused or spent one if it has none yet. `is_spent` judges a head;
-    /// `head` is what a new cell starts with.
-    pub(crate) fn find_or_insert(&self, owner: u64, head: u64, is_spent: impl Fn(u64) -> bool) -> Place<'_> {
+    /// `head` is what a new cell starts with, asked for when no change of quota is under way.
+    pub(crate) fn find_or_insert(
+        &self,
+        owner: u64,
+        head: impl Fn() -> u64,
+        is_spent: impl Fn(u64) -> bool,
+    ) -> Place<'_> {
         if let Some(cell) = self.find(owner) {
             return Place::Own(cell);
         }
@@ -158,8 +207,8 @@ impl Table {
     }
 
     #[cold]
-    fn insert(&self, owner: u64, head: u64, is_spent: impl Fn(u64) -> bool) -> Place<'_> {
-        let _guard = self.lock_stripe(owner);
+    fn insert(&self, owner: u64, head: impl Fn() -> u64, is_spent: impl Fn(u64) -> bool) -> Place<'_> {
+        let guard = self.lock_stripe(owner);
         let mut backoff = Backoff::default();
         loop {
             let free = match self.search(owner, &is_spent) {
@@ -167,7 +216,7 @@ impl Table {
                 Search::Free(free) => free,
                 Search::Full => {
                     self.overflowed.fetch_add(1, Ordering::Relaxed);
-                    return Place::Full(self.shared_cell(owner));
+                    return Place::Full(self.shared_cell(owner), guard);
                 }
             };
             let Free { cell, holder, seen, probe } = free;
@@ -182,7 +231,7 @@ impl Table {
                 cell.unlock(seen);
                 continue;
             }
-            cell.take_over(self.start_of(owner, head, &is_spent));
+            cell.take_over(self.start_of(owner, head(), &is_spent));
             if holder == 0 {
                 self.used.fetch_add(1, Ordering::Relaxed);
             }
@@ -237,11 +286,17 @@ impl Table {
 
     /// All cells that are or were in use, those that are shared included.
     pub(crate) fn cells(&self) -> impl Iterator<Item = Cell<'_>> {
-        let all = self.groups as usize * CELLS_PER_GROUP + self.shared;
-        (0..all).map(|index| {
+        let own = self.groups as usize * CELLS_PER_GROUP;
+        (0..own + self.shared).filter_map(move |index| {
             let cell = Cell { table: self, first: index * self.cell_words, owner: 0 };
-            Cell { owner: cell.holder(), ..cell }
+            let owner = cell.holder();
+            (owner != 0 || index >= own).then_some(Cell { owner, ..cell })
         })
+    }
+
+    /// Keeps every cell with its key until it is dropped.
+    pub(crate) fn stand_still(&self) -> Vec<MutexGuard<'_, ()>> {
+        self.inserting.iter().map(lock).collect()
     }
 
     /// Cells that were ever used.
@@ -274,7 +329,6 @@ impl Table {
     /// cache line when bodies are empty, come before those of the other.
     #[inline]
     fn cells_of(&self, group: usize, owner: u64) -> impl Iterator<Item = Cell<'_>> {
-        const HALF: usize = CELLS_PER_GROUP / 2;
         let favourite = owner as usize;
         (0..CELLS_PER_GROUP).map(move |offset| {
             let place = ((favourite + offset) % HALF) + ((favourite ^ offset) & HALF);
@@ -353,7 +407,7 @@ impl<'a> Cell<'a> {
         self.table.word(self.first + BODY + index)
     }
 
-    /// Whether keys without room share it, or it was never used.
+    /// Whether keys without room share it.
     pub(crate) fn is_shared(&self) -> bool {
         self.owner == 0
     }

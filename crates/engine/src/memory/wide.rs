@@ -8,7 +8,10 @@
 //!
 //! The lock is a bit of the cell itself, held for one decision; different keys never wait for each other.
 
-use super::table::{Cell, GENERATION, OutOfMemory, Table, VALUE};
+use super::{
+    space::Charge,
+    table::{Cell, GENERATION, OutOfMemory, Table, VALUE},
+};
 use crate::{
     fold::Fold,
     sync::{Mutex, Ordering, lock},
@@ -35,7 +38,8 @@ struct Plan {
     /// Where each quota's state starts in the body.
     starts: Box<[usize]>,
     layout: Layout,
-    generation: u64,
+    /// How often the quotas have changed.
+    changes: u64,
     /// What wrote the cells of the other generation, and how they carry over.
     previous: Option<(Box<[Quota]>, Inherit)>,
 }
@@ -74,8 +78,8 @@ pub(crate) enum Hold {
 impl Hold {
     /// What the demand is to this quota: without a permit that could give it back, a slot is only looked at.
     fn on(self, quota: &Quota, demand: Demand) -> Demand {
-        match (self, quota.kind()) {
-            (Self::Nothing, Kind::Concurrency(_)) => Demand { effect: Effect::Probe, ..demand },
+        match self {
+            Self::Nothing if counts_permits(quota) => Demand { effect: Effect::Probe, ..demand },
             _ => demand,
         }
     }
@@ -98,7 +102,7 @@ impl Wide {
         }
         let table = Table::new(keys, Self::width(quotas, layout))?;
         let (quotas, starts) = (quotas.into(), starts.into());
-        let plan = Plan { quotas, starts, layout, generation: 0, previous: None };
+        let plan = Plan { quotas, starts, layout, changes: 0, previous: None };
         Ok(Self { table, plan: ArcSwap::from_pointee(plan), changing: Mutex::new(()) })
     }
 
@@ -113,7 +117,7 @@ impl Wide {
 
     /// A head that says nothing at `now`.
     pub(crate) fn empty(&self, now: Micros) -> u64 {
-        self.plan.load().generation | now.get()
+        self.plan.load().generation() | now.get()
     }
 
     /// Whether a cell says nothing any more.
@@ -152,11 +156,12 @@ impl Wide {
         if !fits {
             return Err(());
         }
+        let _still = self.table.stand_still();
         self.plan.store(Arc::new(Plan {
             quotas: quotas.into(),
             starts: old.starts.clone(),
             layout: old.layout,
-            generation: old.generation ^ GENERATION,
+            changes: old.changes + 1,
             previous: Some((old.quotas.clone(), how)),
         }));
         for cell in self.table.cells() {
@@ -167,6 +172,11 @@ impl Wide {
 }
 
 impl Held<'_> {
+    /// How often the quotas have changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.plan.changes
+    }
+
     /// Answers a question. Receipts go to `receipts`, one for each quota that was asked.
     pub(crate) fn decide(
         &mut self,
@@ -203,7 +213,7 @@ impl Held<'_> {
         }
         let decision = fold.finish();
         if decision.is_granted() && demand.effect == Effect::Charge {
-            self.head = self.plan.generation | spent_at;
+            self.keep_until(spent_at);
         }
         decision
     }
@@ -233,36 +243,44 @@ impl Held<'_> {
         if step.receipt.cost > 0 {
             copy.iter().enumerate().for_each(|(index, word)| words.set(index, *word));
             self.cell.body(TIER).store(tier as u64 + 1, Ordering::Relaxed);
-            self.head = self.plan.generation | now.plus(step.decision.reset_after()).get();
+            self.keep_until(now.plus(step.decision.reset_after()).get());
         }
         receipts.push(step.receipt);
         step.decision.of_quota(tier)
+    }
+
+    /// After a charge: a caller whose clock is behind must not have the cell forgotten before its time.
+    fn keep_until(&mut self, spent_at: u64) {
+        self.head = self.plan.generation() | spent_at.max(self.head & VALUE);
     }
 
     fn width(quotas: &[Quota]) -> usize {
         quotas.iter().map(Quota::width).max().unwrap_or(0)
     }
 
-    /// Gives back up to `cost` of each receipt. A change of tier settles what was outstanding before it.
-    pub(crate) fn refund(&mut self, now: Micros, tier: usize, receipts: &[Receipt], cost: u64) {
-        if self.plan.layout == Layout::Tiers && self.plan.tier(self.cell) != Some(tier) {
-            return;
-        }
-        for ((quota, mut words), receipt) in self.plan.states(self.cell).zip(receipts) {
-            quota.refund(&mut words, now, *receipt, cost);
+    /// Gives back up to `cost` of each receipt. A change of quota or tier settles what was outstanding before it,
+    /// and a permit gives back only its slot where there are slots; but slots are held until they are given back.
+    pub(crate) fn refund(&mut self, now: Micros, charge: &Charge, cost: u64) {
+        let is_settled = charge.changes != self.plan.changes
+            || (self.plan.layout == Layout::Tiers && self.plan.tier(self.cell) != Some(charge.tier))
+            || (charge.hold == Hold::Permit && self.plan.quotas.iter().any(counts_permits));
+        for ((quota, mut words), receipt) in self.plan.states(self.cell).zip(&charge.receipts) {
+            if !is_settled || counts_permits(quota) {
+                quota.refund(&mut words, now, *receipt, cost);
+            }
         }
         self.head = self.plan.head(self.cell, now);
     }
 
-    /// Forgets the key.
+    /// Forgets the key, but for permits in flight: their holders will give them back.
     pub(crate) fn reset(&mut self, now: Micros) {
-        for (quota, mut words) in self.plan.states(self.cell) {
+        for (quota, mut words) in self.plan.states(self.cell).filter(|(quota, _)| !counts_permits(quota)) {
             (0..quota.width()).for_each(|index| words.set(index, 0));
         }
-        if self.plan.layout == Layout::Tiers {
+        if self.plan.layout == Layout::Tiers && !self.plan.quotas.iter().any(counts_permits) {
             self.cell.body(TIER).store(0, Ordering::Relaxed);
         }
-        self.head = self.plan.generation | now.get();
+        self.head = self.plan.head(self.cell, now);
     }
 
     /// Writes the states of a limiter that is created now.
@@ -270,11 +288,12 @@ impl Held<'_> {
         for (quota, mut words) in self.plan.states(self.cell) {
             quota.create(&mut words, now);
         }
+        self.head = self.plan.head(self.cell, now);
     }
 
     /// Brings a cell of the generation before over to the current quotas.
     fn catch_up(&mut self, now: Micros) {
-        if self.head & GENERATION == self.plan.generation {
+        if self.head & GENERATION == self.plan.generation() {
             return;
         }
         let Some((old, how)) = &self.plan.previous else { return };
@@ -312,8 +331,17 @@ impl Plan {
             let look = quota.decide(&mut words, now, Demand::probe(0));
             now.plus(look.decision.reset_after()).get()
         });
-        self.generation | resets.max().unwrap_or(0)
+        self.generation() | resets.max().unwrap_or(0)
     }
+
+    /// The generation of its cells.
+    fn generation(&self) -> u64 {
+        (self.changes & 1) * GENERATION
+    }
+}
+
+fn counts_permits(quota: &Quota) -> bool {
+    matches!(quota.kind(), Kind::Concurrency(_))
 }
 
 /// Unlocks, whatever happened while the cell was held.

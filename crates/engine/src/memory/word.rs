@@ -13,9 +13,10 @@ use tidegate_core::{
     Decision, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, algorithm::level::Meter,
 };
 
-/// The longest time since a limiter was made that a word can hold: 2^49 µs, almost 18 years.
-const LONGEST: u64 = (1 << 49) - 1;
-/// Quotas that drain faster than this many units per microsecond need more than one word.
+/// The most that may have drained since a limiter was made; a level fits above it.
+const MOST_DRAINED: u64 = (1 << 61) - 1;
+/// Quotas that drain faster than this many units per microsecond need more than one word. What drains slower fits
+/// for 17 years at least, and what drains by one unit for ever.
 pub(crate) const MOST_DRAIN: u64 = 1 << 12;
 
 /// A quota in the form that a word needs.
@@ -23,9 +24,15 @@ pub(crate) const MOST_DRAIN: u64 = 1 << 12;
 pub(crate) struct Plan {
     meter: Meter,
     limit: u64,
+    /// The time after which a word has no room for more: it stands still.
+    longest: u64,
 }
 
 impl Plan {
+    fn new(meter: Meter, limit: u64) -> Self {
+        Self { meter, limit, longest: MOST_DRAINED / meter.drain.max(1) }
+    }
+
     /// `None` when the quota needs more than one word.
     pub(crate) fn of(quota: &Quota) -> Option<Self> {
         let meter = match quota.kind() {
@@ -33,7 +40,13 @@ impl Plan {
             Kind::LeakyBucket(it) => *it.meter(),
             _ => return None,
         };
-        (meter.drain < MOST_DRAIN).then_some(Self { meter, limit: quota.limit() })
+        (meter.drain < MOST_DRAIN).then(|| Self::new(meter, quota.limit()))
+    }
+
+    /// The word of a level of zero, so long after the limiter was made.
+    #[inline]
+    fn empty_at(&self, since: u64) -> u64 {
+        since.min(self.longest) * self.meter.drain
     }
 }
 
@@ -61,11 +74,11 @@ impl PlanWords {
             capacity: capacity.load(Ordering::Relaxed),
             queue: queue.load(Ordering::Relaxed),
         };
-        Plan { meter, limit: limit.load(Ordering::Relaxed) }
+        Plan::new(meter, limit.load(Ordering::Relaxed))
     }
 
     fn store(&self, plan: Plan) {
-        let Plan { meter: Meter { price, drain, capacity, queue }, limit } = plan;
+        let Plan { meter: Meter { price, drain, capacity, queue }, limit, .. } = plan;
         for (word, value) in self.0.iter().zip([price, drain, capacity, queue, limit]) {
             word.store(value, Ordering::Relaxed);
         }
@@ -102,21 +115,22 @@ impl Plans {
     /// converted to the current plan before the next change.
     pub(crate) fn change(&self, plan: Plan, how: Inherit) {
         let changes = self.changes.load(Ordering::Relaxed);
+        // Whoever sees a part of the new plan must also see that the one in its place is no longer current.
+        fence(Ordering::Release);
         self.inherit.store(how as u64, Ordering::Relaxed);
         self.slots[(changes & 1 ^ 1) as usize].store(plan);
         self.changes.store(changes + 1, Ordering::Release);
     }
 
     /// Microseconds since the limiter was made.
-    #[inline]
     pub(crate) fn since_epoch(&self, now: Micros) -> u64 {
-        now.since(self.epoch).get().min(LONGEST)
+        now.since(self.epoch).get()
     }
 
     /// A word that says nothing: empty at `now`.
     pub(crate) fn empty(&self, now: Micros) -> u64 {
         let (changes, plan) = self.current();
-        generation(changes) | (self.since_epoch(now) * plan.meter.drain)
+        generation(changes) | plan.empty_at(self.since_epoch(now))
     }
 
     /// Whether a word says nothing any more.
@@ -124,7 +138,7 @@ impl Plans {
         let (changes, current) = self.current();
         let plan = if word & GENERATION == generation(changes) { current } else { self.previous(changes) };
         // Strictly: a cell's next word is then larger than any it ever had, and no stale swap can succeed.
-        word & VALUE < self.since_epoch(now) * plan.meter.drain
+        word & VALUE < plan.empty_at(self.since_epoch(now))
     }
 
     /// The most that is granted at once.
@@ -132,17 +146,23 @@ impl Plans {
         self.current().1.limit
     }
 
-    /// Answers a demand on a word that the caller has locked; returns the word to unlock it with.
-    pub(crate) fn decide_locked(&self, word: u64, now: Micros, demand: Demand) -> (Decision, u64) {
+    /// Answers a demand on a word that the caller has locked, by the plan that it read since; returns the word to
+    /// unlock it with.
+    pub(crate) fn decide_locked(
+        &self,
+        (changes, plan): (u64, Plan),
+        word: u64,
+        now: Micros,
+        demand: Demand,
+    ) -> (Decision, u64) {
         let since = self.since_epoch(now);
-        let (changes, plan) = self.current();
-        let level = self.level(changes, &plan, word, since);
+        let level = self.convert(changes, &plan, word, since);
         let mut judgement = plan.meter.judge(level, demand);
         let mut next = word;
         if judgement.is_granted() && demand.effect == Effect::Probe {
             judgement.level = level;
         } else if judgement.is_granted() && demand.cost > 0 {
-            next = generation(changes) | (since * plan.meter.drain + judgement.level);
+            next = generation(changes) | (plan.empty_at(since) + judgement.level);
         }
         (plan.meter.decision(judgement), next)
     }
@@ -159,14 +179,20 @@ impl Plans {
             .unwrap_or_default()
     }
 
-    /// The level that a word means at `now`, in units of the current plan.
-    fn level(&self, changes: u64, plan: &Plan, word: u64, now: u64) -> u64 {
+    /// The level that a word means at `now`, in units of the current plan; `None` when that has changed meanwhile.
+    fn level(&self, changes: u64, plan: &Plan, word: u64, now: u64) -> Option<u64> {
+        let level = self.convert(changes, plan, word, now);
+        fence(Ordering::Acquire);
+        (self.changes.load(Ordering::Relaxed) == changes).then_some(level)
+    }
+
+    fn convert(&self, changes: u64, plan: &Plan, word: u64, now: u64) -> u64 {
         if word & GENERATION == generation(changes) {
-            return (word & VALUE).saturating_sub(now * plan.meter.drain);
+            return (word & VALUE).saturating_sub(plan.empty_at(now));
         }
-        let old = self.previous(changes).meter;
-        let level = (word & VALUE).saturating_sub(now * old.drain);
-        plan.meter.convert(&old, level, self.inherit())
+        let old = self.previous(changes);
+        let level = (word & VALUE).saturating_sub(old.empty_at(now));
+        plan.meter.convert(&old.meter, level, self.inherit())
     }
 }
 
@@ -184,12 +210,13 @@ pub(crate) trait Word {
 
     /// Takes `cost` now or not at all, in the straight line of [`Word::decide`]: a quota that never changed, a
     /// word that nobody holds, a swap that succeeds at once. `None` in any other case.
-    #[inline]
-    fn try_check(&self, plans: &Plans, now: Micros, cost: u64) -> Option<Decision> {
-        let meter = &plans.first.meter;
+    #[inline(always)]
+    fn try_check(&self, plans: &Plans, now: u64, cost: u64) -> Option<Decision> {
+        let Plan { meter, .. } = &plans.first;
         let word = self.word().load(Ordering::Acquire);
-        if plans.changes.load(Ordering::Relaxed) == 0 && word & (LOCK | GENERATION) == 0 && self.is_ours() {
-            let empty = plans.since_epoch(now) * meter.drain;
+        let is_usual = (word & (LOCK | GENERATION)) | plans.changes.load(Ordering::Relaxed) == 0;
+        if is_usual && self.is_ours() {
+            let empty = plans.first.empty_at(now.saturating_sub(plans.epoch.get()));
             let level = word.saturating_sub(empty);
             let judgement = meter.judge(level, Demand::now(cost));
             if !judgement.is_granted() || cost == 0 || self.swap(word, empty + judgement.level) {
@@ -205,7 +232,7 @@ pub(crate) trait Word {
         loop {
             let word = self.read()?;
             let (changes, plan) = plans.current();
-            let level = plans.level(changes, &plan, word, since);
+            let Some(level) = plans.level(changes, &plan, word, since) else { continue };
             let mut judgement = plan.meter.judge(level, demand);
             if !judgement.is_granted() || demand.cost == 0 || demand.effect == Effect::Probe {
                 if judgement.is_granted() {
@@ -213,7 +240,7 @@ pub(crate) trait Word {
                 }
                 return Some((plan.meter.decision(judgement), Receipt::default()));
             }
-            let next = generation(changes) | (since * plan.meter.drain + judgement.level);
+            let next = generation(changes) | (plan.empty_at(since) + judgement.level);
             if self.swap(word, next) {
                 let receipt = Receipt { cost: demand.cost, at: now, mark: judgement.level, stored: changes };
                 return Some((plan.meter.decision(judgement), receipt));
@@ -229,9 +256,9 @@ pub(crate) trait Word {
             if changes != receipt.stored {
                 return;
             }
-            let level = plans.level(changes, &plan, word, since);
+            let Some(level) = plans.level(changes, &plan, word, since) else { continue };
             let left = plan.meter.after_refund(level, now, &receipt, cost.min(receipt.cost));
-            let next = generation(changes) | (since * plan.meter.drain + left);
+            let next = generation(changes) | (plan.empty_at(since) + left);
             if left == level || self.swap(word, next) {
                 return;
             }
@@ -252,8 +279,8 @@ pub(crate) trait Word {
         let since = plans.since_epoch(now);
         while let Some(word) = self.read() {
             let (changes, plan) = plans.current();
-            let level = plans.level(changes, &plan, word, since);
-            let next = generation(changes) | (since * plan.meter.drain + level);
+            let Some(level) = plans.level(changes, &plan, word, since) else { continue };
+            let next = generation(changes) | (plan.empty_at(since) + level);
             if word & GENERATION == generation(changes) || self.swap(word, next) {
                 return;
             }
@@ -289,6 +316,18 @@ impl Word for super::table::Cell<'_> {
     }
 
     #[inline]
+    fn is_ours(&self) -> bool {
+        Self::is_ours(self)
+    }
+}
+
+impl Word for super::table::Near<'_> {
+    #[inline(always)]
+    fn word(&self) -> &AtomicU64 {
+        self.head()
+    }
+
+    #[inline(always)]
     fn is_ours(&self) -> bool {
         Self::is_ours(self)
     }

@@ -178,6 +178,13 @@ impl Lines {
         }
     }
 
+    /// Tells the first in every line that the quota has changed.
+    pub(crate) fn wake_all_first(&self) {
+        for (_, place) in self.waiting().lines.values().filter_map(Line::first) {
+            place.bell.ring();
+        }
+    }
+
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         lock(&self.waiting)
     }

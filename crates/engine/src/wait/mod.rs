@@ -145,6 +145,16 @@ enum Step<'a> {
     Pause(Option<Micros>),
 }
 
+impl Step<'_> {
+    /// Only a bell can help now, and only in time: at the last moment it is too late to wait for one.
+    fn until_the_bell(ticket: &Ticket<'_>, now: Micros) -> Self {
+        match ticket.latest() {
+            Some(latest) if now >= latest => Self::Done(Err(ticket.too_late())),
+            latest => Self::Pause(latest),
+        }
+    }
+}
+
 impl<'a> Wait<'a> {
     fn reserved(bucket: Bucket<'a>, reservation: Reservation<'a>) -> Self {
         Self { bucket, held: Some(reservation), ticket: None, hold: Hold::Nothing }
@@ -174,7 +184,7 @@ impl<'a> Wait<'a> {
                 // Somebody more important came: what we hold is theirs.
                 self.held = None;
                 ticket.step_back();
-                return Step::Pause(ticket.latest());
+                return Step::until_the_bell(ticket, now);
             }
             if self.held.is_none() {
                 let patience = ticket.latest().map_or(Micros::MAX, |latest| latest.since(now));
@@ -182,7 +192,7 @@ impl<'a> Wait<'a> {
                 match reservation.decision().outcome() {
                     Outcome::Allow | Outcome::Delay(_) => self.held = Some(reservation),
                     Outcome::Deny(Retry::Never) => return Step::Done(Err(Refused::Never)),
-                    Outcome::Deny(Retry::WhenReleased) => return Step::Pause(ticket.latest()),
+                    Outcome::Deny(Retry::WhenReleased) => return Step::until_the_bell(ticket, now),
                     // Nobody before us, and still too late: say so now rather than then.
                     Outcome::Deny(Retry::After(_)) if patience < Micros::MAX => {
                         return Step::Done(Err(ticket.too_late()));

@@ -1,0 +1,201 @@
+//! Every order in which two or three threads can meet in the smallest of tables: two cells, one shared cell.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" \
+//!     cargo test -p tidegate-engine --no-default-features --lib --release loom
+//! ```
+//!
+//! All orders with up to three preemptions, or as many as `LOOM_MAX_PREEMPTIONS` says.
+
+use super::{
+    space::{Space, Spot},
+    wide::{Layout, Question},
+};
+use crate::limiter::Overflow;
+use loom::{sync::Arc, thread};
+use tidegate_core::{Demand, Inherit, Micros, Quota};
+
+/// One per 10 µs, in one word and in several.
+const BOTH: [&str; 2] = ["1 per 10us", "1 per 10us sliding-log"];
+
+// Bob and Carl like the same cell best, and do not wait for each other to insert.
+const ALICE: u64 = 0x1000_0000_0000_0000;
+const BOB: u64 = 0x5000_0000_0000_0003;
+const CARL: u64 = 0x9000_0000_0000_0001;
+
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+fn space(quota: &str) -> Arc<Space> {
+    let quota = quota.parse().unwrap();
+    Arc::new(Space::new(&[quota], Layout::Together, 1, Micros::ZERO).unwrap())
+}
+
+fn check(space: &Space, key: u64, at: u64) -> bool {
+    space.check(key, at, 1, Overflow::Share).is_allowed()
+}
+
+fn remaining(space: &Space, key: u64, at: u64) -> u64 {
+    let look = Question::plain(Demand::probe(0));
+    space.decide(key, Micros::new(at), look, Overflow::Share).remaining()
+}
+
+fn beside(space: &Arc<Space>, work: impl Fn(&Space) -> bool + 'static) -> thread::JoinHandle<bool> {
+    let space = space.clone();
+    thread::spawn(move || work(&space))
+}
+
+#[test]
+fn loom_a_new_key_gets_one_cell() {
+    for quota in BOTH {
+        explore(move || {
+            let space = space(quota);
+            let other = beside(&space, |space| check(space, ALICE, 5));
+            let ours = check(&space, ALICE, 5);
+            assert!(ours ^ other.join().unwrap(), "exactly one is admitted");
+            assert_eq!(space.table().used(), 1);
+        });
+    }
+}
+
+/// Two new keys want the last cell: one gets it, the other is counted in the shared one.
+#[test]
+fn loom_the_last_cell_goes_to_one_of_two() {
+    // At zero a new cell looks as if it had never been used.
+    for (quota, at) in [(BOTH[0], 0), (BOTH[0], 5), (BOTH[1], 0), (BOTH[1], 5)] {
+        explore(move || {
+            let space = space(quota);
+            assert!(check(&space, CARL, at));
+            let other = beside(&space, move |space| check(space, BOB, at));
+            assert!(check(&space, ALICE, at) & other.join().unwrap());
+            assert_eq!(space.table().used(), 2);
+            let denied = [ALICE, BOB, CARL].map(|key| !check(&space, key, at + 1));
+            assert_eq!(denied, [true; 3]);
+        });
+    }
+}
+
+/// In the very moment in which a cell is spent, its word equals that of a new key: nobody may take it over yet.
+#[test]
+fn loom_a_cell_is_not_taken_before_a_new_key_differs() {
+    for quota in BOTH {
+        explore(move || {
+            let space = space(quota);
+            assert!(check(&space, ALICE, 1) && check(&space, CARL, 1));
+            let other = beside(&space, |space| check(space, BOB, 11));
+            assert!(check(&space, CARL, 11) & other.join().unwrap());
+            assert!(!check(&space, CARL, 12) && !check(&space, BOB, 12));
+        });
+    }
+}
+
+/// Both cells are spent. One thread comes back for its own, another takes it over.
+#[test]
+fn loom_a_spent_cell_goes_to_one_of_two() {
+    for quota in BOTH {
+        explore(move || {
+            let space = space(quota);
+            assert!(check(&space, ALICE, 1) && check(&space, CARL, 1));
+            let other = beside(&space, |space| check(space, BOB, 20));
+            assert!(check(&space, CARL, 20) & other.join().unwrap(), "both are as good as new");
+            assert!(!check(&space, CARL, 21) && !check(&space, BOB, 21), "and both are remembered");
+            assert_eq!(space.table().overflowed(), 0);
+        });
+    }
+}
+
+/// A key without room is counted in the shared cell, while the same key gets a cell of its own a little later.
+#[test]
+fn loom_who_finds_room_brings_its_debt() {
+    for quota in BOTH {
+        explore(move || {
+            let space = space(quota);
+            assert!(check(&space, ALICE, 1) && check(&space, CARL, 1));
+            let late = beside(&space, |space| check(space, BOB, 12));
+            let early = check(&space, BOB, 9);
+            assert!(early ^ late.join().unwrap(), "exactly one is admitted");
+        });
+    }
+}
+
+/// A lock that spans several decisions meets a swap that needs none.
+#[test]
+fn loom_a_lock_and_a_swap_admit_one() {
+    for quota in BOTH {
+        explore(move || {
+            let space = space(quota);
+            assert!(check(&space, ALICE, 1));
+            let other = beside(&space, |space| check(space, ALICE, 12));
+            let now = Micros::new(12);
+            let Spot::Own(cell) = space.spot(ALICE, now, Overflow::Share) else { panic!("it has a cell") };
+            let mut grip = space.hold(cell, now).unwrap();
+            let looked = grip.decide(now, Demand::probe(1)).is_allowed();
+            let took = grip.decide(now, Demand::now(1)).is_allowed();
+            assert_eq!(looked, took, "nobody comes between a look and a charge");
+            drop(grip);
+            assert!(took ^ other.join().unwrap(), "exactly one is admitted");
+        });
+    }
+}
+
+/// Takes one and gives it back.
+fn reserve_and_cancel(space: &Space) -> bool {
+    let (now, question) = (Micros::new(1), Question::plain(Demand::now(1)));
+    let (decision, charge) = space.reserve(ALICE, now, question, Overflow::Share);
+    space.refund(ALICE, now, &charge, 1);
+    decision.is_allowed()
+}
+
+#[test]
+fn loom_a_refund_meets_a_check_and_a_change() {
+    explore(|| {
+        let space = space("2 per 20us");
+        let refunds = beside(&space, reserve_and_cancel);
+        let checks = beside(&space, |space| check(space, ALICE, 1));
+        let larger: Quota = "3 per 20us".parse().unwrap();
+        assert!(space.change(&[larger], Inherit::Additive, Micros::new(1)).is_ok());
+        assert!(checks.join().unwrap() & refunds.join().unwrap());
+        // One was taken for good; the other came back, or the change had settled it.
+        assert!((1..=2).contains(&remaining(&space, ALICE, 1)));
+    });
+}
+
+/// In several words, where two threads at a time are enough: three that wait for a lock may starve its holder.
+#[test]
+fn loom_a_refund_meets_a_change_in_several_words() {
+    explore(|| {
+        let space = space("3 per 20us sliding-log");
+        assert!(check(&space, ALICE, 1));
+        let refunds = beside(&space, reserve_and_cancel);
+        let smaller: Quota = "2 per 20us sliding-log".parse().unwrap();
+        assert!(space.change(&[smaller], Inherit::Additive, Micros::new(1)).is_ok());
+        // Asked after the change, there is room for one more; asked before, it came back or was settled.
+        assert!(refunds.join().unwrap());
+        assert!((0..=1).contains(&remaining(&space, ALICE, 1)));
+    });
+}
+
+/// A cell that is being made sees no change, one or two; it is never read in the units of another quota.
+#[test]
+fn loom_a_new_cell_meets_two_changes() {
+    for quotas in [
+        ["1000000/s burst 5", "2/s burst 5", "3000000/s burst 5"],
+        ["3/us burst 5", "2/s burst 5", "1/us burst 5"],
+    ] {
+        explore(move || {
+            let quotas = quotas.map(|quota| quota.parse::<Quota>().unwrap());
+            let space = Arc::new(Space::new(&quotas[..1], Layout::Together, 1, Micros::ZERO).unwrap());
+            let now = Micros::new(1_000);
+            let checks = beside(&space, |space| check(space, ALICE, 1_000));
+            for quota in &quotas[1..] {
+                assert!(space.change(&[*quota], Inherit::Additive, now).is_ok());
+            }
+            assert!(checks.join().unwrap());
+            assert_eq!(remaining(&space, ALICE, 1_000), 4);
+        });
+    }
+}

@@ -1,0 +1,270 @@
+//! Standing in line: places, priorities, deadlines, and who is woken when somebody leaves.
+
+mod common;
+
+use common::{
+    advance,
+    sleeper::{Sleeper, ended},
+};
+use std::{thread, time::Duration};
+use tidegate_core::{Decision, Inherit, Micros};
+use tidegate_engine::{Clock, ClockHand, Limiter, Permit, Priority, Refused, Throttle, Waiter};
+
+type Answer = Result<Decision, Refused>;
+
+/// A throttle of one per 100ms whose token is gone, with so many places.
+fn busy(places: usize, ttl: Option<Duration>) -> (Throttle, ClockHand) {
+    let (clock, hand) = Clock::manual();
+    let builder = Throttle::builder().clock(clock).waiting_places(places);
+    let builder = ttl.into_iter().fold(builder, |builder, ttl| builder.waiting_ttl(ttl));
+    let throttle = builder.build("10/s burst 1").unwrap();
+    assert!(throttle.check().is_allowed());
+    (throttle, hand)
+}
+
+fn stand(throttle: &Throttle, waiter: Waiter) -> Sleeper<'_, Answer> {
+    Sleeper::new(async move { throttle.bucket().wait_in_line(waiter).await })
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn answer(sleeper: &mut Sleeper<'_, Answer>) -> Option<Result<(), Refused>> {
+    sleeper.stir();
+    sleeper.take().map(|answer| answer.map(|decision| assert!(decision.is_granted())))
+}
+
+/// Nobody is left in line: all places can be taken again.
+fn assert_empty(throttle: &Throttle, places: usize) {
+    let mut all: Vec<_> = (0..places).map(|_| stand(throttle, Waiter::new(1))).collect();
+    assert!(all.iter_mut().filter_map(answer).all(|answer| answer.is_ok()), "a place is taken");
+}
+
+#[test]
+fn a_full_line_refuses_at_once() {
+    let (throttle, hand) = busy(2, None);
+    let mut line = [stand(&throttle, Waiter::new(1)), stand(&throttle, Waiter::new(1))];
+    assert_eq!(answer(&mut stand(&throttle, Waiter::new(1))), Some(Err(Refused::Full)));
+    let important = Waiter::new(1).priority(Priority(9));
+    assert_eq!(answer(&mut stand(&throttle, important)), Some(Err(Refused::Full)));
+    advance(&hand, 100);
+    assert_eq!(ended(&mut line), [0]);
+    let mut third = stand(&throttle, Waiter::new(1));
+    assert_eq!(answer(&mut third), None);
+    advance(&hand, 100);
+    assert_eq!(ended(&mut line), [0, 1]);
+    advance(&hand, 100);
+    assert_eq!(answer(&mut third), Some(Ok(())));
+    assert_empty(&throttle, 2);
+}
+
+#[test]
+fn places_are_shared_by_all_keys() {
+    let (clock, _hand) = Clock::manual();
+    let limiter = Limiter::builder().clock(clock).waiting_places(2).build("1/s").unwrap();
+    let enter = |key: &'static str| {
+        let limiter = &limiter;
+        Sleeper::new(async move { limiter.key(key).wait_in_line(Waiter::new(1)).await })
+    };
+    assert_eq!(answer(&mut enter("a")), Some(Ok(())));
+    assert_eq!(answer(&mut enter("b")), Some(Ok(())));
+    let (waits, _waits_too) = (enter("a"), enter("b"));
+    assert_eq!(answer(&mut enter("c")), Some(Err(Refused::Full)));
+    drop(waits);
+    assert_eq!(answer(&mut enter("c")), Some(Ok(())));
+}
+
+#[test]
+fn the_more_important_overtake() {
+    let (throttle, hand) = busy(9, None);
+    let ranks = [0, 5, 0, 9, 5];
+    let mut line: Vec<_> = ranks.map(|rank| stand(&throttle, Waiter::new(1).priority(Priority(rank)))).into();
+    let mut order = Vec::new();
+    for _ in ranks {
+        advance(&hand, 100);
+        let gone = ended(&mut line);
+        order.extend(gone.into_iter().filter(|one| !order.contains(one)).collect::<Vec<_>>());
+    }
+    assert_eq!(order, [3, 1, 4, 0, 2]);
+    assert_empty(&throttle, 9);
+}
+
+/// The first in line leaves, one in the middle, or the last: those who are left go in order and lose no time.
+#[test]
+fn whoever_leaves_wakes_the_next() {
+    for leaves in 0..3 {
+        let (throttle, hand) = busy(3, None);
+        let mut line: Vec<_> = (0..3).map(|_| stand(&throttle, Waiter::new(1))).collect();
+        advance(&hand, 50);
+        drop(line.remove(leaves));
+        advance(&hand, 50);
+        assert_eq!(ended(&mut line), [0], "without {leaves}");
+        advance(&hand, 100);
+        assert_eq!(ended(&mut line), [0, 1], "without {leaves}");
+        assert_empty(&throttle, 3);
+    }
+}
+
+#[test]
+fn a_deadline_that_cannot_be_met_is_told_at_once() {
+    let (throttle, hand) = busy(3, None);
+    assert_eq!(answer(&mut stand(&throttle, Waiter::new(1).deadline(ms(99)))), Some(Err(Refused::Deadline)));
+    let mut exact = stand(&throttle, Waiter::new(1).deadline(ms(100)));
+    assert_eq!(answer(&mut exact), None);
+    advance(&hand, 100);
+    assert_eq!(answer(&mut exact), Some(Ok(())));
+    assert_eq!(answer(&mut stand(&throttle, Waiter::new(2))), Some(Err(Refused::Never)));
+    assert_empty(&throttle, 3);
+}
+
+/// Behind others, the deadline passes while one waits; a clock that stands exactly on it is no reason to spin.
+#[test]
+fn a_deadline_passes_behind_others() {
+    for steps in [vec![150], vec![149, 1], vec![149, 2], vec![1_000]] {
+        let (throttle, hand) = busy(3, None);
+        let _first = stand(&throttle, Waiter::new(1));
+        let mut second = stand(&throttle, Waiter::new(1).deadline(ms(150)));
+        assert_eq!(answer(&mut second), None);
+        for (index, step) in steps.iter().enumerate() {
+            advance(&hand, *step);
+            let over = index + 1 == steps.len();
+            assert_eq!(answer(&mut second), over.then_some(Err(Refused::Deadline)), "{steps:?}");
+        }
+    }
+}
+
+#[test]
+fn the_line_has_an_end_of_its_own() {
+    let (throttle, hand) = busy(3, Some(ms(150)));
+    let mut first = stand(&throttle, Waiter::new(1));
+    let mut second = stand(&throttle, Waiter::new(1).deadline(ms(1_000)));
+    let mut third = stand(&throttle, Waiter::new(1).deadline(ms(120)));
+    advance(&hand, 120);
+    assert_eq!(answer(&mut first), Some(Ok(())));
+    assert_eq!(answer(&mut third), Some(Err(Refused::Deadline)));
+    assert_eq!(answer(&mut second), Some(Err(Refused::Expired)), "its turn would come at 200ms");
+    assert_empty(&throttle, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_on_tokios_clock() {
+    let clock = Clock::tokio();
+    let limiter = Limiter::builder().clock(clock.clone()).waiting_places(2).build("10/s burst 1").unwrap();
+    let key = limiter.key("k");
+    assert!(key.check(1).is_allowed());
+    let start = clock.now();
+    let wait = async |waiter: Waiter| {
+        let answer = key.wait_in_line(waiter).await;
+        (answer.map(|decision| decision.is_granted()), clock.now().since(start).get() / 1_000)
+    };
+    let (first, second, third) =
+        tokio::join!(wait(Waiter::new(1)), wait(Waiter::new(1).deadline(ms(150))), wait(Waiter::new(1)));
+    assert_eq!((first.0, third.0), (Ok(true), Err(Refused::Full)));
+    assert!((100..=102).contains(&first.1) && third.1 == 0, "{first:?}");
+    assert_eq!(second.0, Err(Refused::Deadline));
+    assert!(second.1 <= 152, "{second:?}");
+}
+
+fn slot<'a>(limiter: &'a Limiter, waiter: Waiter) -> Sleeper<'a, Result<Permit<'a>, Refused>> {
+    Sleeper::new(async move { limiter.key("pool").permit_in_line(waiter).await })
+}
+
+fn has_slot(sleeper: &Sleeper<'_, Result<Permit<'_>, Refused>>) -> bool {
+    matches!(sleeper.end(), Some(Ok(permit)) if permit.decision().is_granted())
+}
+
+#[test]
+fn a_released_slot_wakes_the_first_in_line() {
+    let limiter = Limiter::builder().clock(Clock::manual().0).build("2 at once").unwrap();
+    let mut line: Vec<_> = (0..5).map(|_| slot(&limiter, Waiter::new(1))).collect();
+    assert_eq!(ended(&mut line), [0, 1]);
+    assert!(!limiter.key("pool").permit().decision().is_granted());
+    drop(line.remove(0));
+    assert_eq!(ended(&mut line), [0, 1]);
+    assert!(line[..2].iter().all(has_slot));
+    // One leaves the line, another its slot.
+    drop(line.remove(2));
+    drop(line.remove(0));
+    assert_eq!(ended(&mut line), [0, 1]);
+    drop(line);
+    assert_eq!(limiter.key("pool").peek(0).remaining(), 2);
+}
+
+#[test]
+fn a_slot_that_nobody_takes_is_not_lost() {
+    let limiter = Limiter::builder().clock(Clock::manual().0).build("1 at once").unwrap();
+    let held = limiter.key("pool").permit();
+    let mut line: Vec<_> = (0..3).map(|_| slot(&limiter, Waiter::new(1))).collect();
+    drop(held);
+    // The first was told, and leaves without having heard it.
+    drop(line.remove(0));
+    assert_eq!(ended(&mut line), [0]);
+    drop(line.remove(0));
+    assert_eq!(ended(&mut line), [0]);
+}
+
+#[test]
+fn a_slot_does_not_come_in_time() {
+    let (clock, hand) = Clock::manual();
+    let limiter = Limiter::builder().clock(clock).build("1 at once").unwrap();
+    let _held = limiter.key("pool").permit();
+    let mut waits = slot(&limiter, Waiter::new(1).deadline(ms(100)));
+    assert!(waits.end().is_none());
+    advance(&hand, 100);
+    waits.stir();
+    assert!(matches!(waits.end(), Some(Err(Refused::Deadline))), "and not one poll later");
+    let mut too_many = slot(&limiter, Waiter::new(2));
+    assert!(matches!(too_many.take(), Some(Err(Refused::Never))));
+}
+
+#[test]
+fn more_slots_wake_those_who_wait_for_one() {
+    let limiter = Limiter::builder().clock(Clock::manual().0).build("1 at once").unwrap();
+    let mut line: Vec<_> = (0..4).map(|_| slot(&limiter, Waiter::new(1))).collect();
+    assert_eq!(ended(&mut line), [0]);
+    limiter.change("3 at once", Inherit::Additive).unwrap();
+    assert_eq!(ended(&mut line), [0, 1, 2]);
+    let throttle = Throttle::builder().clock(Clock::manual().0).build("1 at once").unwrap();
+    let (bucket, held) = (throttle.bucket(), throttle.bucket().permit());
+    let mut waits = Sleeper::new(bucket.permit_in_line(Waiter::new(1)));
+    throttle.change("2 at once", Inherit::Additive).unwrap();
+    waits.stir();
+    assert!(waits.end().is_some());
+    drop(held);
+}
+
+/// Threads stand in line too, and all get their turn as the clock moves.
+#[test]
+fn threads_stand_in_line() {
+    let (throttle, hand) = busy(8, None);
+    let granted = thread::scope(|scope| {
+        let wait = || throttle.bucket().wait_in_line_blocking(Waiter::new(1)).is_ok();
+        let workers: Vec<_> = (0..8).map(|_| scope.spawn(wait)).collect();
+        while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
+            advance(&hand, 10);
+            thread::yield_now();
+        }
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(granted, [true; 8]);
+    assert_empty(&throttle, 8);
+}
+
+/// Many more threads than slots, each taking one many times: all get through, and none is lost.
+#[test]
+fn threads_pass_slots_on() {
+    let limiter = Limiter::builder().clock(Clock::manual().0).build("2 at once").unwrap();
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let permit = limiter.key("pool").permit_in_line_blocking(Waiter::new(1));
+                    assert!(permit.is_ok_and(|permit| permit.decision().is_granted()));
+                }
+            });
+        }
+    });
+    assert_eq!(limiter.key("pool").peek(0).remaining(), 2);
+    assert_eq!(limiter.key("pool").peek(1).wait(), Micros::ZERO);
+}
