@@ -68,7 +68,8 @@ impl LimiterBuilder {
         Self { overflow, ..self }
     }
 
-    /// Watches which keys are denied most, keeping the names of up to `keys` of them.
+    /// Watches which keys [`Limiter::check`] and [`Limiter::check_cost`] deny most, keeping the names of up to `keys`
+    /// of them.
     #[must_use]
     pub fn watch_denied(self, keys: usize) -> Self {
         Self { watched: keys, ..self }

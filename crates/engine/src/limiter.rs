@@ -141,7 +141,7 @@ impl Limiter {
     #[inline]
     pub fn check_cost<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         let owner = self.fingerprint(key);
-        let decision = self.space.check(owner, self.clock.micros(), cost, self.overflow);
+        let decision = self.space.check(owner, &self.clock, cost, self.overflow);
         if let Some(denied) = &self.denied
             && !decision.is_granted()
         {

@@ -79,19 +79,18 @@ impl Throttle {
     /// Takes `cost` tokens, now or not at all. A cost of zero takes nothing: it is a peek.
     #[inline(always)]
     pub fn check_cost(&self, cost: u64) -> Decision {
-        let now = self.clock.micros();
         if let State::Word { word, plans, .. } = &self.state
-            && let Some(decision) = word.try_check(plans, now, cost)
+            && let Some(decision) = word.try_check(plans, &self.clock, cost)
         {
             return decision;
         }
-        self.check_slowly(Micros::new(now), cost).in_registers()
+        self.check_slowly(cost).in_registers()
     }
 
     /// Kept out of line, so that the common case stays small.
     #[inline(never)]
-    fn check_slowly(&self, now: Micros, cost: u64) -> Decision {
-        self.decide(now, Demand::now(cost))
+    fn check_slowly(&self, cost: u64) -> Decision {
+        self.decide(self.clock.now(), Demand::now(cost))
     }
 
     /// The bucket, for everything else that can be done with it.

@@ -1,5 +1,7 @@
 //! Absurd settings, keys, costs and times: an error or an honest answer, never a panic, never a hang.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
 use std::time::Duration;
 use tidegate_core::{Decision, Inherit, Micros, Outcome, Quota, Retry};
 use tidegate_engine::{

@@ -1,5 +1,7 @@
 //! Many keys in little room: they are independent, forgetting loses nothing, and a flood frees nobody.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::{collections::HashMap, time::Duration};
 use tidegate_core::{Decision, Demand, Inherit, Micros, Quota};
@@ -240,16 +242,6 @@ fn stats_tell_how_full_it_is() {
 }
 
 #[test]
-fn a_change_touches_no_cell_that_was_never_used() {
-    let (builder, _hand) = builder(1_000);
-    let limiter = builder.build("5/min").unwrap();
-    assert!(limiter.check("only").is_allowed());
-    limiter.change("6/min", Inherit::AsIs).unwrap();
-    let stats = limiter.stats();
-    assert_eq!((stats.used, stats.live), (1, 1));
-}
-
-#[test]
 fn bytes_bound_the_memory() {
     for (bytes, quota) in
         [(1 << 20, "5/min"), (1 << 16, "5/min sliding-log"), (1 << 22, "100/min sliding-strict 60")]
@@ -307,4 +299,19 @@ fn counts_of_denials_are_within_their_error() {
         Ok(())
     };
     runner().run(&story, law).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+#[test]
+fn a_reset_settles_what_was_outstanding() {
+    for quota in ["10/s", "10/s sliding-log", "10/s fixed-window", "9999991/s burst 10"] {
+        let (clock, _hand) = Clock::manual();
+        let limiter = Limiter::builder().clock(clock).build(quota).unwrap();
+        let limit = limiter.quotas()[0].limit();
+        let bucket = limiter.key("alice");
+        let reservation = bucket.reserve(limit, Duration::ZERO);
+        bucket.reset();
+        assert!(bucket.check(limit).is_allowed(), "{quota}");
+        drop(reservation);
+        assert!(!bucket.check(1).is_allowed(), "{quota}: a refund after a reset created tokens");
+    }
 }

@@ -1,6 +1,8 @@
 //! The memory store decides exactly as the core does on plain words, for every algorithm, in one word and in
 //! several, for a key and for a throttle.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
 mod common;
 
 use common::{Home, Memory};
@@ -177,9 +179,9 @@ impl Twins {
             Held::Tokens(tokens, receipt, reserved) => {
                 let cost = u64::try_from(u128::from(reserved) * u128::from(eighths) / 8).unwrap();
                 if cost == 0 {
-                    tokens.cancel()
+                    tokens.cancel();
                 } else {
-                    tokens.commit(cost)
+                    tokens.commit(cost);
                 }
                 if cost < reserved {
                     self.model.refund(now, receipt, reserved - cost);

@@ -1,5 +1,7 @@
 //! Standing in line: places, priorities, deadlines, and who is woken when somebody leaves.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
 mod common;
 
 use common::{
@@ -8,7 +10,9 @@ use common::{
 };
 use std::{thread, time::Duration};
 use tidegate_core::{Decision, Inherit, Micros};
-use tidegate_engine::{Clock, ClockHand, Limiter, Permit, Priority, Refused, Throttle, Waiter};
+use tidegate_engine::{
+    Clock, ClockHand, Limiter, Permit, Priority, Refused, Throttle, ThrottleBuilder, Waiter,
+};
 
 type Answer = Result<Decision, Refused>;
 
@@ -16,7 +20,7 @@ type Answer = Result<Decision, Refused>;
 fn busy(places: usize, ttl: Option<Duration>) -> (Throttle, ClockHand) {
     let (clock, hand) = Clock::manual();
     let builder = Throttle::builder().clock(clock).waiting_places(places);
-    let builder = ttl.into_iter().fold(builder, |builder, ttl| builder.waiting_ttl(ttl));
+    let builder = ttl.into_iter().fold(builder, ThrottleBuilder::waiting_ttl);
     let throttle = builder.build("10/s burst 1").unwrap();
     assert!(throttle.check().is_allowed());
     (throttle, hand)

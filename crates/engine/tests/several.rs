@@ -1,5 +1,7 @@
 //! Several quotas, tiers, and questions to several limiters: all are charged or none, and the answer names who bound.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::time::Duration;
 use tidegate_core::{Decision, Demand, Effect, Inherit, Micros, Outcome, Quota, Retry};
@@ -110,6 +112,9 @@ fn a_permit_beside_a_rate_gives_back_its_slot_only() {
     assert_eq!((sixth.decision().is_granted(), sixth.decision().quota()), (false, 0));
 }
 
+/// When, for how much, under which tier, and whether the key is forgotten before.
+type Caller = (Pause, Cost, usize, u8);
+
 /// A key that changes its tier keeps what it used, as the core's additive inheritance has it.
 #[test]
 fn tiers_share_a_history() {
@@ -119,7 +124,7 @@ fn tiers_share_a_history() {
         (proptest::collection::vec(samples, 2..4), proptest::collection::vec(caller, 1..30))
     };
     for (name, samples) in every_algorithm() {
-        let law = |(samples, story): (Vec<Sample>, Vec<(Pause, Cost, usize, u8)>)| -> TestCaseResult {
+        let law = |(samples, story): (Vec<Sample>, Vec<Caller>)| -> TestCaseResult {
             let (builder, hand) = small();
             let mut moment = Moment::start_of(&samples[0]);
             hand.set(moment.now);
@@ -182,13 +187,16 @@ fn tokens_of_a_tier_that_was_left_do_not_come_back() {
     assert_eq!(tier(1).peek(0).remaining(), 15);
 }
 
+/// Which limiter, which key, how much.
+type Question = (usize, u64, u64);
+
 /// Random questions over three limiters: one word, several words, several quotas; keys and limiters may repeat.
 #[test]
 fn questions_to_several_limiters_are_charged_together_or_not_at_all() {
     let ask = (0_usize..3, 0_u64..3, 0_u64..4);
     let story =
         proptest::collection::vec((0_u64..400, proptest::collection::vec(ask, 1..6), any::<bool>()), 1..30);
-    let law = |story: Vec<(u64, Vec<(usize, u64, u64)>, bool)>| -> TestCaseResult {
+    let law = |story: Vec<(u64, Vec<Question>, bool)>| -> TestCaseResult {
         let (clock, hand) = Clock::manual();
         let build = |texts: &[&str]| {
             let builder = Limiter::builder().clock(clock.clone()).capacity(Capacity::Keys(8));

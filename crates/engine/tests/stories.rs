@@ -1,5 +1,7 @@
 //! The stories of `crates/core/tests/traces`, told to the memory store: to a key, and to a throttle.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
 mod common;
 
 use common::{Home, Memory};

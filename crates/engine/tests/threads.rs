@@ -1,5 +1,7 @@
 //! Sixteen threads at once, against what one after the other would get: never more, and never fewer.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
 use std::{
     sync::{
         Barrier,
@@ -8,7 +10,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tidegate_core::{Inherit, Micros, Quota};
+use tidegate_core::{Decision, Inherit, Micros, Quota};
 use tidegate_engine::{Capacity, Clock, Limiter, Overflow, Throttle, decide_all};
 
 const THREADS: u64 = 16;
@@ -194,7 +196,7 @@ fn questions_in_any_order_do_not_lock_each_other_out() {
             if thread % 2 == 0 {
                 asks.reverse();
             }
-            decide_all(&asks).iter().all(|decision| decision.is_allowed())
+            decide_all(&asks).iter().all(Decision::is_allowed)
         })
     });
     assert_eq!(all, 900);
@@ -263,7 +265,7 @@ fn changes_run_beside_decisions() {
                 }
                 1..4 => count(400, |_| {
                     let asks = [limiter.ask(&0_u64), other.ask("k")];
-                    let all = decide_all(&asks).iter().all(|decision| decision.is_allowed());
+                    let all = decide_all(&asks).iter().all(Decision::is_allowed);
                     together.fetch_add(u64::from(all), Ordering::Relaxed);
                     all
                 }),

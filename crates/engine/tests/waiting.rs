@@ -1,6 +1,8 @@
 //! Waiting for tokens: Guava's `acquire` and `tryAcquire` to the microsecond, and first come, first served for the
 //! other algorithms.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
 mod common;
 
 use common::{

@@ -184,6 +184,8 @@ pub(super) fn carry(used: u64, old_limit: u64, new_limit: u64, how: Inherit) -> 
     match how {
         Inherit::Reset => 0,
         Inherit::Additive => used,
+        // A key that has used nothing is as good as one that was never seen.
+        Inherit::AsIs if used == 0 => 0,
         Inherit::Proportionally => mul_div_ceil(used, new_limit, old_limit),
         Inherit::AsIs if used > old_limit => new_limit.saturating_add(used - old_limit),
         Inherit::AsIs => new_limit.saturating_sub(old_limit - used),

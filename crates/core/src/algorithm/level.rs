@@ -72,7 +72,8 @@ impl Meter {
     #[inline(always)]
     pub fn judge(&self, level: u64, demand: Demand) -> Judgement {
         let units = demand.cost.saturating_mul(self.price);
-        if units > self.capacity {
+        // One token always fits an empty bucket; where the cost is known to be one, nothing is compared.
+        if demand.cost > 1 && units > self.capacity {
             return self.judge_large(level, units, demand);
         }
         let after = level + units;
@@ -153,6 +154,8 @@ impl Meter {
     pub fn convert(&self, old: &Self, level: u64, how: Inherit) -> u64 {
         let converted = match how {
             Inherit::Reset => return 0,
+            // A key that has used nothing is as good as one that was never seen.
+            Inherit::AsIs if level == 0 => return 0,
             Inherit::Additive => mul_div_ceil(level, self.price, old.price),
             Inherit::Proportionally => mul_div_ceil(level.min(old.capacity), self.capacity, old.capacity),
             Inherit::AsIs => {

@@ -125,7 +125,7 @@ pub enum Inherit {
     /// What was used stays used: a larger quota adds the difference, a smaller one takes it away.
     #[default]
     Additive,
-    /// What was available stays available, up to the new quota.
+    /// What was available stays available, up to the new quota. A key that has used nothing has all of it.
     AsIs,
     /// The used share stays the same.
     Proportionally,

@@ -163,6 +163,8 @@ impl Shaper {
         let pace = old.resync(old.load(state), now);
         let stored = match how {
             Inherit::Reset => self.most,
+            // A key that has used nothing is as good as one that was never seen.
+            Inherit::AsIs if pace.stored >= old.most && pace.free_at <= now => self.most,
             Inherit::AsIs => pace.stored.min(self.most),
             Inherit::Additive => (pace.stored + (self.most - old.most)).clamp(0.0, self.most),
             Inherit::Proportionally => pace.stored * self.most / old.most,

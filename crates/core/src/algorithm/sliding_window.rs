@@ -171,14 +171,18 @@ impl Algorithm for SlidingWindow {
     }
 
     fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
-        if how == Inherit::Additive && self.length() == old.length() {
-            return;
+        if how != Inherit::Additive || self.length() != old.length() {
+            let at = old.view(state, now).at;
+            let used = old.limit() - old.remaining(state, at).min(old.limit());
+            state.set(NEWEST, at.get() + 1);
+            state.set(PREVIOUS, 0);
+            state.set(CURRENT, carry(used, old.limit(), self.limit(), how));
         }
-        let at = old.view(state, now).at;
-        let used = old.limit() - old.remaining(state, at).min(old.limit());
-        state.set(NEWEST, at.get() + 1);
-        state.set(PREVIOUS, 0);
-        state.set(CURRENT, carry(used, old.limit(), self.limit(), how));
+        // A smaller quota may inherit more than it counts exactly; what it keeps is still more than its limit.
+        let most = LARGEST_EXACT / self.ticks();
+        for count in [PREVIOUS, CURRENT] {
+            state.set(count, state.get(count).min(most));
+        }
     }
 }
 

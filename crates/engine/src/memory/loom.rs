@@ -1,17 +1,12 @@
 //! Every order in which two or three threads can meet in the smallest of tables: two cells, one shared cell.
 //!
-//! ```text
-//! RUSTFLAGS="--cfg loom" \
-//!     cargo test -p tidegate-engine --no-default-features --lib --release loom
-//! ```
-//!
-//! All orders with up to three preemptions, or as many as `LOOM_MAX_PREEMPTIONS` says.
+//! `scripts/test loom` runs them: all orders with up to three preemptions, or as many as `LOOM_MAX_PREEMPTIONS` says.
 
 use super::{
     space::{Space, Spot},
     wide::{Layout, Question},
 };
-use crate::limiter::Overflow;
+use crate::{clock::Clock, limiter::Overflow};
 use loom::{sync::Arc, thread};
 use tidegate_core::{Demand, Inherit, Micros, Quota};
 
@@ -36,7 +31,9 @@ fn space(quota: &str) -> Arc<Space> {
 }
 
 fn check(space: &Space, key: u64, at: u64) -> bool {
-    space.check(key, at, 1, Overflow::Share).is_allowed()
+    let (clock, hand) = Clock::manual();
+    hand.set(Micros::new(at));
+    space.check(key, &clock, 1, Overflow::Share).is_allowed()
 }
 
 fn remaining(space: &Space, key: u64, at: u64) -> u64 {

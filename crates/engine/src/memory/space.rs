@@ -6,6 +6,7 @@ use super::{
     word::{Plan, Plans, Word},
 };
 use crate::{
+    clock::Clock,
     limiter::Overflow,
     sync::{Mutex, MutexGuard, lock},
 };
@@ -42,7 +43,7 @@ pub(crate) struct Charge {
     pub(crate) hold: Hold,
     pub(crate) tier: usize,
     /// How often the quotas had changed before; kept in the receipt where one word counts.
-    pub(crate) changes: u64,
+    pub(crate) settlement: u64,
     pub(crate) receipts: Vec<Receipt>,
 }
 
@@ -50,7 +51,7 @@ impl Charge {
     /// What nothing has been charged for yet.
     pub(crate) fn of(question: &Question) -> Self {
         let Question { hold, tier, .. } = *question;
-        Self { counted: Counted::Own, hold, tier, changes: 0, receipts: Vec::new() }
+        Self { counted: Counted::Own, hold, tier, settlement: 0, receipts: Vec::new() }
     }
 }
 
@@ -99,22 +100,23 @@ impl Space {
         }
     }
 
-    /// Takes `cost` now or not at all: the path that must be short.
+    /// Takes `cost` now or not at all: the path that must be short. The cell is looked up before the clock is read:
+    /// it is on its way from memory while the clock is, which takes as long.
     #[inline(always)]
-    pub(crate) fn check(&self, owner: u64, now: u64, cost: u64, overflow: Overflow) -> Decision {
+    pub(crate) fn check(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {
         if let Self::Word { table, plans, .. } = self
             && let Some(cell) = table.nearby(owner)
-            && let Some(decision) = cell.try_check(plans, now, cost)
+            && let Some(decision) = cell.try_check(plans, clock, cost)
         {
             return decision;
         }
-        self.check_slowly(owner, Micros::new(now), cost, overflow).in_registers()
+        self.check_slowly(owner, clock, cost, overflow).in_registers()
     }
 
     /// A key that has no cell yet, or states of several words; kept out of line, so that the rest stays small.
     #[inline(never)]
-    fn check_slowly(&self, owner: u64, now: Micros, cost: u64, overflow: Overflow) -> Decision {
-        self.decide(owner, now, Question::plain(Demand::now(cost)), overflow)
+    fn check_slowly(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {
+        self.decide(owner, clock.now(), Question::plain(Demand::now(cost)), overflow)
     }
 
     /// Answers a question without keeping receipts.
@@ -146,7 +148,7 @@ impl Space {
                     })
                 }
                 Self::Wide(wide) => wide.hold(cell, now).map(|mut held| {
-                    charge.changes = held.changes();
+                    charge.settlement = held.settlement();
                     held.decide(now, question, &mut charge.receipts)
                 }),
             };

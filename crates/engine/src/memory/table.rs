@@ -44,7 +44,9 @@ const MOST_SHARED: u64 = if cfg!(loom) { 1 } else { 256 };
 
 #[derive(Debug)]
 pub(crate) struct Table {
-    lines: Box<[Line]>,
+    words: Box<[AtomicU64]>,
+    /// Words before the first that starts a line.
+    skip: usize,
     cell_words: usize,
     groups: u64,
     shared: usize,
@@ -57,11 +59,10 @@ pub(crate) struct Table {
 }
 
 /// Two cache lines, the unit that processors fetch together.
-#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
-#[repr(C, align(128))]
-#[derive(Debug)]
-struct Line([AtomicU64; WORDS_PER_LINE]);
-const WORDS_PER_LINE: usize = 16;
+const LINE: usize = 128;
+const WORDS_PER_LINE: usize = LINE / size_of::<u64>();
+/// A group of cells without a body: one line.
+const WORDS_PER_GROUP: usize = CELLS_PER_GROUP * BODY;
 
 /// One cell, and whose it must be: another key may take it over once it is spent.
 #[derive(Clone, Copy, Debug)]
@@ -112,15 +113,17 @@ impl Table {
         // An even number of words per cell makes a group a whole number of lines.
         let cell_words = (BODY + body).next_multiple_of(2);
         let groups = Self::groups_for(keys);
-        let lines = (groups as usize)
+        let words = (groups as usize)
             .checked_mul(CELLS_PER_GROUP)
             .and_then(|cells| cells.checked_add(Self::shared_for(keys)))
             .and_then(|cells| cells.checked_mul(cell_words))
-            .map(|words| words.div_ceil(WORDS_PER_LINE));
+            .and_then(|words| words.checked_add(WORDS_PER_LINE));
         let out_of_memory = OutOfMemory { bytes: Self::bytes_for(keys, body) };
-        let lines = lines.and_then(zeroed_lines).ok_or(out_of_memory)?;
+        let words = words.and_then(zeroed_words).ok_or(out_of_memory)?;
+        let unaligned = words.as_ptr().addr() % LINE;
         Ok(Self {
-            lines,
+            skip: (LINE - unaligned) % LINE / size_of::<u64>(),
+            words,
             cell_words,
             groups,
             shared: Self::shared_for(keys),
@@ -176,17 +179,18 @@ impl Table {
     #[inline(always)]
     pub(crate) fn nearby(&self, owner: u64) -> Option<Near<'_>> {
         debug_assert_eq!(self.cell_words, BODY, "a group is a line only while bodies are empty");
-        let words = &self.lines.get(self.group(owner, 0))?.0;
+        let start = self.skip + self.group(owner, 0) * WORDS_PER_GROUP;
+        let words: &[AtomicU64; WORDS_PER_GROUP] = self.words.get(start..)?.first_chunk()?;
         let favourite = owner as usize & HALF;
         [favourite, favourite ^ HALF].into_iter().find_map(|half| {
             // All cells of a half at once: a branch for each would be guessed wrong too often.
-            let place = |cell: usize| (half + cell) * BODY % WORDS_PER_LINE;
+            let place = |cell: usize| (half + cell) * BODY % WORDS_PER_GROUP;
             let holds = |cell| u32::from(words[place(cell)].load(Ordering::Acquire) == owner);
             let holders = (0..HALF).fold(0, |holders, cell| holders | holds(cell) << cell);
             let first = place(holders.trailing_zeros() as usize % HALF);
             (holders != 0).then(|| Near {
-                holder: &words[(first + OWNER) % WORDS_PER_LINE],
-                head: &words[(first + HEAD) % WORDS_PER_LINE],
+                holder: &words[(first + OWNER) % WORDS_PER_GROUP],
+                head: &words[(first + HEAD) % WORDS_PER_GROUP],
                 owner,
             })
         })
@@ -316,7 +320,7 @@ impl Table {
 
     /// Bytes that the table may take.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.lines.len() * size_of::<Line>() + self.crowded.len() * 8) as u64
+        ((self.words.len() + self.crowded.len()) * size_of::<u64>()) as u64
     }
 
     /// The cell that a key shares when it has no room of its own.
@@ -362,7 +366,7 @@ impl Table {
 
     #[inline]
     fn word(&self, index: usize) -> &AtomicU64 {
-        &self.lines[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE]
+        &self.words[self.skip + index]
     }
 }
 
@@ -473,12 +477,13 @@ impl<'a> Cell<'a> {
 }
 
 #[cfg(not(loom))]
-fn zeroed_lines(count: usize) -> Option<Box<[Line]>> {
-    // Straight from the allocator's zeroed pages: memory that no key has touched costs nothing.
+fn zeroed_words(count: usize) -> Option<Box<[AtomicU64]>> {
+    // Straight from the allocator's zeroed pages, which it only has for types that need no alignment of their own:
+    // memory that no key has touched costs nothing.
     bytemuck::allocation::try_zeroed_slice_box(count).ok()
 }
 
 #[cfg(loom)]
-fn zeroed_lines(count: usize) -> Option<Box<[Line]>> {
-    Some((0..count).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect())
+fn zeroed_words(count: usize) -> Option<Box<[AtomicU64]>> {
+    Some((0..count).map(|_| AtomicU64::new(0)).collect())
 }

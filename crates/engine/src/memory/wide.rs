@@ -11,10 +11,11 @@
 use super::{
     space::Charge,
     table::{Cell, GENERATION, OutOfMemory, Table, VALUE},
+    word::settlement,
 };
 use crate::{
     fold::Fold,
-    sync::{Mutex, Ordering, lock},
+    sync::{AtomicU64, Mutex, Ordering, lock},
 };
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub(crate) struct Wide {
     pub(crate) table: Table,
     plan: ArcSwap<Plan>,
     changing: Mutex<()>,
+    /// How often a key was forgotten.
+    resets: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -90,6 +93,7 @@ pub(crate) struct Held<'a> {
     cell: Cell<'a>,
     head: u64,
     plan: Guard<Arc<Plan>>,
+    resets: &'a AtomicU64,
 }
 
 impl Wide {
@@ -103,7 +107,12 @@ impl Wide {
         let table = Table::new(keys, Self::width(quotas, layout))?;
         let (quotas, starts) = (quotas.into(), starts.into());
         let plan = Plan { quotas, starts, layout, changes: 0, previous: None };
-        Ok(Self { table, plan: ArcSwap::from_pointee(plan), changing: Mutex::new(()) })
+        Ok(Self {
+            table,
+            plan: ArcSwap::from_pointee(plan),
+            changing: Mutex::new(()),
+            resets: AtomicU64::new(0),
+        })
     }
 
     /// Words that the body of a cell needs.
@@ -126,10 +135,10 @@ impl Wide {
     }
 
     /// Locks a cell; `None` when it went to another key.
-    pub(crate) fn hold<'a>(&self, cell: Cell<'a>, now: Micros) -> Option<Held<'a>> {
+    pub(crate) fn hold<'a>(&'a self, cell: Cell<'a>, now: Micros) -> Option<Held<'a>> {
         let head = cell.lock()?;
         // Read under the lock: a cell can then be behind the plan, but never ahead of it.
-        let mut held = Held { cell, head, plan: self.plan.load() };
+        let mut held = Held { cell, head, plan: self.plan.load(), resets: &self.resets };
         held.catch_up(now);
         Some(held)
     }
@@ -172,9 +181,9 @@ impl Wide {
 }
 
 impl Held<'_> {
-    /// How often the quotas have changed.
-    pub(crate) fn changes(&self) -> u64 {
-        self.plan.changes
+    /// The stretch of time in which receipts of now are good.
+    pub(crate) fn settlement(&self) -> u64 {
+        settlement(self.plan.changes, self.resets.load(Ordering::Acquire))
     }
 
     /// Answers a question. Receipts go to `receipts`, one for each quota that was asked.
@@ -261,7 +270,7 @@ impl Held<'_> {
     /// Gives back up to `cost` of each receipt. A change of quota or tier settles what was outstanding before it,
     /// and a permit gives back only its slot where there are slots; but slots are held until they are given back.
     pub(crate) fn refund(&mut self, now: Micros, charge: &Charge, cost: u64) {
-        let is_settled = charge.changes != self.plan.changes
+        let is_settled = charge.settlement != self.settlement()
             || (self.plan.layout == Layout::Tiers && self.plan.tier(self.cell) != Some(charge.tier))
             || (charge.hold == Hold::Permit && self.plan.quotas.iter().any(counts_permits));
         for ((quota, mut words), receipt) in self.plan.states(self.cell).zip(&charge.receipts) {
@@ -274,6 +283,7 @@ impl Held<'_> {
 
     /// Forgets the key, but for permits in flight: their holders will give them back.
     pub(crate) fn reset(&mut self, now: Micros) {
+        self.resets.fetch_add(1, Ordering::AcqRel);
         for (quota, mut words) in self.plan.states(self.cell).filter(|(quota, _)| !counts_permits(quota)) {
             (0..quota.width()).for_each(|index| words.set(index, 0));
         }

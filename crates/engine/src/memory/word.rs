@@ -8,6 +8,7 @@
 //! an allowed cost is one swap, and a denial writes nothing. The units are the core's, so it is exact.
 
 use super::table::{GENERATION, LOCK, VALUE};
+use crate::clock::Clock;
 use crate::sync::{AtomicU64, Backoff, Ordering, fence};
 use tidegate_core::{
     Decision, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, algorithm::level::Meter,
@@ -18,6 +19,9 @@ const MOST_DRAINED: u64 = (1 << 61) - 1;
 /// Quotas that drain faster than this many units per microsecond need more than one word. What drains slower fits
 /// for 17 years at least, and what drains by one unit for ever.
 pub(crate) const MOST_DRAIN: u64 = 1 << 12;
+
+/// How often the short way tries to swap a word before it goes the long way round.
+const TRIES: usize = 3;
 
 /// A quota in the form that a word needs.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +61,8 @@ pub(crate) struct Plans {
     /// The plan of a limiter that was never changed, which is most of them.
     first: Plan,
     changes: AtomicU64,
+    /// How often a key was forgotten.
+    resets: AtomicU64,
     slots: [PlanWords; 2],
     inherit: AtomicU64,
 }
@@ -92,6 +98,7 @@ impl Plans {
             epoch,
             first: plan,
             changes: AtomicU64::new(0),
+            resets: AtomicU64::new(0),
             slots: [PlanWords::default(), PlanWords::default()],
             inherit: AtomicU64::new(0),
         };
@@ -196,6 +203,11 @@ impl Plans {
     }
 }
 
+/// Names the stretch of time in which receipts are good: between changes of the quota and resets of any key.
+pub(super) fn settlement(changes: u64, resets: u64) -> u64 {
+    changes << 32 | resets & u64::from(u32::MAX)
+}
+
 #[inline]
 fn generation(changes: u64) -> u64 {
     (changes & 1) * GENERATION
@@ -209,16 +221,20 @@ pub(crate) trait Word {
     fn is_ours(&self) -> bool;
 
     /// Takes `cost` now or not at all, in the straight line of [`Word::decide`]: a quota that never changed, a
-    /// word that nobody holds, a swap that succeeds at once. `None` in any other case.
+    /// word that nobody holds, a swap that soon succeeds. `None` in any other case.
     #[inline(always)]
-    fn try_check(&self, plans: &Plans, now: u64, cost: u64) -> Option<Decision> {
+    fn try_check(&self, plans: &Plans, clock: &Clock, cost: u64) -> Option<Decision> {
         let Plan { meter, .. } = &plans.first;
-        let word = self.word().load(Ordering::Acquire);
-        let is_usual = (word & (LOCK | GENERATION)) | plans.changes.load(Ordering::Relaxed) == 0;
-        if is_usual && self.is_ours() {
-            let empty = plans.first.empty_at(now.saturating_sub(plans.epoch.get()));
-            let level = word.saturating_sub(empty);
-            let judgement = meter.judge(level, Demand::now(cost));
+        // The clock first: the less time between reading a word and swapping it, the fewer swaps fail.
+        let now = clock.micros().saturating_sub(plans.epoch.get());
+        for _ in 0..TRIES {
+            let word = self.word().load(Ordering::Acquire);
+            let is_usual = (word & (LOCK | GENERATION)) | plans.changes.load(Ordering::Relaxed) == 0;
+            if !is_usual || !self.is_ours() {
+                break;
+            }
+            let empty = plans.first.empty_at(now);
+            let judgement = meter.judge(word.saturating_sub(empty), Demand::now(cost));
             if !judgement.is_granted() || cost == 0 || self.swap(word, empty + judgement.level) {
                 return Some(meter.decision(judgement));
             }
@@ -230,6 +246,8 @@ pub(crate) trait Word {
     fn decide(&self, plans: &Plans, now: Micros, demand: Demand) -> Option<(Decision, Receipt)> {
         let since = plans.since_epoch(now);
         loop {
+            // Before the word: a receipt must not outlive a reset that forgets what it proves.
+            let resets = plans.resets.load(Ordering::Acquire);
             let word = self.read()?;
             let (changes, plan) = plans.current();
             let Some(level) = plans.level(changes, &plan, word, since) else { continue };
@@ -242,18 +260,19 @@ pub(crate) trait Word {
             }
             let next = generation(changes) | (plan.empty_at(since) + judgement.level);
             if self.swap(word, next) {
-                let receipt = Receipt { cost: demand.cost, at: now, mark: judgement.level, stored: changes };
+                let stored = settlement(changes, resets);
+                let receipt = Receipt { cost: demand.cost, at: now, mark: judgement.level, stored };
                 return Some((plan.meter.decision(judgement), receipt));
             }
         }
     }
 
-    /// Gives back up to `cost` of a receipt. A change of quota settles what was outstanding before it.
+    /// Gives back up to `cost` of a receipt. A change of quota or a reset settles what was outstanding before it.
     fn refund(&self, plans: &Plans, now: Micros, receipt: Receipt, cost: u64) {
         let since = plans.since_epoch(now);
         while let Some(word) = self.read() {
             let (changes, plan) = plans.current();
-            if changes != receipt.stored {
+            if settlement(changes, plans.resets.load(Ordering::Acquire)) != receipt.stored {
                 return;
             }
             let Some(level) = plans.level(changes, &plan, word, since) else { continue };
@@ -267,6 +286,7 @@ pub(crate) trait Word {
 
     /// Forgets the key.
     fn reset(&self, plans: &Plans, now: Micros) {
+        plans.resets.fetch_add(1, Ordering::AcqRel);
         while let Some(word) = self.read() {
             if self.swap(word, plans.empty(now)) {
                 return;

@@ -118,6 +118,10 @@ impl Line {
     fn first(&self) -> Option<(&Rank, &Place)> {
         self.waiters.first_key_value()
     }
+
+    fn bell_of_first(&self) -> Option<Arc<Bell>> {
+        self.first().map(|(_, place)| place.bell.clone())
+    }
 }
 
 impl Lines {
@@ -158,31 +162,25 @@ impl Lines {
         let bell = Arc::new(Bell::default());
         let line = waiting.lines.entry(owner).or_default();
         // Whoever was first and is overtaken must hear of it.
-        if let Some((first, place)) = line.first()
-            && rank < *first
-        {
-            place.bell.ring();
-        }
+        let overtaken = line.first().filter(|(first, _)| rank < **first).map(|(_, place)| place.bell.clone());
         line.waiters.insert(rank, Place { bell: bell.clone(), cost: waiter.cost });
+        // Not under the lock: a waker may run whatever it likes.
+        drop(waiting);
+        overtaken.iter().for_each(|bell| bell.ring());
         let deadline = waiter.deadline.map(|deadline| now.plus(deadline.into()));
         Ticket { lines: self, owner, rank, bell, cost: waiter.cost, deadline, expiry }
     }
 
     /// Tells the first in line that something may have changed.
     pub(crate) fn wake_first(&self, owner: u64) {
-        let waiting = self.waiting();
-        if waiting.taken > 0
-            && let Some((_, place)) = waiting.lines.get(&owner).and_then(Line::first)
-        {
-            place.bell.ring();
-        }
+        let first = self.waiting().lines.get(&owner).and_then(Line::bell_of_first);
+        first.iter().for_each(|bell| bell.ring());
     }
 
     /// Tells the first in every line that the quota has changed.
     pub(crate) fn wake_all_first(&self) {
-        for (_, place) in self.waiting().lines.values().filter_map(Line::first) {
-            place.bell.ring();
-        }
+        let bells: Vec<_> = self.waiting().lines.values().filter_map(Line::bell_of_first).collect();
+        bells.iter().for_each(|bell| bell.ring());
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -238,9 +236,9 @@ impl Ticket<'_> {
             && line.served == Some(self.rank)
         {
             line.served = None;
-            if let Some((_, place)) = line.first() {
-                place.bell.ring();
-            }
+            let first = line.bell_of_first();
+            drop(waiting);
+            first.iter().for_each(|bell| bell.ring());
         }
     }
 

@@ -50,7 +50,7 @@ impl<'a, T> Sleeper<'a, T> {
         self.end.as_ref()
     }
 
-    /// What it came to, if it has, and whoever was asleep is woken.
+    /// Takes what it came to, if it has.
     pub(crate) fn take(&mut self) -> Option<T> {
         self.end.take()
     }
@@ -58,7 +58,7 @@ impl<'a, T> Sleeper<'a, T> {
 
 /// Polls all that were woken, until none is.
 pub(crate) fn settle<T>(sleepers: &mut [Sleeper<'_, T>]) {
-    while sleepers.iter_mut().fold(false, |any, sleeper| sleeper.stir() || any) {}
+    while sleepers.iter_mut().map(Sleeper::stir).filter(|woken| *woken).count() > 0 {}
 }
 
 /// Which of them have come to an end.
