@@ -1,5 +1,6 @@
 //! State in this process: a table of cells, and two ways to count in one.
 
+mod cell;
 #[cfg(all(test, loom))]
 mod loom;
 mod several;

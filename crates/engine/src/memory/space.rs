@@ -1,7 +1,8 @@
 //! The cells of one limiter, counted in one word or in several.
 
 use super::{
-    table::{Cell, OutOfMemory, Place, Table},
+    cell::{Cell, LOCK},
+    table::{OutOfMemory, Place, Table},
     wide::{Held, Hold, Layout, Question, Wide},
     word::{Plan, Plans, Word},
 };
@@ -246,7 +247,7 @@ impl Space {
     /// Keys that would answer differently from a new one.
     pub(crate) fn live(&self, now: Micros) -> u64 {
         let heads = self.table().cells().filter(|cell| !cell.is_shared());
-        let heads = heads.map(|cell| cell.head().load(crate::sync::Ordering::Relaxed) & !super::table::LOCK);
+        let heads = heads.map(|cell| cell.head().load(crate::sync::Ordering::Relaxed) & !LOCK);
         let live = match self {
             Self::Word { plans, .. } => {
                 heads.filter(|head| *head != 0 && !plans.is_spent(*head, now)).count()

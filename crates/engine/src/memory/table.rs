@@ -13,19 +13,8 @@
 //! Keys are not kept, only fingerprints. Two keys share a fingerprint, and then a limit, with a probability of
 //! n²/2^65: one in forty million for a million keys, and nobody can aim for it without the seed.
 
-use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, lock};
-
-/// Set in a head while one thread alone may change its cell.
-pub(crate) const LOCK: u64 = 1 << 63;
-/// Which of two generations of quotas wrote the state.
-pub(crate) const GENERATION: u64 = 1 << 62;
-/// The rest of a head.
-pub(crate) const VALUE: u64 = GENERATION - 1;
-
-/// Words in front of a cell's body.
-const OWNER: usize = 0;
-const HEAD: usize = 1;
-const BODY: usize = 2;
+use super::cell::{BODY, Cell, HEAD, LOCK, Near, OWNER, Start};
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, lock};
 
 // Under loom a table is as small as can be: every cell multiplies the orders in which threads can meet.
 const CELLS_PER_GROUP: usize = if cfg!(loom) { 2 } else { 8 };
@@ -47,7 +36,7 @@ pub(crate) struct Table {
     words: Box<[AtomicU64]>,
     /// Words before the first that starts a line.
     skip: usize,
-    cell_words: usize,
+    pub(super) cell_words: usize,
     groups: u64,
     shared: usize,
     /// A bit for each group that some key found full: only past such a group can a key live in a later one.
@@ -63,34 +52,6 @@ const LINE: usize = 128;
 const WORDS_PER_LINE: usize = LINE / size_of::<u64>();
 /// A group of cells without a body: one line.
 const WORDS_PER_GROUP: usize = CELLS_PER_GROUP * BODY;
-
-/// One cell, and whose it must be: another key may take it over once it is spent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cell<'a> {
-    table: &'a Table,
-    first: usize,
-    owner: u64,
-}
-
-/// A cell without a body, by the two words that it has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Near<'a> {
-    holder: &'a AtomicU64,
-    head: &'a AtomicU64,
-    owner: u64,
-}
-
-impl Near<'_> {
-    #[inline(always)]
-    pub(crate) fn head(&self) -> &AtomicU64 {
-        self.head
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_ours(&self) -> bool {
-        self.holder.load(Ordering::Acquire) == self.owner
-    }
-}
 
 /// Where a key is counted.
 pub(crate) enum Place<'a> {
@@ -365,7 +326,7 @@ impl Table {
     }
 
     #[inline]
-    fn word(&self, index: usize) -> &AtomicU64 {
+    pub(super) fn word(&self, index: usize) -> &AtomicU64 {
         &self.words[self.skip + index]
     }
 }
@@ -383,97 +344,6 @@ struct Free<'a> {
     holder: u64,
     seen: u64,
     probe: u64,
-}
-
-/// What a new key starts with.
-#[derive(Clone, Copy)]
-enum Start<'a> {
-    Fresh(u64),
-    Copy(Cell<'a>, u64),
-}
-
-impl<'a> Cell<'a> {
-    /// Whether the cell still belongs to the key it was found for.
-    #[inline]
-    pub(crate) fn is_ours(&self) -> bool {
-        self.holder() == self.owner
-    }
-
-    /// The word that is compared and swapped.
-    #[inline]
-    pub(crate) fn head(&self) -> &'a AtomicU64 {
-        self.table.word(self.first + HEAD)
-    }
-
-    /// The words of state behind the head.
-    #[inline]
-    pub(crate) fn body(&self, index: usize) -> &'a AtomicU64 {
-        self.table.word(self.first + BODY + index)
-    }
-
-    /// Whether keys without room share it.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.owner == 0
-    }
-
-    /// Where it lies in the table: the order in which several cells are locked.
-    pub(crate) fn position(&self) -> usize {
-        self.first
-    }
-
-    /// Locks the cell and returns its head, or `None` if it went to another key.
-    pub(crate) fn lock(&self) -> Option<u64> {
-        let mut backoff = Backoff::default();
-        loop {
-            let seen = self.head().load(Ordering::Relaxed);
-            if seen & LOCK == 0 && self.try_lock(seen) {
-                if self.is_ours() {
-                    return Some(seen);
-                }
-                self.unlock(seen);
-                return None;
-            }
-            backoff.pause();
-        }
-    }
-
-    fn try_lock(&self, seen: u64) -> bool {
-        let swap = self.head().compare_exchange(seen, seen | LOCK, Ordering::Acquire, Ordering::Relaxed);
-        swap.is_ok()
-    }
-
-    /// Unlocks the cell and writes its head.
-    pub(crate) fn unlock(&self, head: u64) {
-        self.head().store(head & !LOCK, Ordering::Release);
-    }
-
-    /// Makes a locked cell the key's own, and unlocks it.
-    fn take_over(&self, start: Start<'_>) {
-        // A reader that saw the old head must not swap it after this: heads only grow, so it cannot.
-        let words = self.table.cell_words - BODY;
-        let head = match start {
-            Start::Fresh(head) => {
-                (0..words).for_each(|index| self.body(index).store(0, Ordering::Relaxed));
-                head
-            }
-            Start::Copy(shared, head) => {
-                for index in 0..words {
-                    self.body(index).store(shared.body(index).load(Ordering::Relaxed), Ordering::Relaxed);
-                }
-                shared.unlock(head);
-                head
-            }
-        };
-        // Whoever sees the new head must also see the new owner.
-        self.table.word(self.first + OWNER).store(self.owner, Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.unlock(head);
-    }
-
-    #[inline]
-    fn holder(&self) -> u64 {
-        self.table.word(self.first + OWNER).load(Ordering::Acquire)
-    }
 }
 
 #[cfg(not(loom))]

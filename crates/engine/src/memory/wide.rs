@@ -9,8 +9,9 @@
 //! The lock is a bit of the cell itself, held for one decision; different keys never wait for each other.
 
 use super::{
+    cell::{Cell, GENERATION, VALUE},
     space::Charge,
-    table::{Cell, GENERATION, OutOfMemory, Table, VALUE},
+    table::{OutOfMemory, Table},
     word::settlement,
 };
 use crate::{

@@ -7,7 +7,7 @@
 //! The level at a later moment is the word minus that moment's `now · drain`, so nothing but the word is needed,
 //! an allowed cost is one swap, and a denial writes nothing. The units are the core's, so it is exact.
 
-use super::table::{GENERATION, LOCK, VALUE};
+use super::cell::{Cell, GENERATION, LOCK, Near, VALUE};
 use crate::clock::Clock;
 use crate::sync::{AtomicU64, Backoff, Ordering, fence};
 use tidegate_core::{
@@ -329,7 +329,7 @@ pub(crate) trait Word {
     }
 }
 
-impl Word for super::table::Cell<'_> {
+impl Word for Cell<'_> {
     #[inline]
     fn word(&self) -> &AtomicU64 {
         self.head()
@@ -341,7 +341,7 @@ impl Word for super::table::Cell<'_> {
     }
 }
 
-impl Word for super::table::Near<'_> {
+impl Word for Near<'_> {
     #[inline(always)]
     fn word(&self) -> &AtomicU64 {
         self.head()
