@@ -12,7 +12,7 @@ use std::{
     task::Waker,
     time::Duration,
 };
-use tidegate_core::Micros;
+use tidegate_core::{Bound, Micros};
 
 /// A clock: the machine's, a coarse one, tokio's, or one that a test moves by hand.
 ///
@@ -49,9 +49,20 @@ impl Clock {
         Self { source: Source::System(SystemClock::shared()) }
     }
 
-    /// A clock that is read in a third of the time and shows it only every few milliseconds; [`Clock::resolution`]
-    /// says how often, and [`tidegate_core::Bound::blurred`] what that does to a bound. Where the operating system
-    /// has none it is the exact clock.
+    /// A clock that is read in a fraction of the time and shows it only every few milliseconds; [`Clock::resolution`]
+    /// says how often, and [`crate::Throttle::bound`] what that does to a bound. Where the operating system has none
+    /// it is the exact clock.
+    ///
+    /// ```
+    /// use tidegate_engine::{Clock, Throttle};
+    ///
+    /// let exact = Throttle::new("1000/s burst 10")?;
+    /// let coarse = Throttle::builder().clock(Clock::coarse()).build("1000/s burst 10")?;
+    /// println!("{}", coarse.bound()); // … 1014 in any 1s, by a clock that ticks every 4ms
+    /// let window = std::time::Duration::from_secs(1).into();
+    /// assert!(coarse.bound().in_any(window) >= exact.bound().in_any(window));
+    /// # Ok::<(), tidegate_engine::BuildError>(())
+    /// ```
     pub fn coarse() -> Self {
         match CoarseClock::shared() {
             Some(coarse) => Self { source: Source::Coarse(coarse) },
@@ -65,7 +76,8 @@ impl Clock {
         (Self { source: Source::Manual(hand.clone()) }, ClockHand { hand })
     }
 
-    /// Tokio's clock, which a test can pause and advance.
+    /// Tokio's clock, which a test can pause and advance. A limiter whose waits are to follow paused time is built
+    /// with it.
     #[cfg(feature = "tokio")]
     pub fn tokio() -> Self {
         Self { source: Source::Tokio(TokioClock::start()) }
@@ -103,6 +115,14 @@ impl Clock {
         match &self.source {
             Source::Coarse(clock) => clock.resolution,
             _ => Micros::new(1),
+        }
+    }
+
+    /// A bound as it holds by this clock: what it cannot tell apart comes on top.
+    pub(crate) fn blur(&self, bound: Bound) -> Bound {
+        match &self.source {
+            Source::Coarse(clock) => bound.blurred(clock.resolution),
+            _ => bound,
         }
     }
 

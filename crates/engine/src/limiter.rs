@@ -12,7 +12,7 @@ use std::{
     fmt,
     hash::{BuildHasher, Hash},
 };
-use tidegate_core::{Decision, Inherit, Quota};
+use tidegate_core::{Bound, Decision, Inherit, Quota};
 
 /// Limits many keys by one quota or several, in memory.
 ///
@@ -196,6 +196,11 @@ impl Limiter {
     /// The quotas that keys are limited by: all of them together, or one of the tiers.
     pub fn quotas(&self) -> Vec<Quota> {
         self.space.quotas()
+    }
+
+    /// The worst case of each quota, as this limiter's clock shows time.
+    pub fn bounds(&self) -> Vec<Bound> {
+        self.quotas().iter().map(|quota| self.clock.blur(quota.bound())).collect()
     }
 
     /// How full the table is. Looks at every cell: for operators, not for every request.

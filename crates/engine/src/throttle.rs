@@ -10,7 +10,7 @@ use crate::{
     wait::Lines,
 };
 use std::fmt;
-use tidegate_core::{Decision, Demand, Inherit, Micros, Quota};
+use tidegate_core::{Bound, Decision, Demand, Inherit, Micros, Quota};
 
 /// One bucket that all callers share.
 ///
@@ -123,6 +123,11 @@ impl Throttle {
         changed.map_err(|()| BuildError::different_quota(&[old], &[quota]))?;
         self.lines.wake_all_first();
         Ok(())
+    }
+
+    /// The worst case of the quota, as this throttle's clock shows time.
+    pub fn bound(&self) -> Bound {
+        self.clock.blur(self.quota().bound())
     }
 
     /// The quota that callers are limited by.

@@ -229,7 +229,7 @@ pub(crate) trait Word {
         let now = clock.micros().saturating_sub(plans.epoch.get());
         for _ in 0..TRIES {
             let word = self.word().load(Ordering::Acquire);
-            let is_usual = (word & (LOCK | GENERATION)) | plans.changes.load(Ordering::Relaxed) == 0;
+            let is_usual = (word & !VALUE) | plans.changes.load(Ordering::Relaxed) == 0;
             if !is_usual || !self.is_ours() {
                 break;
             }
