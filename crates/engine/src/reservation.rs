@@ -25,7 +25,7 @@ use tidegate_core::{Decision, Demand, Micros};
 /// ```
 ///
 /// A refund never creates tokens: what has drained since (or belonged to a window that ended) is not given back a
-/// second time, and a change of quota or a reset settles what was outstanding.
+/// second time. A change of quota, or a reset of any key, settles what the limiter has outstanding: it stays charged.
 #[derive(Debug)]
 #[must_use = "dropping a reservation gives its tokens back"]
 pub struct Reservation<'a> {

@@ -43,7 +43,7 @@ pub(crate) struct Charge {
     pub(crate) counted: Counted,
     pub(crate) hold: Hold,
     pub(crate) tier: usize,
-    /// How often the quotas had changed before; kept in the receipt where one word counts.
+    /// The stretch of time in which the receipts are good; kept in the receipt itself where one word counts.
     pub(crate) settlement: u64,
     pub(crate) receipts: Vec<Receipt>,
 }
@@ -101,8 +101,8 @@ impl Space {
         }
     }
 
-    /// Takes `cost` now or not at all: the path that must be short. The cell is looked up before the clock is read:
-    /// it is on its way from memory while the clock is, which takes as long.
+    /// Takes `cost` now or not at all: the path that must be short. The cell is looked up before the clock is read,
+    /// so that it comes from memory meanwhile.
     #[inline(always)]
     pub(crate) fn check(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {
         if let Self::Word { table, plans, .. } = self

@@ -243,7 +243,7 @@ impl Held<'_> {
         let written = self.plan.tier(self.cell).filter(|written| *written != tier);
         let step = match written {
             Some(written) => {
-                let width = Self::width(&self.plan.quotas);
+                let width = Wide::width(&self.plan.quotas, Layout::Tiers) - STATE_OF_TIER;
                 copy.extend((0..width).map(|index| words.get(index)));
                 quota.inherit(&self.plan.quotas[written], copy.as_mut_slice(), now, Inherit::Additive);
                 quota.decide(copy.as_mut_slice(), now, demand)
@@ -262,10 +262,6 @@ impl Held<'_> {
     /// After a charge: a caller whose clock is behind must not have the cell forgotten before its time.
     fn keep_until(&mut self, spent_at: u64) {
         self.head = self.plan.generation() | spent_at.max(self.head & VALUE);
-    }
-
-    fn width(quotas: &[Quota]) -> usize {
-        quotas.iter().map(Quota::width).max().unwrap_or(0)
     }
 
     /// Gives back up to `cost` of each receipt. A change of quota or tier settles what was outstanding before it,

@@ -8,8 +8,10 @@
 //! an allowed cost is one swap, and a denial writes nothing. The units are the core's, so it is exact.
 
 use super::cell::{Cell, GENERATION, LOCK, Near, VALUE};
-use crate::clock::Clock;
-use crate::sync::{AtomicU64, Backoff, Ordering, fence};
+use crate::{
+    clock::Clock,
+    sync::{AtomicU64, Backoff, Ordering, fence},
+};
 use tidegate_core::{
     Decision, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, algorithm::level::Meter,
 };
@@ -27,14 +29,13 @@ const TRIES: usize = 3;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     meter: Meter,
-    limit: u64,
     /// The time after which a word has no room for more: it stands still.
     longest: u64,
 }
 
 impl Plan {
-    fn new(meter: Meter, limit: u64) -> Self {
-        Self { meter, limit, longest: MOST_DRAINED / meter.drain.max(1) }
+    fn new(meter: Meter) -> Self {
+        Self { meter, longest: MOST_DRAINED / meter.drain.max(1) }
     }
 
     /// `None` when the quota needs more than one word.
@@ -44,7 +45,7 @@ impl Plan {
             Kind::LeakyBucket(it) => *it.meter(),
             _ => return None,
         };
-        (meter.drain < MOST_DRAIN).then(|| Self::new(meter, quota.limit()))
+        (meter.drain < MOST_DRAIN).then(|| Self::new(meter))
     }
 
     /// The word of a level of zero, so long after the limiter was made.
@@ -68,24 +69,23 @@ pub(crate) struct Plans {
 }
 
 #[derive(Debug, Default)]
-struct PlanWords([AtomicU64; 5]);
+struct PlanWords([AtomicU64; 4]);
 
 impl PlanWords {
     #[inline]
     fn load(&self) -> Plan {
-        let [price, drain, capacity, queue, limit] = &self.0;
-        let meter = Meter {
+        let [price, drain, capacity, queue] = &self.0;
+        Plan::new(Meter {
             price: price.load(Ordering::Relaxed),
             drain: drain.load(Ordering::Relaxed),
             capacity: capacity.load(Ordering::Relaxed),
             queue: queue.load(Ordering::Relaxed),
-        };
-        Plan::new(meter, limit.load(Ordering::Relaxed))
+        })
     }
 
     fn store(&self, plan: Plan) {
-        let Plan { meter: Meter { price, drain, capacity, queue }, limit, .. } = plan;
-        for (word, value) in self.0.iter().zip([price, drain, capacity, queue, limit]) {
+        let Meter { price, drain, capacity, queue } = plan.meter;
+        for (word, value) in self.0.iter().zip([price, drain, capacity, queue]) {
             word.store(value, Ordering::Relaxed);
         }
     }
@@ -150,7 +150,8 @@ impl Plans {
 
     /// The most that is granted at once.
     pub(crate) fn limit(&self) -> u64 {
-        self.current().1.limit
+        let Meter { price, capacity, .. } = self.current().1.meter;
+        capacity / price
     }
 
     /// Answers a demand on a word that the caller has locked, by the plan that it read since; returns the word to

@@ -112,16 +112,15 @@ impl<'a> Bucket<'a> {
         let waiter = Waiter { deadline: timeout, ..Waiter::new(cost) };
         let ticket = self.lines().join(self.owner(), waiter, self.clock().now());
         // With what those before us will take: is there any hope to be in time?
-        let demand = Demand {
-            cost: ticket.cost_before().saturating_add(cost),
-            effect: Effect::Probe,
-            ..Demand::within(cost, patience).on_credit()
-        };
-        let all = self.decide(demand);
-        match timeout.is_none() || all.is_granted() {
-            true => Start::Wait(Wait::with_ticket(*self, ticket, Hold::Nothing)),
-            false => Start::Answer(all),
+        if timeout.is_some() {
+            let cost = ticket.cost_before().saturating_add(cost);
+            let demand = Demand { effect: Effect::Probe, ..Demand::within(cost, patience).on_credit() };
+            let all = self.decide(demand);
+            if !all.is_granted() {
+                return Start::Answer(all);
+            }
         }
+        Start::Wait(Wait::with_ticket(*self, ticket, Hold::Nothing))
     }
 }
 
