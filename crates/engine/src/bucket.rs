@@ -99,7 +99,7 @@ impl<'a> Bucket<'a> {
         Permit::new(self.take(Demand::now(1), Hold::Permit))
     }
 
-    /// Forgets the key: it is as good as new. Reservations that are outstanding, of any key, then give nothing back,
+    /// Forgets the key: it is as good as new. Reservations that it has outstanding then give nothing back,
     /// and a key without room of its own (see [`crate::Overflow`]) stays as it is.
     pub fn reset(&self) {
         match self.place {

@@ -25,7 +25,8 @@ use tidegate_core::{Decision, Demand, Micros};
 /// ```
 ///
 /// A refund never creates tokens: what has drained since (or belonged to a window that ended) is not given back a
-/// second time. A change of quota, or a reset of any key, settles what the limiter has outstanding: it stays charged.
+/// second time. A change of quota settles what the limiter has outstanding: it stays charged. So does a reset with what
+/// its key has outstanding, and with that of the one in five hundred other keys that are counted with it.
 #[derive(Debug)]
 #[must_use = "dropping a reservation gives its tokens back"]
 pub struct Reservation<'a> {

@@ -5,7 +5,7 @@ use crate::{
     build::{BuildError, LimiterBuilder},
     clock::Clock,
     limiter::Overflow,
-    memory::{Charge, Layout, Plan, Plans, Question, Space, Word},
+    memory::{Charge, Layout, Plan, Plans, Question, Resets, Space, Word},
     sync::{AtomicU64, Mutex, lock},
     wait::Lines,
 };
@@ -57,7 +57,7 @@ impl Throttle {
         let now = clock.now();
         let state = match Plan::of(&quota) {
             Some(plan) => {
-                let plans = Plans::new(plan, now);
+                let plans = Plans::new(plan, now, Resets::of_one());
                 State::Word { word: AtomicU64::new(plans.empty(now)), plans, quota: Mutex::new(quota) }
             }
             None => {

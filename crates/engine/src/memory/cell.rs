@@ -69,6 +69,11 @@ impl<'a> Cell<'a> {
         self.table.word(self.first + BODY + index)
     }
 
+    /// All of them.
+    pub(crate) fn words(self) -> impl Iterator<Item = &'a AtomicU64> {
+        (0..self.table.cell_words - BODY).map(move |index| self.body(index))
+    }
+
     /// Whether keys without room share it.
     pub(crate) fn is_shared(&self) -> bool {
         self.owner == 0
@@ -108,15 +113,14 @@ impl<'a> Cell<'a> {
     /// Makes a locked cell the key's own, and unlocks it.
     pub(super) fn take_over(&self, start: Start<'_>) {
         // A reader that saw the old head must not swap it after this: heads only grow, so it cannot.
-        let words = self.table.cell_words - BODY;
         let head = match start {
             Start::Fresh(head) => {
-                (0..words).for_each(|index| self.body(index).store(0, Ordering::Relaxed));
+                self.words().for_each(|word| word.store(0, Ordering::Relaxed));
                 head
             }
             Start::Copy(shared, head) => {
-                for index in 0..words {
-                    self.body(index).store(shared.body(index).load(Ordering::Relaxed), Ordering::Relaxed);
+                for (word, from) in self.words().zip(shared.words()) {
+                    word.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
                 }
                 shared.unlock(head);
                 head

@@ -3,10 +3,16 @@
 //! `scripts/test loom` runs them: all orders with up to three preemptions, or as many as `LOOM_MAX_PREEMPTIONS` says.
 
 use super::{
+    several::decide_together,
     space::{Space, Spot},
+    table::Stripe,
     wide::{Layout, Question},
 };
-use crate::{clock::Clock, limiter::Overflow};
+use crate::{
+    build::Capacity,
+    clock::Clock,
+    limiter::{Ask, Limiter, Overflow},
+};
 use loom::{sync::Arc, thread};
 use tidegate_core::{Demand, Inherit, Micros, Quota};
 
@@ -119,6 +125,24 @@ fn loom_who_finds_room_brings_its_debt() {
     }
 }
 
+/// The same for a decision that spans several keys: it keeps the key where it is until all are charged.
+#[test]
+fn loom_who_finds_room_brings_what_was_charged_together() {
+    for quota in BOTH {
+        explore(move || {
+            let (clock, hand) = Clock::manual();
+            let limiter =
+                Arc::new(Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).build(quota).unwrap());
+            assert!(check(limiter.space(), ALICE, 1) && check(limiter.space(), CARL, 1));
+            hand.set(Micros::new(9));
+            let ours = limiter.clone();
+            let late = thread::spawn(move || check(ours.space(), BOB, 12));
+            let early = decide_together(&[Ask { limiter: &limiter, owner: BOB, cost: 1 }])[0].is_allowed();
+            assert!(early ^ late.join().unwrap(), "exactly one is admitted");
+        });
+    }
+}
+
 /// A lock that spans several decisions meets a swap that needs none.
 #[test]
 fn loom_a_lock_and_a_swap_admit_one() {
@@ -128,7 +152,9 @@ fn loom_a_lock_and_a_swap_admit_one() {
             assert!(check(&space, ALICE, 1));
             let other = beside(&space, |space| check(space, ALICE, 12));
             let now = Micros::new(12);
-            let Spot::Own(cell) = space.spot(ALICE, now, Overflow::Share) else { panic!("it has a cell") };
+            let Spot::Own(cell) = space.spot(ALICE, Stripe::Free, now, Overflow::Share) else {
+                panic!("it has a cell")
+            };
             let mut grip = space.hold(cell, now).unwrap();
             let looked = grip.decide(now, Demand::probe(1)).is_allowed();
             let took = grip.decide(now, Demand::now(1)).is_allowed();

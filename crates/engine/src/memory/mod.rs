@@ -3,12 +3,14 @@
 mod cell;
 #[cfg(all(test, loom))]
 mod loom;
+mod resets;
 mod several;
 mod space;
 mod table;
 mod wide;
 mod word;
 
+pub(crate) use resets::Resets;
 pub(crate) use several::decide_together;
 pub(crate) use space::{Charge, Space};
 pub(crate) use table::Table;

@@ -1,7 +1,11 @@
 //! One decision over keys of several limiters: all are charged or none.
 
-use super::space::{Gripped, Spot};
-use crate::limiter::Ask;
+use super::{
+    cell::Cell,
+    space::{Gripped, Space, Spot},
+    table::Stripe,
+};
+use crate::{limiter::Ask, sync::MutexGuard};
 use tidegate_core::{Decision, Demand, Effect, Micros};
 
 /// Locks the cells of all asks, looks at every answer, and charges only if all grant.
@@ -20,36 +24,33 @@ pub(crate) fn decide_together(asks: &[Ask<'_>]) -> Vec<Decision> {
 
 /// `None` when a cell went to another key before it could be locked.
 fn try_together(asks: &[Ask<'_>], now: Micros) -> Option<Vec<Decision>> {
-    // Find the cells, in the order in which they are locked.
-    let mut places = Vec::with_capacity(asks.len());
-    let mut decisions: Vec<Option<Decision>> = vec![None; asks.len()];
-    for (index, ask) in asks.iter().enumerate() {
-        match ask.limiter.space().spot(ask.owner, now, ask.limiter.overflow()) {
-            // The guard of a shared cell is not kept: locks of several keys could form a circle.
-            Spot::Own(cell) | Spot::Shared(cell, _) => {
-                let space = std::ptr::from_ref(ask.limiter.space()) as usize;
-                places.push((space, cell.position(), cell, index));
-            }
-            Spot::NoRoom => decisions[index] = Some(ask.limiter.space().no_room()),
+    let mut _stripes = Vec::new();
+    let mut spots = match find(asks, Stripe::Free, now) {
+        Some(spots) => spots,
+        None => {
+            _stripes = lock_stripes(asks);
+            find(asks, Stripe::Held, now)?
         }
-    }
-    places.sort_by_key(|(space, position, ..)| (*space, *position));
+    };
+    spots.places.sort_by_key(Place::order);
 
     // Lock each once: asks for the same key of the same limiter share the cell and add up their costs.
-    let mut grips: Vec<(Gripped<'_>, u64, Vec<usize>)> = Vec::with_capacity(places.len());
+    let mut grips: Vec<(Gripped<'_>, u64, Vec<usize>)> = Vec::with_capacity(spots.places.len());
     let mut last = None;
-    for (space, position, cell, index) in places {
+    for place in spots.places {
+        let Place { space, cell, index } = place;
         match grips.last_mut() {
-            Some((_, cost, indices)) if last == Some((space, position)) => {
+            Some((_, cost, indices)) if last == Some(place.order()) => {
                 *cost = cost.saturating_add(asks[index].cost);
                 indices.push(index);
             }
-            _ => grips.push((asks[index].limiter.space().hold(cell, now)?, asks[index].cost, vec![index])),
+            _ => grips.push((space.hold(cell, now)?, asks[index].cost, vec![index])),
         }
-        last = Some((space, position));
+        last = Some(place.order());
     }
 
     // Look at all, then charge all or none.
+    let mut decisions = spots.without_room;
     let mut granted = decisions.iter().all(Option::is_none);
     for effect in [Effect::Probe, Effect::Charge] {
         if effect == Effect::Charge && !granted {
@@ -62,4 +63,57 @@ fn try_together(asks: &[Ask<'_>], now: Micros) -> Option<Vec<Decision>> {
         }
     }
     Some(decisions.into_iter().map(|decision| decision.unwrap_or_else(Decision::unlimited)).collect())
+}
+
+/// Where the asks are counted.
+struct Spots<'a> {
+    places: Vec<Place<'a>>,
+    /// The answers to those that are counted nowhere.
+    without_room: Vec<Option<Decision>>,
+}
+
+/// The cell of one ask.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    space: &'a Space,
+    cell: Cell<'a>,
+    /// Which ask.
+    index: usize,
+}
+
+impl Place<'_> {
+    /// By limiter, then by place in its table.
+    fn order(&self) -> (usize, usize) {
+        (address(self.space), self.cell.position())
+    }
+}
+
+fn address(space: &Space) -> usize {
+    std::ptr::from_ref(space) as usize
+}
+
+/// Finds the cells of all asks; `None` when one is shared and its stripe is not held.
+fn find<'a>(asks: &[Ask<'a>], stripe: Stripe, now: Micros) -> Option<Spots<'a>> {
+    let mut spots = Spots { places: Vec::with_capacity(asks.len()), without_room: vec![None; asks.len()] };
+    for (index, ask) in asks.iter().enumerate() {
+        let space = ask.limiter.space();
+        match space.spot(ask.owner, stripe, now, ask.limiter.overflow()) {
+            Spot::Shared(..) if stripe == Stripe::Free => return None,
+            Spot::Own(cell) | Spot::Shared(cell, _) => spots.places.push(Place { space, cell, index }),
+            Spot::NoRoom => spots.without_room[index] = Some(space.no_room()),
+        }
+    }
+    Some(spots)
+}
+
+/// Keeps all keys of the asks where they are: locks the stripes of one limiter after the other.
+fn lock_stripes<'a>(asks: &[Ask<'a>]) -> Vec<MutexGuard<'a, ()>> {
+    let mut spaces: Vec<&Space> = asks.iter().map(|ask| ask.limiter.space()).collect();
+    spaces.sort_by_key(|space| address(space));
+    spaces.dedup_by_key(|space| address(space));
+    let stripes = spaces.into_iter().flat_map(|space| {
+        let own = asks.iter().filter(move |ask| std::ptr::eq(ask.limiter.space(), space));
+        space.table().lock_stripes(own.map(|ask| ask.owner))
+    });
+    stripes.collect()
 }

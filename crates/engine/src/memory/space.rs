@@ -2,7 +2,8 @@
 
 use super::{
     cell::{Cell, LOCK},
-    table::{OutOfMemory, Place, Table},
+    resets::Resets,
+    table::{OutOfMemory, Place, Stripe, Table},
     wide::{Held, Hold, Layout, Question, Wide},
     word::{Plan, Plans, Word},
 };
@@ -26,7 +27,7 @@ pub(crate) enum Space {
 pub(crate) enum Spot<'a> {
     Own(Cell<'a>),
     /// Until the guard is dropped, see [`Place::Full`].
-    Shared(Cell<'a>, MutexGuard<'a, ()>),
+    Shared(Cell<'a>, Option<MutexGuard<'a, ()>>),
     NoRoom,
 }
 
@@ -65,7 +66,7 @@ impl Space {
             && let Some(plan) = Plan::of(quota)
         {
             let table = Table::new(keys, 0)?;
-            let plans = Box::new(Plans::new(plan, now));
+            let plans = Box::new(Plans::new(plan, now, Resets::of_many()));
             return Ok(Self::Word { table, plans, changing: Mutex::new(*quota) });
         }
         Wide::new(quotas, layout, keys).map(Self::Wide)
@@ -135,9 +136,9 @@ impl Space {
     ) -> (Decision, Charge) {
         let mut charge = Charge::of(&question);
         loop {
-            let (cell, counted, _guard) = match self.spot(owner, now, overflow) {
+            let (cell, counted, _guard) = match self.spot(owner, Stripe::Free, now, overflow) {
                 Spot::Own(cell) => (cell, Counted::Own, None),
-                Spot::Shared(cell, guard) => (cell, Counted::Shared, Some(guard)),
+                Spot::Shared(cell, guard) => (cell, Counted::Shared, guard),
                 Spot::NoRoom => return (self.no_room(), charge),
             };
             charge.counted = counted;
@@ -165,13 +166,13 @@ impl Space {
     }
 
     /// The cell in which a key is counted.
-    pub(crate) fn spot(&self, owner: u64, now: Micros, overflow: Overflow) -> Spot<'_> {
+    pub(crate) fn spot(&self, owner: u64, stripe: Stripe, now: Micros, overflow: Overflow) -> Spot<'_> {
         let place = match self {
             Self::Word { table, plans, .. } => {
-                table.find_or_insert(owner, || plans.empty(now), |head| plans.is_spent(head, now))
+                table.find_or_insert(owner, stripe, || plans.empty(now), |head| plans.is_spent(head, now))
             }
             Self::Wide(wide) => {
-                wide.table.find_or_insert(owner, || wide.empty(now), |head| Wide::is_spent(head, now))
+                wide.table.find_or_insert(owner, stripe, || wide.empty(now), |head| Wide::is_spent(head, now))
             }
         };
         match (place, overflow) {
@@ -205,7 +206,8 @@ impl Space {
 
     /// Writes the state of a limiter that is created now into the cell of a key.
     pub(crate) fn create(&self, owner: u64, now: Micros) {
-        if let (Self::Wide(wide), Spot::Own(cell)) = (self, self.spot(owner, now, Overflow::Deny))
+        if let (Self::Wide(wide), Spot::Own(cell)) =
+            (self, self.spot(owner, Stripe::Free, now, Overflow::Deny))
             && let Some(mut held) = wide.hold(cell, now)
         {
             held.create(now);

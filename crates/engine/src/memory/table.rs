@@ -57,9 +57,19 @@ const WORDS_PER_GROUP: usize = CELLS_PER_GROUP * BODY;
 pub(crate) enum Place<'a> {
     /// In a cell of its own.
     Own(Cell<'a>),
-    /// No room: in a cell that it would share with other keys. As long as the guard is kept it gets no cell of its
-    /// own, which would start without what is charged to the shared one meanwhile.
-    Full(Cell<'a>, MutexGuard<'a, ()>),
+    /// No room: in a cell that it would share with other keys. As long as its stripe is held it gets no cell of its
+    /// own, which would start without what is charged to the shared one meanwhile. Without a guard the caller
+    /// holds the stripe already.
+    Full(Cell<'a>, Option<MutexGuard<'a, ()>>),
+}
+
+/// Who holds the stripe of a key that may have to be inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stripe {
+    /// Nobody yet.
+    Free,
+    /// The caller, see [`Table::lock_stripes`].
+    Held,
 }
 
 /// The table could not be made.
@@ -162,25 +172,33 @@ impl Table {
     pub(crate) fn find_or_insert(
         &self,
         owner: u64,
+        stripe: Stripe,
         head: impl Fn() -> u64,
         is_spent: impl Fn(u64) -> bool,
     ) -> Place<'_> {
         if let Some(cell) = self.find(owner) {
             return Place::Own(cell);
         }
-        self.insert(owner, head, is_spent)
+        let guard = (stripe == Stripe::Free).then(|| lock(&self.inserting[stripe_of(owner)]));
+        self.insert(owner, guard, head, is_spent)
     }
 
     #[cold]
-    fn insert(&self, owner: u64, head: impl Fn() -> u64, is_spent: impl Fn(u64) -> bool) -> Place<'_> {
-        let guard = self.lock_stripe(owner);
+    fn insert<'a>(
+        &'a self,
+        owner: u64,
+        guard: Option<MutexGuard<'a, ()>>,
+        head: impl Fn() -> u64,
+        is_spent: impl Fn(u64) -> bool,
+    ) -> Place<'a> {
         let mut backoff = Backoff::default();
         loop {
             let free = match self.search(owner, &is_spent) {
                 Search::Found(cell) => return Place::Own(cell),
                 Search::Free(free) => free,
                 Search::Full => {
-                    self.overflowed.fetch_add(1, Ordering::Relaxed);
+                    // Whoever holds the stripe already looks for the second time.
+                    self.overflowed.fetch_add(u64::from(guard.is_some()), Ordering::Relaxed);
                     return Place::Full(self.shared_cell(owner), guard);
                 }
             };
@@ -264,6 +282,16 @@ impl Table {
         self.inserting.iter().map(lock).collect()
     }
 
+    /// Keeps these keys from getting another cell until it is dropped. Stripes are locked in their order, so that
+    /// two who lock several never wait for each other in a circle; of several tables, lock one after the other in
+    /// an order that is the same everywhere.
+    pub(crate) fn lock_stripes(&self, owners: impl Iterator<Item = u64>) -> Vec<MutexGuard<'_, ()>> {
+        let mut stripes: Vec<_> = owners.map(stripe_of).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        stripes.into_iter().map(|stripe| lock(&self.inserting[stripe])).collect()
+    }
+
     /// Cells that were ever used.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
@@ -321,14 +349,14 @@ impl Table {
         self.crowded[group / 64].fetch_or(1 << (group % 64), Ordering::AcqRel);
     }
 
-    fn lock_stripe(&self, owner: u64) -> MutexGuard<'_, ()> {
-        lock(&self.inserting[owner as usize % STRIPES])
-    }
-
     #[inline]
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {
         &self.words[self.skip + index]
     }
+}
+
+fn stripe_of(owner: u64) -> usize {
+    owner as usize % STRIPES
 }
 
 /// What a search for a key that needs a cell came to.

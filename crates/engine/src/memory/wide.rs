@@ -10,13 +10,14 @@
 
 use super::{
     cell::{Cell, GENERATION, VALUE},
+    resets::Resets,
     space::Charge,
     table::{OutOfMemory, Table},
     word::settlement,
 };
 use crate::{
     fold::Fold,
-    sync::{AtomicU64, Mutex, Ordering, lock},
+    sync::{Mutex, Ordering, lock},
 };
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
@@ -32,8 +33,7 @@ pub(crate) struct Wide {
     pub(crate) table: Table,
     plan: ArcSwap<Plan>,
     changing: Mutex<()>,
-    /// How often a key was forgotten.
-    resets: AtomicU64,
+    resets: Resets,
 }
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ pub(crate) struct Held<'a> {
     cell: Cell<'a>,
     head: u64,
     plan: Guard<Arc<Plan>>,
-    resets: &'a AtomicU64,
+    resets: &'a Resets,
 }
 
 impl Wide {
@@ -112,7 +112,7 @@ impl Wide {
             table,
             plan: ArcSwap::from_pointee(plan),
             changing: Mutex::new(()),
-            resets: AtomicU64::new(0),
+            resets: Resets::of_many(),
         })
     }
 
@@ -184,7 +184,7 @@ impl Wide {
 impl Held<'_> {
     /// The stretch of time in which receipts of now are good.
     pub(crate) fn settlement(&self) -> u64 {
-        settlement(self.plan.changes, self.resets.load(Ordering::Acquire))
+        settlement(self.plan.changes, self.resets.seen(self.cell.owner))
     }
 
     /// Answers a question. Receipts go to `receipts`, one for each quota that was asked.
@@ -280,7 +280,7 @@ impl Held<'_> {
 
     /// Forgets the key, but for permits in flight: their holders will give them back.
     pub(crate) fn reset(&mut self, now: Micros) {
-        self.resets.fetch_add(1, Ordering::AcqRel);
+        self.resets.add(self.cell.owner);
         for (quota, mut words) in self.plan.states(self.cell).filter(|(quota, _)| !counts_permits(quota)) {
             (0..quota.width()).for_each(|index| words.set(index, 0));
         }

@@ -7,7 +7,10 @@
 //! The level at a later moment is the word minus that moment's `now · drain`, so nothing but the word is needed,
 //! an allowed cost is one swap, and a denial writes nothing. The units are the core's, so it is exact.
 
-use super::cell::{Cell, GENERATION, LOCK, Near, VALUE};
+use super::{
+    cell::{Cell, GENERATION, LOCK, Near, VALUE},
+    resets::Resets,
+};
 use crate::{
     clock::Clock,
     sync::{AtomicU64, Backoff, Ordering, fence},
@@ -62,8 +65,7 @@ pub(crate) struct Plans {
     /// The plan of a limiter that was never changed, which is most of them.
     first: Plan,
     changes: AtomicU64,
-    /// How often a key was forgotten.
-    resets: AtomicU64,
+    resets: Resets,
     slots: [PlanWords; 2],
     inherit: AtomicU64,
 }
@@ -93,12 +95,12 @@ impl PlanWords {
 
 impl Plans {
     /// Plans for a limiter that is made at `epoch`.
-    pub(crate) fn new(plan: Plan, epoch: Micros) -> Self {
+    pub(crate) fn new(plan: Plan, epoch: Micros, resets: Resets) -> Self {
         let plans = Self {
             epoch,
             first: plan,
             changes: AtomicU64::new(0),
-            resets: AtomicU64::new(0),
+            resets,
             slots: [PlanWords::default(), PlanWords::default()],
             inherit: AtomicU64::new(0),
         };
@@ -204,7 +206,7 @@ impl Plans {
     }
 }
 
-/// Names the stretch of time in which receipts are good: between changes of the quota and resets of any key.
+/// Names the stretch of time in which receipts are good: between changes of the quota and resets of the key.
 pub(super) fn settlement(changes: u64, resets: u64) -> u64 {
     changes << 32 | resets & u64::from(u32::MAX)
 }
@@ -220,6 +222,8 @@ pub(crate) trait Word {
     fn word(&self) -> &AtomicU64;
     /// Whether it still belongs to the key it was found for.
     fn is_ours(&self) -> bool;
+    /// That key.
+    fn owner(&self) -> u64;
 
     /// Takes `cost` now or not at all, in the straight line of [`Word::decide`]: a quota that never changed, a
     /// word that nobody holds, a swap that soon succeeds. `None` in any other case.
@@ -248,7 +252,7 @@ pub(crate) trait Word {
         let since = plans.since_epoch(now);
         loop {
             // Before the word: a receipt must not outlive a reset that forgets what it proves.
-            let resets = plans.resets.load(Ordering::Acquire);
+            let resets = plans.resets.seen(self.owner());
             let word = self.read()?;
             let (changes, plan) = plans.current();
             let Some(level) = plans.level(changes, &plan, word, since) else { continue };
@@ -273,7 +277,7 @@ pub(crate) trait Word {
         let since = plans.since_epoch(now);
         while let Some(word) = self.read() {
             let (changes, plan) = plans.current();
-            if settlement(changes, plans.resets.load(Ordering::Acquire)) != receipt.stored {
+            if settlement(changes, plans.resets.seen(self.owner())) != receipt.stored {
                 return;
             }
             let Some(level) = plans.level(changes, &plan, word, since) else { continue };
@@ -287,7 +291,7 @@ pub(crate) trait Word {
 
     /// Forgets the key.
     fn reset(&self, plans: &Plans, now: Micros) {
-        plans.resets.fetch_add(1, Ordering::AcqRel);
+        plans.resets.add(self.owner());
         while let Some(word) = self.read() {
             if self.swap(word, plans.empty(now)) {
                 return;
@@ -340,6 +344,10 @@ impl Word for Cell<'_> {
     fn is_ours(&self) -> bool {
         Self::is_ours(self)
     }
+
+    fn owner(&self) -> u64 {
+        self.owner
+    }
 }
 
 impl Word for Near<'_> {
@@ -351,6 +359,10 @@ impl Word for Near<'_> {
     #[inline(always)]
     fn is_ours(&self) -> bool {
         Self::is_ours(self)
+    }
+
+    fn owner(&self) -> u64 {
+        self.owner
     }
 }
 
@@ -364,5 +376,9 @@ impl Word for AtomicU64 {
     #[inline]
     fn is_ours(&self) -> bool {
         true
+    }
+
+    fn owner(&self) -> u64 {
+        0
     }
 }

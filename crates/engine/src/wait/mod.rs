@@ -2,7 +2,8 @@
 //!
 //! Shapers (leaky bucket, smooth, warm-up) tell each caller at once how long to wait, and never take that back:
 //! there every caller holds a reservation. For all other quotas callers stand in line, and only the first holds one.
-//! Whoever leaves the line has taken nothing, and those behind move up.
+//! It was told when to go and goes then, whatever is given back, forgotten or changed meanwhile. Whoever leaves the
+//! line has taken nothing, and those behind move up.
 
 mod line;
 mod pause;
