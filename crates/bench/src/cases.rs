@@ -155,7 +155,8 @@ impl Case {
         }
     }
 
-    /// Makes `calls` calls to one peer, for an instruction counter that watches [`crate::instructions`].
+    /// Makes `calls` calls to one peer, for an instruction counter that watches [`crate::instructions`], and refuses
+    /// a peer that gives another answer than the case is about.
     pub(crate) fn count(&self, peer: &str, calls: usize) -> Result<()> {
         match self.keys {
             Keys::None => self.count_one(peers::direct(), |_| (), peer, calls),
@@ -175,9 +176,9 @@ impl Case {
     ) -> Result<()> {
         entries.retain(|entry| entry.name == peer);
         let (competitors, work) = self.prepare(&entries, nth)?;
-        let (_, peer) = competitors.first().ok_or_else(|| format!("no peer is called {peer}"))?;
-        watched_pass(peer.as_ref(), &work.keys[..calls], &work.places[..calls]);
-        Ok(())
+        let (name, peer) = competitors.first().ok_or_else(|| format!("no peer is called {peer}"))?;
+        let allowed = watched_pass(peer.as_ref(), &work.keys[..calls], &work.places[..calls]);
+        measure::check(name, allowed, calls, self.answer)
     }
 
     /// Who takes part.
@@ -279,5 +280,18 @@ mod tests {
         for name in ["direct-coarse", "hot", "u64-10k-deny-2t", "string-1m-zipf-2t", "ipv4addr-1m"] {
             assert!(names.contains(name), "{name}");
         }
+    }
+
+    #[test]
+    fn every_peer_gives_the_answer_of_its_case() {
+        for name in
+            ["direct-allow", "direct-deny", "u64-10k", "u64-10k-deny", "string-10k", "string-10k-deny"]
+        {
+            let case = Case::named(name).unwrap();
+            for peer in case.competitors() {
+                case.count(peer, 1_000).unwrap();
+            }
+        }
+        assert!(Case::named("direct-allow").unwrap().count("nobody", 1).is_err());
     }
 }

@@ -10,9 +10,10 @@ use std::{env, fmt::Write, fs, path::Path};
 /// Replaces a suite's tables by those of this run.
 pub(crate) fn write(suite: &str, reports: &[Report]) -> Result<()> {
     let path = Path::new(machine::ROOT).join("docs/benchmarks.md");
-    let old = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let at_path = |error| format!("{}: {error}", path.display());
+    let old = fs::read_to_string(&path).map_err(at_path)?;
     let new = replace(&old, suite, &tables(reports)?)?;
-    Ok(fs::write(&path, new)?)
+    Ok(fs::write(&path, new).map_err(at_path)?)
 }
 
 /// Puts `text` between the two markers of a suite.

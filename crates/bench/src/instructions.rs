@@ -91,3 +91,15 @@ impl Case {
 pub(crate) fn watched_pass<K>(peer: &dyn Peer<K>, keys: &[K], places: &[u32]) -> u64 {
     peer.pass(keys, places)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_counts_one_that_is_timed() {
+        for case in Case::ALL {
+            assert!(case.timed().is_ok(), "{}", case.name());
+        }
+    }
+}

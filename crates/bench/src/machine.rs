@@ -40,10 +40,11 @@ impl Load {
 
     /// Why what was measured since `before` should not be trusted, if so.
     pub(crate) fn disturbance_since(self, before: Self) -> Option<String> {
-        let total = (self.total - before.total).max(1);
+        // The kernel lets some of its counters step back.
+        let total = self.total.saturating_sub(before.total).max(1);
         let percent = |ticks: u64| ticks as f64 / total as f64 * 100.0;
-        let stolen = self.stolen - before.stolen;
-        let ours = (self.idle - before.idle) + (self.own - before.own) + stolen;
+        let stolen = self.stolen.saturating_sub(before.stolen);
+        let ours = self.idle.saturating_sub(before.idle) + self.own.saturating_sub(before.own) + stolen;
         let (stolen, others) = (percent(stolen), percent(total.saturating_sub(ours)));
         (stolen > 2.0 || others > 5.0).then(|| {
             format!(

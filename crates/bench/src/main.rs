@@ -11,13 +11,18 @@ mod peers;
 mod report;
 
 use report::Report;
-use std::{env, error::Error, process::ExitCode};
+use std::{
+    env,
+    error::Error,
+    io::{self, Write},
+    process::ExitCode,
+};
 
 /// Everything that goes wrong here ends the run with one line.
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<_> = env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args[..] {
         [] => list(),
@@ -99,7 +104,7 @@ impl Request {
         let mut reports = Vec::new();
         for case in &self.cases {
             let report = case.run()?;
-            println!("{report}\n");
+            writeln!(io::stdout(), "{report}\n")?;
             reports.push(report);
         }
         if self.output == Output::Document {
@@ -152,11 +157,15 @@ fn suite_cases(suite: &str) -> Vec<Case> {
 }
 
 fn list() -> Result<ExitCode> {
-    println!("usage: scripts/bench SUITE [CASE], or scripts/bench SUITE --write for docs/benchmarks.md");
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
+        "usage: scripts/bench SUITE [CASE], or scripts/bench SUITE --write for docs/benchmarks.md"
+    )?;
     for (suite, about) in SUITES {
-        println!("\n{suite}: {about}");
+        writeln!(out, "\n{suite}: {about}")?;
         for case in suite_cases(suite) {
-            println!("  {:<20} {}", case.name(), case.about()?);
+            writeln!(out, "  {:<20} {}", case.name(), case.about()?)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -6,15 +6,17 @@ use crate::{
     peers::{Peer, REFERENCE, TIDEGATE},
 };
 use std::{
+    io::{self, Write},
+    panic,
     sync::Barrier,
-    thread,
+    thread::{self, ScopedJoinHandle},
     time::{Duration, Instant},
 };
 
 /// Limiters that are ready, by name.
 pub(crate) type Competitors<K> = Vec<(&'static str, Box<dyn Peer<K>>)>;
 
-/// How long a case takes.
+/// How much a case does.
 #[derive(Clone, Copy)]
 pub(crate) struct Effort {
     /// Threads that ask at the same time.
@@ -60,7 +62,7 @@ pub(crate) fn interleave<K: Sync>(
                 Ok(()) => samples[place].1.push(pass.nanos),
                 Err(error) if [TIDEGATE, REFERENCE].contains(name) => return Err(error),
                 Err(error) => {
-                    println!("  left out: {error}");
+                    writeln!(io::stdout(), "  left out: {error}")?;
                     order.retain(|other| *other != place);
                     samples[place].1.clear();
                 }
@@ -89,7 +91,9 @@ fn pass<K: Sync>(peer: &dyn Peer<K>, work: &Work<K>, threads: usize, round: usiz
     let ask = &ask;
     let passes: Vec<Pass> = thread::scope(|scope| {
         let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || ask(thread))).collect();
-        handles.into_iter().filter_map(|handle| handle.join().ok()).collect()
+        let join =
+            |handle: ScopedJoinHandle<'_, Pass>| handle.join().unwrap_or_else(|it| panic::resume_unwind(it));
+        handles.into_iter().map(join).collect()
     });
     Pass {
         nanos: passes.iter().map(|pass| pass.nanos).sum::<f64>() / threads as f64,
@@ -98,7 +102,7 @@ fn pass<K: Sync>(peer: &dyn Peer<K>, work: &Work<K>, threads: usize, round: usiz
 }
 
 fn timed<K>(peer: &dyn Peer<K>, work: &Work<K>, turn: usize, wait_for_others: impl FnOnce()) -> Pass {
-    // Each turn takes up where the last one ended, or somewhere near the front again.
+    // Each turn takes up where the last one ended, or starts again somewhere in front of that.
     let from = turn * CALLS % (work.keys.len() - CALLS - WARM_UP);
     let (start, end) = (from + WARM_UP, from + WARM_UP + CALLS);
     peer.pass(&work.keys[from..start], &work.places[from..start]);
@@ -110,7 +114,7 @@ fn timed<K>(peer: &dyn Peer<K>, work: &Work<K>, turn: usize, wait_for_others: im
 }
 
 /// A limiter that gives another answer than the case is about does other work than the case is about.
-fn check(name: &str, allowed: u64, calls: usize, answer: Answer) -> Result<()> {
+pub(crate) fn check(name: &str, allowed: u64, calls: usize, answer: Answer) -> Result<()> {
     let expected = match answer {
         Answer::Allow => calls as u64,
         Answer::Deny => 0,
@@ -122,6 +126,6 @@ fn check(name: &str, allowed: u64, calls: usize, answer: Answer) -> Result<()> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark's own stopwatch")]
-pub(crate) fn now() -> Instant {
+fn now() -> Instant {
     Instant::now()
 }

@@ -1,5 +1,6 @@
 //! Why a verb did not finish.
 
+use crate::terminal;
 use std::{fmt, io, path::Path};
 
 /// Why a verb did not finish, in words for a person.
@@ -26,7 +27,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Input(text) | Self::Output(text) => f.write_str(text),
+            Self::Input(text) | Self::Output(text) => f.write_str(&terminal::harmless(text)),
         }
     }
 }

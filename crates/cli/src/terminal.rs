@@ -42,23 +42,32 @@ impl Paint {
     /// `text` in a tone.
     pub(crate) fn tone(self, tone: Tone, text: impl fmt::Display) -> String {
         let code = match tone {
-            Tone::Normal => "0",
+            _ if self == Self::Plain => return text.to_string(),
+            Tone::Normal => return text.to_string(),
             Tone::Strong => "1",
             Tone::Faint => "2",
             Tone::Passed => "36",
             Tone::Waited => "33",
             Tone::Alarm => "1;31",
         };
-        match (self, tone) {
-            (Self::Plain, _) | (_, Tone::Normal) => text.to_string(),
-            (Self::Ansi, _) => format!("\x1b[{code}m{text}\x1b[0m"),
-        }
+        format!("\x1b[{code}m{text}\x1b[0m")
     }
 }
 
-/// The width that the shell exports, or that of the narrowest terminal in use.
+/// The width that the shell exports, or 80 columns.
 pub(crate) fn width() -> usize {
     env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(80)
+}
+
+/// `text` without what would steer the terminal: it may come from a file that nobody has looked at.
+pub(crate) fn harmless(text: &str) -> String {
+    let replace = |c: char| match c {
+        '\n' => c,
+        '\t' => ' ',
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    text.chars().map(replace).collect()
 }
 
 /// Writes `text` to standard output. A reader who has seen enough (`| head`) is no failure.

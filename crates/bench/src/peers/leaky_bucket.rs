@@ -1,5 +1,5 @@
-//! leaky-bucket: a queue for waiters with a token count in front. While tokens last it reads no clock; unless it is
-//! told to be unfair it takes a mutex for each call.
+//! leaky-bucket: a queue for waiters with a token count in front. As it comes, each call takes a mutex and reads the
+//! clock; when it is told to be unfair, a call does neither while tokens last.
 
 use super::{Decide, Peer, Setup};
 use crate::Result;

@@ -5,7 +5,7 @@ use crate::{
     simulate::{
         Scene, chart, json,
         load::{self, Arrival, Load, MOST_DECISIONS, Shape},
-        pace,
+        rate,
         run::{self, Manners},
         svg, time,
         trace::Trace,
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "trace")]
     rate: Option<String>,
 
-    /// What each request costs [default: 1, or more for quotas that count in the millions]
+    /// What each request costs [default: 1; without --rate, more for quotas of over 100000 a window]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "trace")]
     cost: Option<u64>,
 
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     window: Option<Micros>,
 
     /// How long callers wait for their turn [default: the whole queue for leaky-bucket, 1s for smooth and
-    /// warm-up, not at all for the others]
+    /// warm-up, not at all for the others; never for quotas such as '3 at once']
     #[arg(long, value_name = "TIME", value_parser = time::parse)]
     wait: Option<Micros>,
 
@@ -114,25 +114,26 @@ fn play(args: &Args) -> Result<Scene, Failure> {
         quotas = read_quotas(&DEFAULT_QUOTAS.map(String::from))?;
     }
 
-    let window = args.window.or_else(|| quotas.iter().filter_map(pace::period).max());
+    let window = args.window.or_else(|| quotas.iter().filter_map(rate::period).max());
     let window = window.unwrap_or(Micros::from_secs(60));
     let most = MOST_DECISIONS / quotas.len();
-    let (title, arrivals, length) = match (trace, &args.trace) {
-        (Some(trace), Some(path)) => {
-            let count = trace.arrivals.len();
-            (format!("trace: {count} requests of {}", path.display()), trace.arrivals, None)
+    let (title, arrivals, length) = match trace {
+        Some(Trace { name, arrivals, .. }) => {
+            let count = load::requests(arrivals.len() as u128);
+            if arrivals.len() > most {
+                let against = quotas.len();
+                return Err(Failure::input(format!(
+                    "{count} against {against} quotas are more than {MOST_DECISIONS} decisions\n\
+                     try fewer quotas at a time, or a part of the trace"
+                )));
+            }
+            (format!("trace: {count} of {name}"), arrivals, None)
         }
-        _ => {
+        None => {
             let load = made_up(args, &quotas, window)?;
             (load.to_string(), load.arrivals(most)?, Some(load.length))
         }
     };
-    if arrivals.len() > most {
-        let (count, quotas) = (arrivals.len(), quotas.len());
-        let problem =
-            format!("{count} requests against {quotas} quotas are more than {MOST_DECISIONS} decisions");
-        return Err(Failure::input(format!("{problem}\ntry fewer quotas at a time, or a part of the trace")));
-    }
 
     let manners = Manners { patience: args.wait, hold: args.hold };
     let runs: Vec<_> = quotas.iter().map(|quota| run::run(*quota, &arrivals, window, manners)).collect();
@@ -145,7 +146,7 @@ fn made_up(args: &Args, quotas: &[Quota], window: Micros) -> Result<Load, Failur
     let (rate, cost) = match &args.rate {
         Some(rate) => (load::parse_rate(rate)?, args.cost.unwrap_or(1)),
         None => {
-            let cost = args.cost.unwrap_or_else(|| load::default_cost(quotas, window));
+            let cost = args.cost.unwrap_or_else(|| load::default_cost(quotas, window, args.hold));
             (load::default_rate(shape, quotas, window, args.hold, cost), cost)
         }
     };

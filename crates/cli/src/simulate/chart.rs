@@ -13,7 +13,7 @@ use super::{
     run::{Run, Tally},
     time::rough,
 };
-use crate::terminal::{Paint, Tone};
+use crate::terminal::{self, Paint, Tone};
 use tidegate_core::{Kind, Micros};
 
 /// Columns to the left of every row.
@@ -23,7 +23,7 @@ const HEIGHT: u64 = 2;
 /// Bars in eighths of a line.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Draws the scene in at most `width` columns.
+/// Draws the scene with bars of at most `width` columns.
 pub(crate) fn draw(scene: &Scene, width: usize, paint: Paint) -> String {
     // A round length may need one column more than asked for.
     let axis = Axis::over(scene.start, scene.end, width.saturating_sub(INDENT.len() + 1).max(1));
@@ -32,7 +32,7 @@ pub(crate) fn draw(scene: &Scene, width: usize, paint: Paint) -> String {
     let tallest = passed.iter().map(Columns::tallest).chain(offered.iter().copied()).max().unwrap_or(0);
     let chart = Chart { axis, offered, tallest, width, paint };
 
-    let mut lines = vec![paint.tone(Tone::Strong, &scene.title)];
+    let mut lines = vec![paint.tone(Tone::Strong, terminal::harmless(&scene.title))];
     lines.push(legend(scene, &axis, tallest, paint));
     lines.push(String::new());
     lines.extend(chart.offered_rows(scene));
@@ -185,7 +185,7 @@ impl Chart {
     }
 }
 
-/// Text inside a bracket where it fits, else behind or before it; with the spaces to put before both.
+/// Text inside a bracket where it fits, else behind, before or below it; with the spaces to put before both.
 fn place(first: usize, length: usize, text: &str, width: usize) -> (usize, String) {
     let size = text.chars().count();
     let room = length.saturating_sub(2);
@@ -201,7 +201,10 @@ fn place(first: usize, length: usize, text: &str, width: usize) -> (usize, Strin
     if first + length + 1 + size <= width {
         return (first, format!("{bracket} {text}"));
     }
-    (first.saturating_sub(size + 1), format!("{text} {bracket}"))
+    match first.checked_sub(size + 1) {
+        Some(before) => (before, format!("{text} {bracket}")),
+        None => (first, format!("{bracket}\n{INDENT}{text}")),
+    }
 }
 
 /// Cells as text, with one colour code for each stretch of the same tone.
@@ -257,4 +260,23 @@ fn patience(run: &Run) -> Option<String> {
 fn show(tally: Tally) -> String {
     let Tally { requests, cost } = tally;
     if requests == cost { requests.to_string() } else { format!("{requests} (cost {cost})") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bracket_stays_where_it_belongs() {
+        for (first, length, drawn) in [
+            (0, 12, "├─ worst ──┤"),
+            (0, 4, "├──┤ worst"),
+            (3, 1, "   │ worst"),
+            (9, 4, "   worst ├──┤"),
+            (5, 8, "     ├──────┤\n  worst"),
+        ] {
+            let (before, text) = place(first, length, "worst", 14);
+            assert_eq!(format!("{:before$}{text}", ""), drawn);
+        }
+    }
 }

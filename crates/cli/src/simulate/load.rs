@@ -1,10 +1,10 @@
 //! Loads that are made up: deterministic shapes of arrivals, sized to the quotas that they try.
 
-use super::{pace, time};
+use super::{rate, time};
 use crate::failure::Failure;
 use clap::ValueEnum;
 use std::{fmt, ops::Range};
-use tidegate_core::{Kind, Micros, Quota, Rate};
+use tidegate_core::{Micros, Quota, Rate, Unit};
 
 /// More decisions than this say nothing that fewer do not.
 pub(crate) const MOST_DECISIONS: usize = 10_000_000;
@@ -63,70 +63,87 @@ pub(crate) struct Load {
 /// Reads a rate such as `200/min`, with the core's own grammar and errors.
 pub(crate) fn parse_rate(text: &str) -> Result<Rate, Failure> {
     let quota: Quota = text.parse().map_err(|error| Failure::input(format!("--rate: {error}")))?;
-    match (quota.kind(), pace::period(&quota)) {
-        (Kind::TokenBucket(_), Some(period)) => Ok(Rate::new(pace::nominal(&quota, period), period)),
+    match quota.rate() {
+        Some(rate) if rate.quota() == Ok(quota) => Ok(rate.of(Unit::Requests)),
         _ => Err(Failure::input(format!("--rate: `{text}` is not a rate\nwrite `200/min` or `5 per 10s`"))),
     }
 }
 
-/// What a request costs when nobody says: one, but a share of the quota where that counts in the millions.
-pub(crate) fn default_cost(quotas: &[Quota], window: Micros) -> u64 {
-    let nominal = quotas.iter().map(|quota| pace::nominal(quota, window)).max().unwrap_or(0);
-    if nominal > 100_000 { nominal / 1_000 } else { 1 }
+/// What a request costs when nobody says: one, or a thousandth of the largest quota where that is more than 100,000
+/// in a window. It is less for a quota that cannot grant ten of these at once, unless too many would arrive then.
+pub(crate) fn default_cost(quotas: &[Quota], window: Micros, hold: Micros) -> u64 {
+    let nominal = quotas.iter().map(|quota| rate::nominal(quota, window)).max().unwrap_or(0);
+    if nominal <= 100_000 {
+        return 1;
+    }
+    let smallest = quotas.iter().map(Quota::limit).min().unwrap_or(1);
+    // No shape offers four times the quota in the two windows that a load is long.
+    let least = (largest(quotas, window, hold) * 4).div_ceil((MOST_DECISIONS / quotas.len()) as u128);
+    (nominal / 1_000).min(smallest / 10).max(u64::try_from(least).unwrap_or(u64::MAX))
 }
 
-/// The rate that shows what the largest of the quotas does. `hold` makes a rate of a number in flight.
+/// The rate that shows what the largest of the quotas does.
 pub(crate) fn default_rate(shape: Shape, quotas: &[Quota], window: Micros, hold: Micros, cost: u64) -> Rate {
+    let tenths = largest(quotas, window, hold) * u128::from(shape.tenths());
+    let requests = tenths.div_ceil(10 * u128::from(cost.max(1)));
+    Rate::new(u64::try_from(requests).unwrap_or(u64::MAX).max(1), window)
+}
+
+/// What the largest of the quotas lets through in a window. `hold` makes a rate of a number in flight.
+fn largest(quotas: &[Quota], window: Micros, hold: Micros) -> u128 {
     let nominal = quotas.iter().map(|quota| {
-        let amount = u128::from(pace::nominal(quota, window));
-        match pace::period(quota) {
+        let amount = u128::from(rate::nominal(quota, window));
+        match rate::period(quota) {
             Some(_) => amount,
             None => amount * u128::from(window.get()) / u128::from(hold.get().max(1)),
         }
     });
-    let tenths = nominal.max().unwrap_or(0) * u128::from(shape.tenths());
-    let requests = tenths.div_ceil(10 * u128::from(cost.max(1)));
-    Rate::new(u64::try_from(requests).unwrap_or(u64::MAX).max(1), window)
+    nominal.max().unwrap_or(0)
 }
 
 impl Load {
     /// All arrivals in order; refuses more than `most`.
     pub(crate) fn arrivals(&self, most: usize) -> Result<Vec<Arrival>, Failure> {
+        let length = self.length.get();
         let moments: Box<dyn Iterator<Item = u64>> = match self.shape {
+            Shape::Steady => Box::new(self.evenly(0..length)),
+            Shape::Burst | Shape::Boundary => {
+                Box::new(self.bursts().into_iter().flat_map(|burst| self.evenly(burst)))
+            }
             Shape::Ramp => Box::new(self.ramp()),
-            _ => Box::new(self.phases().flat_map(|phase| self.evenly(phase))),
+            Shape::OnOff => Box::new(self.on_off()),
         };
         let arrival = |at| Arrival { at: Micros::new(at), cost: self.cost };
-        let arrivals: Vec<_> = moments.take(most + 1).map(arrival).collect();
+        let moments = moments.take_while(|at| *at < length).take(most + 1);
+        let arrivals: Vec<_> = moments.map(arrival).collect();
         match arrivals.len() {
-            0 => Err(Failure::input(format!(
-                "nothing arrives: {} in {} is less than one request\ngive a higher --rate or a longer --for",
-                self.rate, self.length
-            ))),
-            many if many > most => Err(Failure::input(format!(
-                "{} for {} is more than {most} requests for each quota\ngive a lower --rate or a shorter --for",
-                self.rate, self.length
-            ))),
+            0 => {
+                let fix = match self.shape {
+                    Shape::Ramp => "give a higher --rate or a longer --for",
+                    _ => "give a longer --for",
+                };
+                Err(Failure::input(format!("nothing arrives: {self}\n{fix}")))
+            }
+            many if many > most => {
+                let fix = "give a lower --rate, a shorter --for or fewer quotas";
+                Err(Failure::input(format!("more than {most} requests for each quota: {self}\n{fix}")))
+            }
             _ => Ok(arrivals),
         }
     }
 
-    /// The stretches of time in which requests arrive.
-    fn phases(&self) -> impl Iterator<Item = Range<u64>> + use<> {
-        let (length, window, burst) = (self.length.get(), self.window.get(), self.burst());
-        let (starts, each): (Box<dyn Iterator<Item = u64>>, u64) = match self.shape {
-            Shape::Steady | Shape::Ramp => (Box::new([0].into_iter()), length),
-            Shape::Burst => (Box::new([window / 2].into_iter()), burst),
+    /// The bursts of a shape that has one or two, whether or not the load goes on for so long.
+    fn bursts(&self) -> Vec<Range<u64>> {
+        let (window, each) = (self.window.get(), self.burst());
+        let starts = match self.shape {
+            Shape::Burst => vec![window / 2],
             Shape::Boundary => {
                 let (boundary, gap) = (self.boundary(), window / 30);
-                (Box::new([boundary - gap - burst, boundary + gap].into_iter()), burst)
+                vec![boundary - gap - each, boundary + gap]
             }
-            Shape::OnOff => {
-                let cycle = usize::try_from(2 * burst).unwrap_or(usize::MAX);
-                (Box::new((0..length).step_by(cycle)), burst)
-            }
+            Shape::Steady | Shape::Ramp | Shape::OnOff => Vec::new(),
         };
-        starts.map(move |start| start..(start + each).min(length))
+        starts.into_iter().map(|start| start..start + each).collect()
     }
 
     /// How long requests arrive without a pause.
@@ -134,7 +151,7 @@ impl Load {
         (self.window.get() / 4).max(1)
     }
 
-    /// The end of a window that is nearest to the middle.
+    /// The last end of a window in the first half, or the first of all.
     fn boundary(&self) -> u64 {
         let window = self.window.get();
         (self.length.get() / 2 / window).max(1) * window
@@ -147,6 +164,12 @@ impl Load {
             .map(move |index| u128::from(phase.start) + index * period / amount)
             .take_while(move |at| *at < u128::from(phase.end))
             .filter_map(|at| u64::try_from(at).ok())
+    }
+
+    /// Moments at the rate, which stands still while nothing arrives.
+    fn on_off(&self) -> impl Iterator<Item = u64> + use<> {
+        let burst = self.burst();
+        self.evenly(0..self.length.get()).map(move |on| on / burst * 2 * burst + on % burst)
     }
 
     /// Moments that get denser: the area under a rising line is a square.
@@ -163,19 +186,27 @@ impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let burst = time::rough(Micros::new(self.burst()));
         let each = u128::from(self.rate.amount()) * u128::from(self.burst());
-        let each = each.div_ceil(u128::from(self.rate.period().get().max(1)));
+        let each = requests(each.div_ceil(u128::from(self.rate.period().get().max(1))));
         match self.shape {
             Shape::Steady => write!(f, "steady: {} for {}", self.rate, self.length)?,
-            Shape::Burst => write!(f, "burst: {each} requests within {burst}")?,
+            Shape::Burst => write!(f, "burst: {each} within {burst}")?,
             Shape::Boundary => {
                 let boundary = Micros::new(self.boundary());
-                write!(f, "boundary: two bursts of {each} requests around {boundary}, where a window ends")?;
+                write!(f, "boundary: two bursts of {each} around {boundary}, where a window ends")?;
             }
             Shape::Ramp => write!(f, "ramp: from nothing to {} in {}", self.rate, self.length)?,
             Shape::OnOff => {
                 write!(f, "on-off: {} for {burst}, then nothing for {burst}, in turn", self.rate)?;
             }
         }
+        if self.bursts().iter().any(|burst| burst.end > self.length.get()) {
+            write!(f, ", cut off after {}", self.length)?;
+        }
         if self.cost == 1 { Ok(()) } else { write!(f, ", each at cost {}", self.cost) }
     }
+}
+
+/// A number of requests in words.
+pub(crate) fn requests(count: u128) -> String {
+    if count == 1 { "1 request".into() } else { format!("{count} requests") }
 }

@@ -8,7 +8,7 @@ pub(crate) mod axis;
 pub(crate) mod chart;
 pub(crate) mod json;
 pub(crate) mod load;
-pub(crate) mod pace;
+pub(crate) mod rate;
 pub(crate) mod run;
 pub(crate) mod svg;
 pub(crate) mod time;

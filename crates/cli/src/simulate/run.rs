@@ -1,13 +1,13 @@
 //! Runs arrivals against one quota, in virtual time.
 
-use super::{load::Arrival, pace, window, window::Stretch};
+use super::{load::Arrival, rate, window, window::Stretch};
 use std::collections::VecDeque;
 use tidegate_core::{Demand, Kind, Micros, Outcome, Quota, Receipt, Retry};
 
 /// How callers behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Manners {
-    /// How long a caller waits; `None` leaves it to the quota, see [`patience`].
+    /// How long a caller waits, see [`patience`]; `None` leaves it to the quota.
     pub(crate) patience: Option<Micros>,
     /// How long a caller holds a place in flight.
     pub(crate) hold: Micros,
@@ -84,25 +84,37 @@ impl Tally {
     }
 }
 
-/// How long the callers of a quota wait when nobody says. Those that shape need patience to show what they do: a
-/// queue has an end of its own, the others get a second.
-pub(crate) fn patience(quota: &Quota) -> Micros {
-    match quota.kind() {
-        Kind::LeakyBucket(_) => Micros::MAX,
-        Kind::Smooth(_) | Kind::WarmUp(_) => Micros::from_secs(1),
+/// How long the callers of a quota wait: what was asked for, or else what shows what the quota does. Those that
+/// shape need patience for that: a queue has an end of its own, the others get a second. For a place in flight
+/// nobody can wait: no one knows when it is given back.
+fn patience(quota: &Quota, asked: Option<Micros>) -> Micros {
+    match (quota.kind(), asked) {
+        (Kind::Concurrency(_), _) => Micros::ZERO,
+        (_, Some(asked)) => asked,
+        (Kind::LeakyBucket(_), None) => Micros::MAX,
+        (Kind::Smooth(_) | Kind::WarmUp(_), None) => Micros::from_secs(1),
         _ => Micros::ZERO,
     }
 }
 
+/// What a quota promises for such arrivals.
+fn bound(quota: &Quota, arrivals: &[Arrival], window: Micros) -> Option<u64> {
+    // The core saturates where nothing bounds a shaper that is faster than its clock.
+    let bound = Some(quota.bound().in_any(window)).filter(|bound| *bound < u64::MAX)?;
+    // What the core says of shapers is for calls that cost one; the last call may cost more.
+    let last = match quota.kind() {
+        Kind::Smooth(_) | Kind::WarmUp(_) => arrivals.iter().map(|arrival| arrival.cost).max().unwrap_or(1),
+        _ => 1,
+    };
+    Some(bound.saturating_add(last.saturating_sub(1)))
+}
+
 /// Asks `quota` for every arrival, in order.
 pub(crate) fn run(quota: Quota, arrivals: &[Arrival], window: Micros, manners: Manners) -> Run {
-    let patience = manners.patience.unwrap_or_else(|| patience(&quota));
+    let patience = patience(&quota, manners.patience);
     // What is in flight is what began within the last holding time.
     let window = if matches!(quota.kind(), Kind::Concurrency(_)) { manners.hold } else { window };
-    // The core saturates where nothing bounds a shaper that is faster than its clock.
-    let bound = Some(quota.bound().in_any(window)).filter(|bound| *bound < u64::MAX);
-    let nominal = pace::nominal(&quota, window);
-    let (tally, wait) = (Tally::default(), Micros::ZERO);
+    let tally = Tally::default();
     let mut run = Run {
         quota,
         patience,
@@ -110,12 +122,12 @@ pub(crate) fn run(quota: Quota, arrivals: &[Arrival], window: Micros, manners: M
         delayed: tally,
         denied: tally,
         hopeless: tally,
-        longest_wait: wait,
+        longest_wait: Micros::ZERO,
         passages: Vec::new(),
         window,
         worst: None,
-        bound,
-        nominal,
+        bound: bound(&quota, arrivals, window),
+        nominal: rate::nominal(&quota, window),
     };
 
     let mut state = vec![0; quota.width()];

@@ -6,7 +6,8 @@
 //!   worst 1min: 200          ┆▉▉▉ ▉▉▉┆    line: what went in the last window
 //! ```
 //!
-//! The worst window is shaded. It brings its own background and a second set of colours for dark screens, so that it reads anywhere.
+//! The worst window is shaded. The picture brings its own background and a second set of colours for dark screens,
+//! so that it reads anywhere.
 
 use super::{
     Scene,
@@ -292,13 +293,15 @@ fn indent(class: &str) -> f64 {
 
 /// A number that fits beside a plot.
 fn short(number: u64) -> String {
-    match number as f64 {
-        n if n >= 1e12 => format!("{n:.1e}"),
-        n if n >= 1e9 => format!("{:.1}G", n / 1e9),
-        n if n >= 1e6 => format!("{:.1}M", n / 1e6),
-        n if n >= 1e5 => format!("{:.0}k", n / 1e3),
-        _ => number.to_string(),
-    }
+    let (value, prefix) = match number as f64 {
+        n if n >= 1e12 => return format!("{n:.1e}"),
+        n if n >= 1e9 => (n / 1e9, 'G'),
+        n if n >= 1e6 => (n / 1e6, 'M'),
+        n if n >= 1e5 => (n / 1e3, 'k'),
+        _ => return number.to_string(),
+    };
+    let places = if value < 99.95 { 1 } else { 0 };
+    format!("{value:.places$}{prefix}")
 }
 
 fn escape(text: &str) -> String {

@@ -43,27 +43,28 @@ const MOST_DIGITS: usize = 24;
 
 /// Reads a time. What is finer than a microsecond is cut off: the core knows no finer time.
 pub(crate) fn parse(text: &str) -> Result<Micros, NotATime> {
-    let refuse = |problem: &str, fix| Err(NotATime { problem: problem.into(), fix });
+    let refuse = |problem: String, fix| Err(NotATime { problem, fix });
     let length = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
     let (number, name) = text.split_at(length);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || number.ends_with('.') || fraction.contains('.') {
-        return refuse("not a time", "write `12.5ms`, `2min` or a number of seconds");
+    let starts_with_digit = whole.starts_with(|first: char| first.is_ascii_digit());
+    if !starts_with_digit || number.ends_with('.') || fraction.contains('.') {
+        return refuse(format!("`{text}` is not a time"), "write `12.5ms`, `2min` or a number of seconds");
     }
     let Some((_, size)) = UNITS.iter().find(|(names, _)| names.contains(&name)) else {
-        return refuse(&format!("unknown unit `{name}`"), "use one of us, ms, s, min, h, d, w");
+        return refuse(format!("unknown unit `{name}`"), "use one of us, ms, s, min, h, d, w");
     };
 
     let digits: Vec<u32> = whole.chars().chain(fraction.chars()).filter_map(|c| c.to_digit(10)).collect();
     if digits.len() > MOST_DIGITS {
-        return refuse("too many digits", "round it");
+        return refuse("too many digits".into(), "round it");
     }
     let mantissa = digits.iter().fold(0_u128, |value, digit| value * 10 + u128::from(*digit));
     let places = fraction.chars().filter(char::is_ascii_digit).count() as u32;
     let micros = mantissa * u128::from(*size) / 10_u128.pow(places);
     match u64::try_from(micros) {
         Ok(micros) if micros <= LARGEST_EXACT => Ok(Micros::new(micros)),
-        _ => refuse("too long", "the longest time is 285 years"),
+        _ => refuse("too long".into(), "the longest time is 285 years"),
     }
 }
 
@@ -150,8 +151,9 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
+        let endless = "1".repeat(40);
         for text in
-            ["", "s", "-1s", "1.", "1.2.3", "5 s", "5x", "400000h0", "9999999d", "1".repeat(40).as_str()]
+            ["", "s", "-1s", "_", "_s", "1.", "1.2.3", "5 s", "5x", "400000h0", "9999999d", endless.as_str()]
         {
             assert!(parse(text).is_err(), "{text}");
         }

@@ -7,16 +7,24 @@
 //! ```
 //!
 //! On the right a story as in the tests: what it expects is not checked here, and its quotas are tried unless
-//! others are given.
+//! others are given. The requests of several stories in one file are one load.
 
 use super::{load::Arrival, time};
 use crate::failure::Failure;
-use std::{fs, io, ops::Range, path::Path};
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    ops::Range,
+    path::Path,
+    str,
+};
 use tidegate_core::{Quota, QuotaError};
 
 /// What a trace holds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Trace {
+    /// Where it was read from, in words.
+    pub(crate) name: String,
     /// Its requests, in order of time.
     pub(crate) arrivals: Vec<Arrival>,
     /// The quotas that it names.
@@ -24,22 +32,41 @@ pub(crate) struct Trace {
 }
 
 /// Words that begin what a story expects.
-const EXPECTATIONS: [&str; 3] = ["allow", "delay", "deny"];
+const EXPECTATIONS: [&str; 6] = ["allow", "delay", "deny", "remaining", "reset", "limit"];
+
+/// Longer lines, in bytes, come from something that is no trace.
+const LONGEST_LINE: u64 = 4_096;
 
 impl Trace {
-    /// Reads the file at `path`, or standard input when it is `-`; refuses more than `most` requests.
+    /// Reads the file at `path`, or standard input when it is `-`; refuses more than `most` requests and quotas.
     pub(crate) fn read(path: &Path, most: usize) -> Result<Self, Failure> {
-        let (name, text) = match path.to_str() {
-            Some("-") => ("standard input".into(), io::read_to_string(io::stdin())),
-            _ => (path.display().to_string(), fs::read_to_string(path)),
+        let (name, source): (_, io::Result<Box<dyn BufRead>>) = match path.to_str() {
+            Some("-") => ("standard input".into(), Ok(Box::new(io::stdin().lock()))),
+            _ => {
+                (path.display().to_string(), File::open(path).map(|file| Box::new(BufReader::new(file)) as _))
+            }
         };
-        let text = text.map_err(|error| Failure::input(format!("cannot read {name}: {error}")))?;
-        let mut trace = Self::default();
-        for (index, line) in text.lines().enumerate() {
-            trace.line(line).map_err(|fault| fault.at(&name, index + 1, line))?;
-            if trace.arrivals.len() > most {
-                let problem = format!("{name} holds more than {most} requests for each quota");
-                return Err(Failure::input(format!("{problem}\ntry fewer quotas, or a part of the file")));
+        let unreadable = |error: io::Error| Failure::input(format!("cannot read {name}: {error}"));
+        let mut source = source.map_err(unreadable)?;
+
+        let mut trace = Self { name: name.clone(), arrivals: Vec::new(), quotas: Vec::new() };
+        let mut bytes = Vec::new();
+        for number in 1.. {
+            bytes.clear();
+            let read =
+                source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes).map_err(unreadable)?;
+            if read == 0 {
+                break;
+            }
+            let line = text(&bytes).map_err(|problem| {
+                Failure::input(format!(
+                    "{name}:{number}: {problem}\ngive a text file with one request in each line"
+                ))
+            })?;
+            trace.line(line).map_err(|fault| fault.at(&name, number, line))?;
+            if trace.arrivals.len() + trace.quotas.len() > most {
+                let problem = format!("{name} holds more than {most} requests and quotas");
+                return Err(Failure::input(format!("{problem}\ntry a part of it")));
             }
         }
         if trace.arrivals.is_empty() {
@@ -62,17 +89,14 @@ impl Trace {
 
         let when = if first.text == "at" { words.next() } else { Some(first) };
         let when = when.ok_or_else(|| words.missing("a time after `at`", "write `at 12.5ms`"))?;
-        let at = time::parse(when.text).map_err(|error| match error.problem.as_str() {
-            "not a time" => when.fault(format!("`{}` is not a time", when.text), error.fix),
-            _ => when.fault(error.problem, error.fix),
-        })?;
+        let at = time::parse(when.text).map_err(|error| when.fault(error.problem, error.fix))?;
 
         let mut cost = 1;
         let mut next = words.next();
         if next.is_some_and(|word| word.text == "cost") {
             let fix = "write `cost 2`";
             let word = words.next().ok_or_else(|| words.missing("a number after `cost`", fix))?;
-            let fault = |_| word.fault(format!("`{}` is not a whole number", word.text), fix);
+            let fault = |_| word.fault(format!("`{}` is not a whole number below 2^64", word.text), fix);
             cost = word.text.parse().map_err(fault)?;
             next = words.next();
         }
@@ -84,6 +108,15 @@ impl Trace {
         self.arrivals.push(Arrival { at, cost });
         Ok(())
     }
+}
+
+/// A line without its end and, for files of some editors, without the mark that a file begins with.
+fn text(bytes: &[u8]) -> Result<&str, String> {
+    if bytes.len() as u64 == LONGEST_LINE && !bytes.ends_with(b"\n") {
+        return Err(format!("a line of {LONGEST_LINE} bytes or more"));
+    }
+    let line = str::from_utf8(bytes).map_err(|_| "not UTF-8".to_string())?;
+    Ok(line.trim_start_matches('\u{feff}').trim_end())
 }
 
 /// The words of a line, and where they are.
@@ -141,10 +174,10 @@ impl Fault {
     /// The whole message: the place and the problem, the line, a caret under what is to blame, and the fix.
     fn at(self, name: &str, number: usize, line: &str) -> Failure {
         let Self { span, problem, fix } = self;
-        // Columns and carets count characters, not bytes; a tab would put them out of line.
+        // Columns and carets count characters, not bytes.
         let before = line[..span.start].chars().count();
         let caret = "^".repeat(line[span].chars().count().max(1));
-        let (column, line) = (before + 1, line.replace('\t', " "));
+        let column = before + 1;
         Failure::input(format!(
             "{name}:{number}:{column}: {problem}\n  {line}\n  {:before$}{caret}\n{fix}",
             ""
