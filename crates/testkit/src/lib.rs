@@ -7,10 +7,13 @@
 //! | [`trace`] | reads and runs `.trace` stories on a subject |
 //! | [`strategy`] | random quotas of every algorithm, and random callers |
 //! | [`guava`] | recorded traces of Guava's `RateLimiter` |
+//! | [`servers`] | real servers that a test starts, and wires to them that can be spoiled |
 //!
 //! A dev-dependency only: nothing here is meant for production.
 
 pub mod guava;
+#[cfg(target_os = "linux")]
+pub mod servers;
 pub mod strategy;
 pub mod subject;
 pub mod trace;

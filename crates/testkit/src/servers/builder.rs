@@ -1,0 +1,151 @@
+//! What a server is to be like.
+
+use super::{RedisServer, Version, certificates::Certificates, port::Port, redis::Parts};
+use std::env;
+
+/// Describes a server. Without more words it is bare: a TCP port on loopback, no password, nothing kept on disk.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    pub(super) binary: String,
+    pub(super) role: Role,
+    pub(super) password: Option<String>,
+    pub(super) user: Option<(String, String)>,
+    has_socket: bool,
+    has_tls: bool,
+    config: String,
+}
+
+/// What the program is started as.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Role {
+    /// On its own, or with replicas.
+    Single,
+    /// In a cluster.
+    Node,
+    /// To watch others.
+    Sentinel,
+}
+
+/// A replica gets its data through a file: without one it would wait a second for what is written next.
+const BARE: &str = "\
+bind 127.0.0.1
+save \"\"
+repl-diskless-sync no
+rdb-del-sync-files yes
+repl-ping-replica-period 1
+";
+
+/// Tests may call `DEBUG`, and replicas that stand still do not hold up the end of a server.
+const SINCE_7: &str = "\
+enable-debug-command local
+shutdown-timeout 0
+";
+
+/// A client needs no certificate, unless the test says so.
+const TLS: &str = "\
+tls-ca-cert-file authority.crt
+tls-cert-file server.crt
+tls-key-file server.key
+tls-auth-clients no
+";
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self {
+            binary: env::var("TIDEGATE_REDIS").unwrap_or_else(|_| "redis-server".into()),
+            role: Role::Single,
+            password: None,
+            user: None,
+            has_socket: false,
+            has_tls: false,
+            config: String::new(),
+        }
+    }
+
+    /// Another program, by its name or its path: `valkey-server`.
+    pub fn binary(mut self, binary: &str) -> Self {
+        binary.clone_into(&mut self.binary);
+        self
+    }
+
+    /// One more line of the configuration, such as `maxmemory 2mb`.
+    pub fn config(mut self, key: &str, value: &str) -> Self {
+        self.config += &format!("{key} {value}\n");
+        self
+    }
+
+    /// Everybody must give this password.
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self.config("requirepass", &format!("\"{password}\""))
+            .config("masterauth", &format!("\"{password}\""))
+    }
+
+    /// A user with rights of their own, such as `~* +@all`; [`RedisServer::url`] is then theirs.
+    pub fn user(mut self, name: &str, password: &str, rights: &str) -> Self {
+        self.user = Some((name.to_owned(), password.to_owned()));
+        self.config("user", &format!("{name} on \">{password}\" {rights}"))
+    }
+
+    /// Listens on a socket file, too.
+    pub fn unix_socket(mut self) -> Self {
+        self.has_socket = true;
+        self
+    }
+
+    /// Listens with TLS, too, on a port of its own.
+    pub fn tls(mut self) -> Self {
+        self.has_tls = true;
+        self
+    }
+
+    /// Writes every change to disk at once, so that a server that was killed has all of it when it is back.
+    pub fn append_only(self) -> Self {
+        self.config("appendonly", "yes").config("appendfsync", "always")
+    }
+
+    /// Starts it, and returns when it answers.
+    pub fn start(&self) -> Result<RedisServer, String> {
+        let server = self.prepare()?;
+        server.launch()?;
+        Ok(server)
+    }
+
+    pub(super) fn role(mut self, role: Role) -> Self {
+        self.role = role;
+        self
+    }
+
+    /// All of a server but its process.
+    pub(super) fn prepare(&self) -> Result<RedisServer, String> {
+        let binary = &self.binary;
+        let version = Version::of(binary)
+            .ok_or_else(|| format!("{binary} is not installed: apt-get install {binary}"))?;
+        let directory = tempfile::Builder::new().prefix("tidegate-").tempdir().map_err(|e| e.to_string())?;
+        let (port, bus) = match self.role {
+            Role::Node => Port::with_bus().map(|(port, bus)| (port, Some(bus)))?,
+            Role::Single | Role::Sentinel => (Port::any()?, None),
+        };
+        let mut config = format!("{BARE}port {}\n", port.number());
+        if version >= Version::SEVEN {
+            config += SINCE_7;
+        }
+
+        let socket = self.has_socket.then(|| directory.path().join("redis.sock"));
+        if socket.is_some() {
+            config += "unixsocket redis.sock\n";
+        }
+        let mut tls = None;
+        if self.has_tls {
+            let port = Port::any()?;
+            config += &format!("{TLS}tls-port {}\n", port.number());
+            tls = Some((port, Certificates::create(directory.path())?));
+        }
+
+        let parts = Parts { builder: self.clone(), version, port, bus, socket, tls, directory };
+        let server = RedisServer::new(parts);
+        server.append("redis.conf", &(config + &self.config))?;
+        Ok(server)
+    }
+}

@@ -1,0 +1,211 @@
+//! A cluster of six.
+
+use super::{
+    Builder, Connection, Migration, RedisServer, State, Value,
+    builder::Role,
+    slot::{self, SLOTS},
+    until,
+};
+use std::iter;
+
+/// Three primaries with a replica each, and a third of the slots for each of them.
+///
+/// The nodes never meet: each starts from a file that says they always knew each other, as after a restart.
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+}
+
+const PRIMARIES: usize = 3;
+
+/// After how many milliseconds of silence a node is taken for dead. Less, and a busy machine kills nodes.
+const NODE_TIMEOUT: &str = "1500";
+
+/// Slots that follow each other, and the port of the primary that has them.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Share {
+    first: u16,
+    last: u16,
+    port: u16,
+}
+
+impl RedisCluster {
+    /// Starts bare nodes.
+    pub fn start() -> Result<Self, String> {
+        Self::start_with(&RedisServer::builder())
+    }
+
+    /// Starts nodes as described.
+    pub fn start_with(node: &Builder) -> Result<Self, String> {
+        let node = node
+            .clone()
+            .role(Role::Node)
+            .config("cluster-enabled", "yes")
+            .config("cluster-node-timeout", NODE_TIMEOUT)
+            .config("cluster-config-file", "nodes.conf");
+        let nodes = iter::repeat_with(|| node.prepare()).take(2 * PRIMARIES).collect::<Result<_, _>>()?;
+        let cluster = Self { nodes };
+        for node in &cluster.nodes {
+            node.append("nodes.conf", &cluster.as_seen_by(node))?;
+            node.launch()?;
+        }
+        cluster.wait_until_ok()?;
+        Ok(cluster)
+    }
+
+    /// Where a client connects first: any node will do.
+    pub fn url(&self) -> String {
+        self.living().next().unwrap_or(&self.nodes[0]).url()
+    }
+
+    /// Where all of the nodes are.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisServer::url).collect()
+    }
+
+    /// All nodes; the first three were primaries when it started.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// The slot of a key, which is that of the part between its first braces, if it has any.
+    pub fn slot_of(key: impl AsRef<[u8]>) -> u16 {
+        slot::slot_of(key.as_ref())
+    }
+
+    /// The node that has a slot, as the nodes see it.
+    pub fn primary_of(&self, slot: u16) -> Result<&RedisServer, String> {
+        let shares = shares(&mut self.any()?.connect()?)?;
+        self.owner(&shares, slot)
+    }
+
+    /// The primaries that do not have a slot, to move it to.
+    pub fn primaries_without(&self, slot: u16) -> Result<Vec<&RedisServer>, String> {
+        let shares = shares(&mut self.any()?.connect()?)?;
+        let owner = self.owner(&shares, slot)?;
+        let is_other = |node: &&RedisServer| {
+            node.port() != owner.port() && shares.iter().any(|share| share.port == node.port())
+        };
+        Ok(self.nodes.iter().filter(is_other).collect())
+    }
+
+    /// Kills the node that has a slot, and returns it. Its replica follows when [`Self::wait_until_ok`] returns.
+    pub fn kill_primary_of(&self, slot: u16) -> Result<&RedisServer, String> {
+        let primary = self.primary_of(slot)?;
+        primary.kill();
+        Ok(primary)
+    }
+
+    /// Moves a slot with all of its keys.
+    pub fn migrate_slot(&self, slot: u16, to: &RedisServer) -> Result<(), String> {
+        self.begin_migration(slot, to)?.finish()
+    }
+
+    /// Begins to move a slot: its node sends clients on with `ASK` for every key that it does not have.
+    pub fn begin_migration<'a>(&'a self, slot: u16, to: &'a RedisServer) -> Result<Migration<'a>, String> {
+        Migration::begin(self, slot, to)
+    }
+
+    /// Lets all nodes end and starts them again. What they know of each other stays; their keys only if kept on disk.
+    pub fn restart_all(&self) -> Result<(), String> {
+        self.nodes.iter().try_for_each(RedisServer::stop)?;
+        self.nodes.iter().try_for_each(RedisServer::launch)?;
+        self.wait_until_ok()
+    }
+
+    /// Waits until all nodes that run say that all is well, agree who has which slot, and have none with a dead node.
+    pub fn wait_until_ok(&self) -> Result<(), String> {
+        until("the cluster is well", || self.shares().map(drop))
+    }
+}
+
+/// What the nodes say.
+impl RedisCluster {
+    /// Who has which slots, if all nodes agree and all is well.
+    pub(super) fn shares(&self) -> Result<Vec<Share>, String> {
+        let mut agreed: Option<Vec<Share>> = None;
+        for node in self.living() {
+            let mut connection = node.connect()?;
+            let problem = |what: &str| format!("{} {what}", node.address());
+            if !says(&mut connection, &["CLUSTER", "INFO"], "cluster_state:ok")? {
+                return Err(problem("says that the cluster is down"));
+            }
+            if says(&mut connection, &["INFO", "replication"], "master_link_status:down")? {
+                return Err(problem("has no link to its primary"));
+            }
+            let shares = shares(&mut connection)?;
+            if agreed.as_ref().is_some_and(|agreed| *agreed != shares) {
+                return Err(problem("sees the slots elsewhere"));
+            }
+            agreed = Some(shares);
+        }
+        let agreed = agreed.ok_or("no node runs")?;
+        for share in &agreed {
+            let owner = self.owner(&agreed, share.first)?;
+            if owner.state() != State::Running {
+                return Err(format!("{} still has slots", owner.address()));
+            }
+        }
+        Ok(agreed)
+    }
+
+    pub(super) fn owner(&self, shares: &[Share], slot: u16) -> Result<&RedisServer, String> {
+        let share = shares.iter().find(|share| (share.first..=share.last).contains(&slot));
+        let port = share.ok_or_else(|| format!("nobody has slot {slot}"))?.port;
+        self.nodes.iter().find(|node| node.port() == port).ok_or_else(|| format!("{port} is no node of ours"))
+    }
+
+    fn living(&self) -> impl Iterator<Item = &RedisServer> {
+        self.nodes.iter().filter(|node| node.state() == State::Running)
+    }
+
+    fn any(&self) -> Result<&RedisServer, String> {
+        self.living().next().ok_or_else(|| "no node runs".into())
+    }
+
+    /// The file that a node keeps of the cluster.
+    fn as_seen_by(&self, own: &RedisServer) -> String {
+        let mut text = String::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            let myself = if node.port() == own.port() { "myself," } else { "" };
+            let (id, address, bus) = (node.id(), node.address(), node.bus().unwrap_or_default());
+            let place = match index {
+                ..PRIMARIES => {
+                    let (first, last) = third(index);
+                    format!("master - 0 0 {} connected {first}-{last}", index + 1)
+                }
+                _ => {
+                    let primary = index - PRIMARIES;
+                    format!("slave {} 0 0 {} connected", self.nodes[primary].id(), primary + 1)
+                }
+            };
+            text += &format!("{id} {address}@{bus} {myself}{place}\n");
+        }
+        text + &format!("vars currentEpoch {PRIMARIES} lastVoteEpoch 0\n")
+    }
+}
+
+fn third(index: usize) -> (u16, u16) {
+    let bound = |index: usize| usize::from(SLOTS) * index / PRIMARIES;
+    (bound(index) as u16, bound(index + 1) as u16 - 1)
+}
+
+fn says(connection: &mut Connection, words: &[&str], line: &str) -> Result<bool, String> {
+    let answer = connection.command(words)?;
+    Ok(answer.text().is_some_and(|text| text.lines().any(|said| said == line)))
+}
+
+fn shares(connection: &mut Connection) -> Result<Vec<Share>, String> {
+    let answer = connection.command(&["CLUSTER", "SLOTS"])?;
+    let number = |value: &Value| u16::try_from(value.integer()?).ok();
+    let share = |item: &Value| match item.items() {
+        [first, last, primary, ..] => {
+            Some(Share { first: number(first)?, last: number(last)?, port: number(primary.items().get(1)?)? })
+        }
+        _ => None,
+    };
+    let shares: Option<Vec<_>> = answer.items().iter().map(share).collect();
+    let mut shares = shares.ok_or_else(|| format!("no slots: {answer}"))?;
+    shares.sort_unstable();
+    Ok(shares)
+}

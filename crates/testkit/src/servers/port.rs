@@ -1,0 +1,55 @@
+//! Ports that stay ours.
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    os::fd::OwnedFd,
+};
+
+/// A port on loopback that nobody else is given, whether a server listens on it or not.
+///
+/// A socket that is bound and never listens holds it. Servers ask to reuse addresses, so theirs may listen there; the
+/// system hands the port to nobody who asks for any free one; and while no server listens, connections are refused.
+#[derive(Debug)]
+pub(super) struct Port {
+    address: SocketAddr,
+    _holder: OwnedFd,
+}
+
+/// A cluster's nodes talk to each other on a port that is this much higher.
+const BUS: u16 = 10_000;
+const TRIES: usize = 100;
+
+impl Port {
+    /// Any free port.
+    pub(super) fn any() -> Result<Self, String> {
+        Self::exactly(0).map_err(|error| format!("no free port: {error}"))
+    }
+
+    /// A port for a node of a cluster, and the one of its bus.
+    pub(super) fn with_bus() -> Result<(Self, Self), String> {
+        for _ in 0..TRIES {
+            let bus = Self::any()?;
+            if let Some(Ok(port)) = bus.number().checked_sub(BUS).map(Self::exactly) {
+                return Ok((port, bus));
+            }
+        }
+        Err(format!("no free port with another free one {BUS} above it"))
+    }
+
+    pub(super) fn number(&self) -> u16 {
+        self.address.port()
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn exactly(number: u16) -> rustix::io::Result<Self> {
+        let holder = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseaddr(&holder, true)?;
+        bind(&holder, &SocketAddr::from((Ipv4Addr::LOCALHOST, number)))?;
+        let number = SocketAddr::try_from(getsockname(&holder)?)?.port();
+        Ok(Self { address: SocketAddr::from((Ipv4Addr::LOCALHOST, number)), _holder: holder })
+    }
+}

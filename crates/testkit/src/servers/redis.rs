@@ -1,0 +1,256 @@
+//! One server.
+
+use super::{
+    Builder, Certificates, Connection, Value, Version, builder::Role, port::Port, process::Process, until,
+};
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+use tempfile::TempDir;
+
+/// A Redis or Valkey on loopback that this test started. Dropping it kills it and removes its directory.
+///
+/// Its port stays its own while it is down, so that it comes back where it was.
+#[derive(Debug)]
+pub struct RedisServer {
+    run: Mutex<Option<Run>>,
+    parts: Parts,
+}
+
+/// What a server is made of, whether it runs or not.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) builder: Builder,
+    pub(super) version: Version,
+    pub(super) port: Port,
+    pub(super) bus: Option<Port>,
+    pub(super) socket: Option<PathBuf>,
+    pub(super) tls: Option<(Port, Certificates)>,
+    pub(super) directory: TempDir,
+}
+
+/// What a server does at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It answers.
+    Running,
+    /// Its process stands still; its connections are open.
+    Paused,
+    /// It has no process.
+    Down,
+}
+
+#[derive(Debug)]
+struct Run {
+    process: Process,
+    state: State,
+}
+
+impl RedisServer {
+    /// Starts a bare one.
+    pub fn start() -> Result<Self, String> {
+        Self::builder().start()
+    }
+
+    /// Describes one.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// Where a client connects: `redis://127.0.0.1:PORT`, with the user and password that it needs.
+    pub fn url(&self) -> String {
+        self.url_at(self.address())
+    }
+
+    /// Where it connects with TLS, if there is any.
+    pub fn tls_url(&self) -> Option<String> {
+        let (port, _) = self.parts.tls.as_ref()?;
+        Some(format!("rediss://{}{}", self.login(), port.address()))
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.parts.port.address()
+    }
+
+    /// The port of its address.
+    pub fn port(&self) -> u16 {
+        self.parts.port.number()
+    }
+
+    /// Its socket file, if it has one.
+    pub fn socket(&self) -> Option<&Path> {
+        self.parts.socket.as_deref()
+    }
+
+    /// Its certificates, if it has TLS.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.parts.tls.as_ref().map(|(_, certificates)| certificates)
+    }
+
+    /// Its own directory, with its configuration, its log and what it keeps.
+    pub fn directory(&self) -> &Path {
+        self.parts.directory.path()
+    }
+
+    /// Its version.
+    pub fn version(&self) -> Version {
+        self.parts.version
+    }
+
+    /// Its process, unless it is down.
+    pub fn pid(&self) -> Option<u32> {
+        self.run().as_ref().map(|run| run.process.id())
+    }
+
+    /// What it does at the moment.
+    pub fn state(&self) -> State {
+        self.run().as_ref().map_or(State::Down, |run| run.state)
+    }
+
+    /// A new connection that may do everything.
+    pub fn connect(&self) -> Result<Connection, String> {
+        let mut connection = Connection::tcp(self.address())?;
+        if let Some(password) = &self.parts.builder.password {
+            connection.command(&["AUTH", password])?;
+        }
+        Ok(connection)
+    }
+
+    /// Runs one command on a new connection.
+    pub fn command(&self, words: &[&str]) -> Result<Value, String> {
+        self.connect()?.command(words)
+    }
+
+    /// Ends it without a warning, as a power failure does.
+    pub fn kill(&self) {
+        self.run().take();
+    }
+
+    /// Lets it end in order.
+    pub fn stop(&self) -> Result<(), String> {
+        let run = self.run().take();
+        run.map_or(Ok(()), |run| run.process.terminate())
+    }
+
+    /// Lets it end in order, if it is up, and starts it on the same port.
+    pub fn restart(&self) -> Result<(), String> {
+        self.stop()?;
+        self.launch()
+    }
+
+    /// Stops it in its tracks: clients can connect, and hear nothing.
+    pub fn pause(&self) -> Result<(), String> {
+        self.turn(State::Paused)
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) -> Result<(), String> {
+        self.turn(State::Running)
+    }
+
+    fn turn(&self, state: State) -> Result<(), String> {
+        let mut run = self.run();
+        let run = run.as_mut().ok_or_else(|| format!("{} is down", self.address()))?;
+        let done = match state {
+            State::Paused => run.process.pause(),
+            _ => run.process.resume(),
+        };
+        run.state = state;
+        done.map_err(|error| format!("process {}: {error}", run.process.id()))
+    }
+
+    /// Its process, unless that has ended, by our hand or by itself.
+    fn run(&self) -> MutexGuard<'_, Option<Run>> {
+        let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        run.take_if(|run| run.process.end().is_some());
+        run
+    }
+
+    fn login(&self) -> String {
+        match (&self.parts.builder.user, &self.parts.builder.password) {
+            (Some((name, password)), _) => format!("{}:{}@", escape(name), escape(password)),
+            (None, Some(password)) => format!(":{}@", escape(password)),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+/// For the builder, and for those who build several.
+impl RedisServer {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self { run: Mutex::new(None), parts }
+    }
+
+    /// What a client connects to when something at `address` leads here.
+    pub(super) fn url_at(&self, address: SocketAddr) -> String {
+        format!("redis://{}{address}", self.login())
+    }
+
+    pub(super) fn password(&self) -> Option<&str> {
+        self.parts.builder.password.as_deref()
+    }
+
+    pub(super) fn bus(&self) -> Option<u16> {
+        self.parts.bus.as_ref().map(Port::number)
+    }
+
+    /// What others in a cluster or under a sentinel know it by: forty digits, from the port that no other has.
+    pub(super) fn id(&self) -> String {
+        format!("{:040x}", self.port())
+    }
+
+    /// Writes to the end of a file in its directory.
+    pub(super) fn append(&self, name: &str, text: &str) -> Result<(), String> {
+        let file = File::options().create(true).append(true).open(self.directory().join(name));
+        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// Starts its process, and returns when it answers.
+    pub(super) fn launch(&self) -> Result<(), String> {
+        let mut process = self.spawn()?;
+        until("the server answers", || match process.end() {
+            Some(status) => {
+                Ok(Err(format!("{} ended with {status}:\n{}", self.parts.builder.binary, self.log())))
+            }
+            None => self.command(&["PING"]).map(|_| Ok(())),
+        })??;
+        *self.run() = Some(Run { process, state: State::Running });
+        Ok(())
+    }
+
+    fn spawn(&self) -> Result<Process, String> {
+        let binary = &self.parts.builder.binary;
+        let start = || {
+            let log = File::options().create(true).append(true).open(self.directory().join("log"))?;
+            let mut command = Command::new(binary);
+            command.arg("redis.conf").stdout(log.try_clone()?).stderr(log);
+            if let Role::Sentinel = self.parts.builder.role {
+                command.arg("--sentinel");
+            }
+            Process::start(&mut command, self.directory())
+        };
+        start().map_err(|error: io::Error| format!("{binary} does not start: {error}"))
+    }
+
+    /// The last lines of its log.
+    fn log(&self) -> String {
+        let text = fs::read_to_string(self.directory().join("log")).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(6)..].join("\n")
+    }
+}
+
+/// Letters and digits stay what they are in a URL.
+fn escape(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(escape).collect()
+}

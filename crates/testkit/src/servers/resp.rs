@@ -1,0 +1,162 @@
+//! Enough of the protocol to look at a server without a driver.
+
+use std::{
+    fmt,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    os::unix::net::UnixStream,
+    path::Path,
+    time::Duration,
+};
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Nothing.
+    Nil,
+    /// A whole number.
+    Integer(i64),
+    /// A text, of either kind.
+    Text(String),
+    /// An error inside a list; one that is the whole answer is an `Err`.
+    Error(String),
+    /// Several answers.
+    List(Vec<Self>),
+}
+
+impl Value {
+    /// The text, if this is one.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The number, if this is one.
+    pub fn integer(&self) -> Option<i64> {
+        match self {
+            Self::Integer(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The answers in it; none, if this is not a list.
+    pub fn items(&self) -> &[Self] {
+        match self {
+            Self::List(items) => items,
+            _ => &[],
+        }
+    }
+}
+
+/// Compares with what a test writes down.
+impl PartialEq<str> for Value {
+    fn eq(&self, text: &str) -> bool {
+        self.text() == Some(text)
+    }
+}
+
+impl PartialEq<&str> for Value {
+    fn eq(&self, text: &&str) -> bool {
+        self.text() == Some(text)
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nil => f.write_str("(nil)"),
+            Self::Integer(number) => write!(f, "{number}"),
+            Self::Text(text) | Self::Error(text) => f.write_str(text),
+            Self::List(items) => items.iter().try_for_each(|item| writeln!(f, "{item}")),
+        }
+    }
+}
+
+/// A connection to a server, over TCP or a socket file.
+pub struct Connection {
+    stream: BufReader<Box<dyn Stream>>,
+}
+
+trait Stream: Read + Write + Send {}
+
+impl<S: Read + Write + Send> Stream for S {}
+
+/// A server that has not answered by then is taken for dead.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Connection {
+    /// Connects over TCP.
+    pub fn tcp(address: SocketAddr) -> Result<Self, String> {
+        let open = || {
+            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            Ok(Self { stream: BufReader::new(Box::new(stream)) })
+        };
+        open().map_err(|error: io::Error| format!("{address}: {error}"))
+    }
+
+    /// Connects through a socket file.
+    pub fn unix(path: &Path) -> Result<Self, String> {
+        let open = || {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            Ok(Self { stream: BufReader::new(Box::new(stream)) })
+        };
+        open().map_err(|error: io::Error| format!("{}: {error}", path.display()))
+    }
+
+    /// Sends a command and reads its answer; the server's errors and the wire's are both an `Err`.
+    pub fn command(&mut self, words: &[&str]) -> Result<Value, String> {
+        let mut line = format!("*{}\r\n", words.len());
+        for word in words {
+            line += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.stream.get_mut().write_all(line.as_bytes()).map_err(|error| error.to_string())?;
+        match self.answer().map_err(|error| error.to_string())? {
+            Value::Error(error) => Err(error),
+            value => Ok(value),
+        }
+    }
+
+    /// Reads the next answer: to a command, or a message to a subscriber.
+    pub fn answer(&mut self) -> io::Result<Value> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let Some(line) = line.strip_suffix("\r\n") else {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
+        };
+        let garbled = || io::Error::new(io::ErrorKind::InvalidData, format!("no answer: `{line}`"));
+        let (kind, rest) = line.split_at_checked(1).ok_or_else(garbled)?;
+        let number = || rest.parse::<i64>().map_err(|_| garbled());
+        match kind {
+            "+" => Ok(Value::Text(rest.to_owned())),
+            "-" => Ok(Value::Error(rest.to_owned())),
+            ":" => Ok(Value::Integer(number()?)),
+            "$" => match usize::try_from(number()?) {
+                Ok(length) => self.text(length),
+                Err(_) => Ok(Value::Nil),
+            },
+            "*" => match number()? {
+                ..0 => Ok(Value::Nil),
+                length => Ok(Value::List((0..length).map(|_| self.answer()).collect::<io::Result<_>>()?)),
+            },
+            _ => Err(garbled()),
+        }
+    }
+
+    fn text(&mut self, length: usize) -> io::Result<Value> {
+        let mut bytes = vec![0; length + 2];
+        self.stream.read_exact(&mut bytes)?;
+        bytes.truncate(length);
+        Ok(Value::Text(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
