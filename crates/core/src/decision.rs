@@ -3,6 +3,9 @@
 use crate::units::Micros;
 use core::fmt;
 
+/// Set beside the place of a quota in decisions that were made without their store.
+const DEGRADED: u16 = 1 << 15;
+
 /// What a caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -63,13 +66,26 @@ impl Decision {
     /// Which of several quotas this is the answer of, counted from zero: the one that denied, or else the one
     /// with the least left.
     pub fn quota(&self) -> usize {
-        self.quota.into()
+        (self.quota & !DEGRADED).into()
     }
 
     /// The same decision, as that of the quota with this place in a list.
     #[must_use]
     pub fn of_quota(self, place: usize) -> Self {
-        Self { quota: u16::try_from(place).unwrap_or(u16::MAX), ..self }
+        let place = u16::try_from(place).unwrap_or(u16::MAX) & !DEGRADED;
+        Self { quota: self.quota & DEGRADED | place, ..self }
+    }
+
+    /// Whether it was made without the store that should have made it: the store was away, and this is what was
+    /// declared for that case.
+    pub fn is_degraded(&self) -> bool {
+        self.quota & DEGRADED != 0
+    }
+
+    /// The same decision, made without the store that should have made it.
+    #[must_use]
+    pub fn degraded(self) -> Self {
+        Self { quota: self.quota | DEGRADED, ..self }
     }
 
     /// The same decision, taken apart and put together: after a call that returned it through memory, the compiler
@@ -145,6 +161,11 @@ impl Decision {
         )
     }
 
+    /// A denial because the store that counts is away, and none is to be made without it.
+    pub fn closed(limit: u64, retry: Micros) -> Self {
+        Self::no_room(limit, retry).degraded()
+    }
+
     /// A denial because there is no room to count this key: the store's answer, not an algorithm's.
     pub fn no_room(limit: u64, retry: Micros) -> Self {
         Self::on_count(Verb::Deny, limit, Count { remaining: 0, reset: retry, wait: retry })
@@ -195,6 +216,15 @@ pub(crate) enum Verb {
     Deny,
     Never,
     Full,
+}
+
+impl Verb {
+    /// The verb that the twins in Lua mean by a number.
+    pub(crate) fn of_twin(number: u64) -> Option<Self> {
+        [Self::Allow, Self::Delay, Self::Deny, Self::Never, Self::Full]
+            .get(usize::try_from(number).ok()?)
+            .copied()
+    }
 }
 
 /// A level in units of its quota: what is used, and by how much the question exceeds the capacity.

@@ -29,6 +29,9 @@ mod fold;
 mod limiter;
 mod memory;
 mod reservation;
+#[cfg(feature = "tokio")]
+mod shared;
+pub mod store;
 mod sync;
 mod throttle;
 mod wait;
@@ -39,5 +42,8 @@ pub use clock::{Clock, ClockHand};
 pub use denied::DeniedKey;
 pub use limiter::{Ask, Key, Limiter, Overflow, Stats, decide_all};
 pub use reservation::{Permit, Reservation};
+#[cfg(feature = "tokio")]
+pub use shared::{Outage, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation};
+pub use store::{Store, StoreError};
 pub use throttle::{Throttle, ThrottleBuilder};
 pub use wait::{Priority, Refused, Waiter};

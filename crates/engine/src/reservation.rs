@@ -86,6 +86,13 @@ impl<'a> Reservation<'a> {
         }
     }
 
+    /// The answer and the proof of what was charged, to be settled by the caller.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn into_parts(mut self) -> (Decision, Charge) {
+        self.outstanding = 0;
+        (self.decision, self.charge.clone())
+    }
+
     pub(crate) fn ready_at(&self) -> Micros {
         self.ready_at
     }

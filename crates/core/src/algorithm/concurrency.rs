@@ -9,10 +9,16 @@
 //! Time plays no part: a grant is held until it is given back. So there is no honest time to retry at, and the
 //! answer says so; wait in a queue instead.
 //!
+//! With a `lease` a grant is held for that long (up to an eighth longer) unless it is renewed, so that a holder that
+//! crashed gives its slot back. A store that several processes share needs one.
+//!
 //! Its surprise: with a latency of `t` seconds a limit of `n` is a rate of `n / t`, which falls when the backend
 //! slows down. That is the point of it.
 
-use super::{Algorithm, Demand, Effect, Inherit, Receipt, Step};
+use super::{
+    Algorithm, Demand, Effect, Inherit, Numbers, Receipt, SlidingStrict, Step, sliding_strict, window,
+    window::Window as _,
+};
 use crate::{
     bound::Bound,
     decision::{Count, Decision, Verb},
@@ -26,29 +32,75 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Concurrency {
     limit: u64,
+    /// Permits with a lease are counted in the part of time in which they were taken or renewed: the counters of a
+    /// strict sliding window, which forgets what is older than the lease.
+    lease: Option<SlidingStrict>,
 }
 
-/// The only word of state: how many permits are held.
+/// Without a lease there is one word of state: how many permits are held.
 const HELD: usize = 0;
 
+/// The parts that a lease is counted in.
+const PARTS: u64 = 8;
+
 impl Concurrency {
-    /// At most `limit` at once.
+    /// At most `limit` at once, each until it is given back.
     pub fn new(limit: u64) -> Result<Self, QuotaError> {
         QuotaError::refuse_zero("a concurrency limit", limit)?;
         QuotaError::refuse_inexact("a concurrency limit", limit)?;
-        Ok(Self { limit })
+        Ok(Self { limit, lease: None })
+    }
+
+    /// At most `limit` at once, each until it is given back or has not been renewed for `lease`.
+    pub fn with_lease(limit: u64, lease: Micros) -> Result<Self, QuotaError> {
+        let it = Self::new(limit)?;
+        QuotaError::refuse_zero("a lease", lease.get())?;
+        let lease = Micros::new(lease.get().next_multiple_of(PARTS));
+        SlidingStrict::new(Rate::new(limit, lease), PARTS).map(|lease| Self { lease: Some(lease), ..it })
+    }
+
+    /// How long a permit is held at least, if it is neither renewed nor given back.
+    pub fn lease(&self) -> Option<Micros> {
+        self.lease.and_then(|lease| Algorithm::rate(&lease)).map(Rate::period)
+    }
+
+    /// What is held at `now`, and the moment that counts as now.
+    fn held<W: Words + ?Sized>(&self, state: &W, now: Micros) -> (u64, Micros) {
+        match self.lease {
+            None => (state.get(HELD), now),
+            Some(lease) => {
+                let at = lease.moment(state, now);
+                (lease.used(state, at.get() / lease.part()), at)
+            }
+        }
+    }
+
+    /// When all that is held will have expired.
+    fn expiry<W: Words + ?Sized>(&self, state: &W, held: u64, now: Micros) -> Micros {
+        match self.lease {
+            Some(lease) => lease.forgotten(state).since(now),
+            None if held == 0 => Micros::ZERO,
+            None => Micros::MAX,
+        }
     }
 }
 
 impl Algorithm for Concurrency {
     const NAMES: &'static [&'static str] = &["concurrency"];
+    const TWIN: &'static [&'static str] =
+        &[super::LUA, super::CARRY_LUA, window::LUA, sliding_strict::LUA, include_str!("concurrency.lua")];
+
+    fn numbers(&self) -> Numbers {
+        let (part, parts) = self.lease.map_or((0, 0), |lease| (lease.part(), lease.parts));
+        [self.limit as f64, part as f64, parts as f64, 0.0, 0.0, 0.0]
+    }
 
     fn read(rate: Rate, _reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         Err(QuotaError::not_a_rate(rate))
     }
 
     fn width(&self) -> usize {
-        1
+        self.lease.map_or(1, |lease| lease.width())
     }
 
     fn rate(&self) -> Option<Rate> {
@@ -63,8 +115,8 @@ impl Algorithm for Concurrency {
         Bound::at_once(self.limit)
     }
 
-    fn decide<W: Words + ?Sized>(&self, state: &mut W, _now: Micros, demand: Demand) -> Step {
-        let mut held = state.get(HELD);
+    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+        let (mut held, at) = self.held(state, now);
         let mut receipt = Receipt::default();
 
         let verb = if demand.cost > self.limit {
@@ -76,26 +128,58 @@ impl Algorithm for Concurrency {
         };
         if verb == Verb::Allow && demand.effect == Effect::Charge && demand.cost > 0 {
             held += demand.cost;
-            state.set(HELD, held);
-            receipt.cost = demand.cost;
+            match self.lease {
+                None => state.set(HELD, held),
+                Some(lease) => lease.record(state, at, demand.cost),
+            }
+            receipt = Receipt { cost: demand.cost, at, ..Receipt::default() };
         }
 
-        // What is held stays held until it is given back.
-        let reset = if held == 0 { Micros::ZERO } else { Micros::MAX };
+        let reset = self.expiry(state, held, now);
         let count = Count { remaining: self.limit.saturating_sub(held), reset, wait: Micros::ZERO };
         Step { decision: Decision::on_count(verb, self.limit, count), receipt }
     }
 
-    fn refund<W: Words + ?Sized>(&self, state: &mut W, _now: Micros, _receipt: Receipt, cost: u64) {
-        state.set(HELD, state.get(HELD).saturating_sub(cost));
+    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+        match self.lease {
+            None => state.set(HELD, state.get(HELD).saturating_sub(cost)),
+            Some(lease) => lease.refund(state, now, receipt, cost),
+        }
     }
 
     /// Permits in flight are facts: they stay held under any limit.
-    fn inherit<W: Words + ?Sized>(&self, _old: &Self, _state: &mut W, _now: Micros, _how: Inherit) {}
+    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, _how: Inherit) {
+        if self.lease.map(|lease| lease.part()) == old.lease.map(|lease| lease.part()) {
+            return;
+        }
+        let (held, at) = old.held(state, now);
+        (0..self.width()).for_each(|word| state.set(word, 0));
+        match self.lease {
+            None => state.set(HELD, held),
+            Some(lease) if at > now => {
+                lease.record(state, Micros::new(at.get().next_multiple_of(lease.part())), held);
+            }
+            Some(lease) => lease.record(state, at, held),
+        }
+    }
+
+    fn renew<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt) -> Option<Receipt> {
+        let Some(lease) = self.lease else { return Some(receipt) };
+        let (_, at) = self.held(state, now);
+        let taken = receipt.at.get() / lease.part();
+        let is_held =
+            taken + lease.parts >= at.get() / lease.part() && state.get(lease.slot(taken)) >= receipt.cost;
+        is_held.then(|| {
+            lease.refund(state, now, receipt, receipt.cost);
+            lease.record(state, at, receipt.cost);
+            Receipt { at, ..receipt }
+        })
+    }
 }
 
 impl fmt::Display for Concurrency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at once", self.limit)
+        write!(f, "{} at once", self.limit)?;
+        self.lease().map_or(Ok(()), |lease| write!(f, " lease {lease}"))
     }
 }

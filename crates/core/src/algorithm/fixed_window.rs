@@ -14,7 +14,7 @@
 //! one that people expect of "100 per day", and not a bound on any one second.
 
 use super::{
-    Algorithm, Demand, Inherit, Receipt, Step,
+    Algorithm, Demand, Inherit, Numbers, Receipt, Step,
     window::{self, Window},
 };
 use crate::{
@@ -58,8 +58,19 @@ impl FixedWindow {
         Ok(Self { rate, start })
     }
 
+    /// Where its windows start.
+    pub fn start(&self) -> WindowStart {
+        self.start
+    }
+
     fn length(&self) -> Micros {
         self.rate.period()
+    }
+
+    /// When the first window of the calendar starts.
+    fn phase(&self) -> u64 {
+        let length = self.length().get();
+        if length.is_multiple_of(WEEK) { FIRST_MONDAY % length } else { 0 }
     }
 
     /// How far `at` is past the start of the window that a hit then opens when none is open.
@@ -67,10 +78,7 @@ impl FixedWindow {
         let length = self.length().get();
         match self.start {
             WindowStart::FirstHit => Micros::ZERO,
-            WindowStart::Calendar => {
-                let phase = if length.is_multiple_of(WEEK) { FIRST_MONDAY % length } else { 0 };
-                Micros::new((at.get() + (length - phase)) % length)
-            }
+            WindowStart::Calendar => Micros::new((at.get() + (length - self.phase())) % length),
         }
     }
 
@@ -122,6 +130,16 @@ impl Window for FixedWindow {
 
 impl Algorithm for FixedWindow {
     const NAMES: &'static [&'static str] = &["fixed-window"];
+    const TWIN: &'static [&'static str] =
+        &[super::LUA, super::CARRY_LUA, window::LUA, include_str!("fixed_window.lua")];
+
+    fn numbers(&self) -> Numbers {
+        let phase = match self.start {
+            WindowStart::FirstHit => -1.0,
+            WindowStart::Calendar => self.phase() as f64,
+        };
+        [self.limit() as f64, self.length().get() as f64, phase, 0.0, 0.0, 0.0]
+    }
 
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         let start = match reader.word("from-first-hit") {

@@ -12,9 +12,10 @@
 //! answers for "now"; ask with patience to be given a place. And a cost over `delay + 1` never fits, unless it is taken on
 //! credit: for bytes, which come in larger pieces, take a token bucket or give a `delay`.
 
-use super::{Algorithm, Demand, Inherit, Receipt, Step, level::Meter};
+use super::{Algorithm, Demand, Inherit, Numbers, Receipt, Step, level::Meter};
 use crate::{
     bound::Bound,
+    decision::Decision,
     quota::{QuotaError, Rate, Reader},
     units::Micros,
     words::Words,
@@ -41,6 +42,16 @@ impl LeakyBucket {
         Ok(Self { rate, queue, delay, meter })
     }
 
+    /// How many may wait behind the one that goes.
+    pub fn queue(&self) -> u64 {
+        self.queue
+    }
+
+    /// How many of those need not wait after all.
+    pub fn delay(&self) -> u64 {
+        self.delay
+    }
+
     /// The whole-number form, for stores that keep the level in one word of their own.
     #[inline]
     pub fn meter(&self) -> &Meter {
@@ -50,6 +61,16 @@ impl LeakyBucket {
 
 impl Algorithm for LeakyBucket {
     const NAMES: &'static [&'static str] = &["leaky-bucket", "leaky-bucket queue"];
+    const TWIN: &'static [&'static str] =
+        &[super::LUA, super::CARRY_LUA, super::level::LUA, include_str!("leaky_bucket.lua")];
+
+    fn numbers(&self) -> Numbers {
+        self.meter.numbers()
+    }
+
+    fn heard(&self, answer: [u64; 4]) -> Option<Decision> {
+        self.meter.heard(answer)
+    }
 
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         // `leaky-bucket queue 5` is the algorithm's long name and its parameter in one.

@@ -3,7 +3,7 @@
 //! A quota of `amount` per `period` is reduced by its greatest common divisor: a token costs `price` units, one
 //! microsecond drains `drain` units. Nothing is ever rounded, so no pattern of calls makes the rate drift.
 
-use super::{Credit, Demand, Effect, Inherit, Receipt, Step};
+use super::{Credit, Demand, Effect, Inherit, Numbers, Receipt, Step};
 use crate::{
     decision::{Decision, Level as Reading, Verb},
     math::{gcd, mul_div_ceil, mul_div_floor},
@@ -47,6 +47,12 @@ const LAST: usize = 0;
 const LEVEL: usize = 1;
 pub(super) const WIDTH: usize = 2;
 
+/// 71 years. The moment at which any debt is repaid is then still a number that a double holds exactly.
+const LONGEST_DEBT: Micros = Micros::new(1 << 51);
+
+/// The twin of this file.
+pub(super) const LUA: &str = include_str!("level.lua");
+
 impl Meter {
     /// The meter of `rate` that lets `at_once` tokens go together, and `queued` more wait.
     pub(super) fn new(rate: Rate, at_once: u64, queued: u64) -> Result<Self, QuotaError> {
@@ -65,7 +71,23 @@ impl Meter {
 
     /// Without a bound on the queue, as far as numbers stay exact.
     pub(super) fn with_endless_queue(self) -> Self {
-        Self { queue: LARGEST_EXACT, ..self }
+        Self { queue: self.most(), ..self }
+    }
+
+    /// The highest level: as much as drains in the longest debt, or what the queue holds.
+    fn most(&self) -> u64 {
+        self.queue.max(self.drain.saturating_mul(LONGEST_DEBT.get()).min(LARGEST_EXACT))
+    }
+
+    /// The decision that the twin in Lua gave: a verb, the level, and the units over the capacity.
+    pub(super) fn heard(&self, [verb, level, excess, _]: [u64; 4]) -> Option<Decision> {
+        Some(self.decision(Judgement { verb: Verb::of_twin(verb)?, level, excess }))
+    }
+
+    /// What the twin in Lua needs to know.
+    pub(super) fn numbers(&self) -> Numbers {
+        let Self { price, drain, capacity, queue } = *self;
+        [price as f64, drain as f64, capacity as f64, queue as f64, 0.0, 0.0]
     }
 
     /// What `demand` does to a level that has been drained up to now.
@@ -86,7 +108,7 @@ impl Meter {
 
     /// A cost that is larger than the capacity: on credit it needs no more than all of it.
     fn judge_large(&self, level: u64, units: u64, demand: Demand) -> Judgement {
-        if demand.credit == Credit::Refuse || units > LARGEST_EXACT.saturating_sub(level) {
+        if demand.credit == Credit::Refuse || units > self.most().saturating_sub(level) {
             return Judgement { verb: Verb::Never, level, excess: 0 };
         }
         match level {
@@ -107,8 +129,8 @@ impl Meter {
             _ if over_queue > 0 => return deny(over_queue),
             _ => {}
         }
-        // Forced charges may pile up; a level that no double holds exactly stays at the largest one that does.
-        Judgement { verb: Verb::Delay, level: after.min(LARGEST_EXACT), excess }
+        // Forced charges may pile up, but not for ever.
+        Judgement { verb: Verb::Delay, level: after.min(self.most()), excess }
     }
 
     /// The decision that a judgement amounts to.
@@ -168,7 +190,7 @@ impl Meter {
             None | Some(0) => 0,
             Some(excess) => self.capacity.saturating_add(mul_div_ceil(excess, self.drain, old.drain)),
         };
-        converted.max(waiting).min(LARGEST_EXACT)
+        converted.max(waiting).min(self.most())
     }
 
     /// The level at `now`, and the moment it holds for: time that runs backwards stands still.

@@ -27,7 +27,7 @@ pub use warm_up::WarmUp;
 
 use crate::{
     bound::Bound,
-    decision::Decision,
+    decision::{Count, Decision, Verb},
     quota::{QuotaError, Rate, Reader},
     units::Micros,
     words::Words,
@@ -133,10 +133,25 @@ pub enum Inherit {
     Reset,
 }
 
+/// The numbers of a quota as its twin in Lua wants them, in an order that the twin's file tells; the rest is zero.
+pub type Numbers = [f64; 6];
+
 /// What every algorithm can do. The methods that decide are pure: time is an argument.
 pub trait Algorithm: Copy + fmt::Display {
     /// The names that select the algorithm in a quota, the canonical one first.
     const NAMES: &'static [&'static str];
+
+    /// The twin in Lua: files to be run one after the other, of which the last defines the algorithm.
+    const TWIN: &'static [&'static str];
+
+    /// What the twin needs to know of this quota.
+    fn numbers(&self) -> Numbers;
+
+    /// The decision that the twin gave: a verb and three numbers. `None` for what no twin says.
+    fn heard(&self, [verb, remaining, reset, wait]: [u64; 4]) -> Option<Decision> {
+        let (reset, wait) = (Micros::new(reset), Micros::new(wait));
+        Some(Decision::on_count(Verb::of_twin(verb)?, self.limit(), Count { remaining, reset, wait }))
+    }
 
     /// Reads the parameters that follow the name.
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError>;
@@ -164,7 +179,17 @@ pub trait Algorithm: Copy + fmt::Display {
 
     /// Writes the state of a limiter that is created at `now`, where that differs from "never seen".
     fn create<W: Words + ?Sized>(&self, _state: &mut W, _now: Micros) {}
+
+    /// Holds what `receipt` proves for longer, where what is held expires; `None` when it has expired.
+    fn renew<W: Words + ?Sized>(&self, _state: &mut W, _now: Micros, receipt: Receipt) -> Option<Receipt> {
+        Some(receipt)
+    }
 }
+
+/// What the twins share: words, and exact arithmetic.
+const LUA: &str = include_str!("twin.lua");
+/// How tokens carry over when a quota changes.
+const CARRY_LUA: &str = include_str!("carry.lua");
 
 /// Makes the enum of all algorithms and its dispatch from one line for each.
 macro_rules! registry {
@@ -194,6 +219,27 @@ macro_rules! registry {
             /// The canonical name of this algorithm.
             pub fn name(&self) -> &'static str {
                 match self { $(Self::$name(_) => $name::NAMES[0],)+ }
+            }
+
+            /// Its place in [`Kind::names`].
+            pub fn index(&self) -> usize {
+                enum Place { $($name),+ }
+                match self { $(Self::$name(_) => Place::$name as usize,)+ }
+            }
+
+            /// The twins of all algorithms in Lua, in the order of [`Kind::names`]; see [`Algorithm::TWIN`].
+            pub fn twins() -> impl Iterator<Item = &'static [&'static str]> {
+                [$($name::TWIN),+].into_iter()
+            }
+
+            /// What the twin needs to know of this quota.
+            pub fn numbers(&self) -> Numbers {
+                match self { $(Self::$name(it) => it.numbers(),)+ }
+            }
+
+            /// The decision that the twin gave; see [`Algorithm::heard`].
+            pub fn heard(&self, answer: [u64; 4]) -> Option<Decision> {
+                match self { $(Self::$name(it) => it.heard(answer),)+ }
             }
 
             /// Words of state per key.
@@ -241,6 +287,13 @@ macro_rules! registry {
                     $((Self::$name(new), Self::$name(old)) => new.inherit(old, state, now, how),)+
                     _ => self.start_over(state, now, how),
                 }
+            }
+
+            /// Holds for longer what expires; see [`Algorithm::renew`].
+            pub fn renew<W: Words + ?Sized>(
+                &self, state: &mut W, now: Micros, receipt: Receipt,
+            ) -> Option<Receipt> {
+                match self { $(Self::$name(it) => it.renew(state, now, receipt),)+ }
             }
 
             /// Writes the state of a limiter that is created at `now`.

@@ -3,7 +3,7 @@
 //! The arithmetic is Guava's to the last bit: doubles for permits, microseconds for time, each term of a wait
 //! truncated by itself, in Guava's order. A caller waits for the debt of those before it, never for its own.
 
-use super::{Demand, Effect, Inherit, Receipt, Step};
+use super::{Demand, Effect, Inherit, Numbers, Receipt, Step};
 use crate::{
     decision::{Count, Decision, Verb},
     units::{LARGEST_EXACT, Micros},
@@ -36,6 +36,9 @@ const STORED: usize = 0;
 const FREE_AT: usize = 1;
 pub(super) const WIDTH: usize = 2;
 
+/// The twin of this file.
+pub(super) const LUA: &str = include_str!("shaper.lua");
+
 /// A state in named form.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Pace {
@@ -44,6 +47,16 @@ pub(super) struct Pace {
 }
 
 impl Shaper {
+    /// What the twin in Lua needs to know.
+    pub(super) fn numbers(&self, limit: u64) -> Numbers {
+        let Self { stable, most, cool_down, warm_up } = *self;
+        let (threshold, slope) = match warm_up {
+            WarmUpCost::Free => (-1.0, 0.0),
+            WarmUpCost::Trapezoid { threshold, slope } => (threshold, slope),
+        };
+        [limit as f64, stable, most, cool_down, threshold, slope]
+    }
+
     /// The state in the words. One that was never seen has been idle for ever, and has stored all it can.
     pub(super) fn load<W: Words + ?Sized>(&self, state: &W) -> Pace {
         match state.get(FREE_AT).checked_sub(1) {

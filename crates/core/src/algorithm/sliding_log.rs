@@ -12,7 +12,7 @@
 //! `sliding-strict`, which keeps the same promise in `K + 1` words.
 
 use super::{
-    Algorithm, Demand, Inherit, Receipt, Step,
+    Algorithm, Demand, Inherit, Numbers, Receipt, Step,
     fixed_window::carry,
     window::{self, Window},
 };
@@ -117,6 +117,12 @@ impl Window for SlidingLog {
 
 impl Algorithm for SlidingLog {
     const NAMES: &'static [&'static str] = &["sliding-log"];
+    const TWIN: &'static [&'static str] =
+        &[super::LUA, super::CARRY_LUA, window::LUA, include_str!("sliding_log.lua")];
+
+    fn numbers(&self) -> Numbers {
+        [self.limit() as f64, self.rate.period().get() as f64, 0.0, 0.0, 0.0, 0.0]
+    }
 
     fn read(rate: Rate, _reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         Self::new(rate)

@@ -13,7 +13,7 @@
 //! `K = 60`.
 
 use super::{
-    Algorithm, Demand, Inherit, Receipt, Step,
+    Algorithm, Demand, Inherit, Numbers, Receipt, Step,
     fixed_window::carry,
     window::{self, Window},
 };
@@ -29,12 +29,15 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlidingStrict {
     rate: Rate,
-    parts: u64,
+    pub(super) parts: u64,
 }
 
 /// Words of state: the index of the newest part plus one (zero: never seen), then a ring of counters.
 const NEWEST: usize = 0;
 const RING: usize = 1;
+
+/// The twin of this file.
+pub(super) const LUA: &str = include_str!("sliding_strict.lua");
 
 /// More parts than this cost more to add up than they gain.
 const MOST_PARTS: u64 = 3_600;
@@ -50,11 +53,16 @@ impl SlidingStrict {
         Ok(Self { rate, parts })
     }
 
-    fn part(&self) -> u64 {
+    /// The parts that a window is counted in.
+    pub fn parts(&self) -> u64 {
+        self.parts
+    }
+
+    pub(super) fn part(&self) -> u64 {
         self.rate.period().get() / self.parts
     }
 
-    fn slot(&self, index: u64) -> usize {
+    pub(super) fn slot(&self, index: u64) -> usize {
         RING + (index % (self.parts + 1)) as usize
     }
 
@@ -64,7 +72,7 @@ impl SlidingStrict {
     }
 
     /// The moment that counts at `now`: those that wait for a later part stand before us.
-    fn moment<W: Words + ?Sized>(&self, state: &W, now: Micros) -> Micros {
+    pub(super) fn moment<W: Words + ?Sized>(&self, state: &W, now: Micros) -> Micros {
         match Self::newest(state) {
             Some(newest) => now.max(Micros::new(newest * self.part())),
             None => now,
@@ -72,7 +80,7 @@ impl SlidingStrict {
     }
 
     /// What still counts in part `index`: it and the `parts` before it.
-    fn used<W: Words + ?Sized>(&self, state: &W, index: u64) -> u64 {
+    pub(super) fn used<W: Words + ?Sized>(&self, state: &W, index: u64) -> u64 {
         let Some(newest) = Self::newest(state) else { return 0 };
         (index.saturating_sub(self.parts)..=newest.min(index)).map(|part| state.get(self.slot(part))).sum()
     }
@@ -128,6 +136,11 @@ impl Window for SlidingStrict {
 
 impl Algorithm for SlidingStrict {
     const NAMES: &'static [&'static str] = &["sliding-strict"];
+    const TWIN: &'static [&'static str] = &[super::LUA, super::CARRY_LUA, window::LUA, LUA];
+
+    fn numbers(&self) -> Numbers {
+        [self.limit() as f64, self.part() as f64, self.parts as f64, 0.0, 0.0, 0.0]
+    }
 
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         let parts = reader.count("how many parts, as in `sliding-strict 60`")?;

@@ -14,7 +14,7 @@
 //! up to `2 · limit − 1` into one window's length. Take `sliding-strict` where the limit must hold.
 
 use super::{
-    Algorithm, Demand, Inherit, Receipt, Step,
+    Algorithm, Demand, Inherit, Numbers, Receipt, Step,
     fixed_window::carry,
     window::{self, Window},
 };
@@ -136,6 +136,12 @@ impl Window for SlidingWindow {
 
 impl Algorithm for SlidingWindow {
     const NAMES: &'static [&'static str] = &["sliding-window"];
+    const TWIN: &'static [&'static str] =
+        &[super::LUA, super::CARRY_LUA, window::LUA, include_str!("sliding_window.lua")];
+
+    fn numbers(&self) -> Numbers {
+        [self.limit() as f64, self.length() as f64, self.tick as f64, 0.0, 0.0, 0.0]
+    }
 
     fn read(rate: Rate, _reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         Self::new(rate)

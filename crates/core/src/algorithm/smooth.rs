@@ -13,7 +13,7 @@
 //! for ever; a limiter without keys starts as Guava's does, with none.
 
 use super::{
-    Algorithm, Demand, Inherit, Receipt, Step,
+    Algorithm, Demand, Inherit, Numbers, Receipt, Step,
     shaper::{self, Pace, Shaper, WarmUpCost},
 };
 use crate::{
@@ -63,6 +63,12 @@ impl Smooth {
 
 impl Algorithm for Smooth {
     const NAMES: &'static [&'static str] = &["smooth"];
+    const TWIN: &'static [&'static str] =
+        &[super::LUA, super::CARRY_LUA, shaper::LUA, include_str!("smooth.lua")];
+
+    fn numbers(&self) -> Numbers {
+        self.shaper.numbers(self.limit())
+    }
 
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         match reader.amount_after("burst", rate.unit())? {

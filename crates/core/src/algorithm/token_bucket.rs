@@ -13,9 +13,10 @@
 //! Its surprise: it starts full, so `burst` tokens go at once and the rate comes on top. In any window of length
 //! `t` it admits at most `burst + rate · t`, which is twice the rate when the burst is one window's worth.
 
-use super::{Algorithm, Demand, Inherit, Receipt, Step, level::Meter};
+use super::{Algorithm, Demand, Inherit, Numbers, Receipt, Step, level::Meter};
 use crate::{
     bound::Bound,
+    decision::Decision,
     quota::{QuotaError, Rate, Reader},
     units::Micros,
     words::Words,
@@ -47,6 +48,16 @@ impl TokenBucket {
 
 impl Algorithm for TokenBucket {
     const NAMES: &'static [&'static str] = &["token-bucket", "gcra", "leaky-bucket meter"];
+    const TWIN: &'static [&'static str] =
+        &[super::LUA, super::CARRY_LUA, super::level::LUA, include_str!("token_bucket.lua")];
+
+    fn numbers(&self) -> Numbers {
+        self.meter.numbers()
+    }
+
+    fn heard(&self, answer: [u64; 4]) -> Option<Decision> {
+        self.meter.heard(answer)
+    }
 
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         let burst = reader.amount_after("burst", rate.unit())?;

@@ -15,7 +15,7 @@
 //! Its surprise: stored permits make it slower, not faster. A key that was never seen is cold.
 
 use super::{
-    Algorithm, Demand, Inherit, Receipt, Step,
+    Algorithm, Demand, Inherit, Numbers, Receipt, Step,
     shaper::{self, Pace, Shaper, WarmUpCost},
 };
 use crate::{
@@ -58,6 +58,16 @@ impl WarmUp {
         Ok(Self { rate, warm_up, cold_factor, shaper })
     }
 
+    /// How long the warm-up takes.
+    pub fn warm_up(&self) -> Micros {
+        self.warm_up
+    }
+
+    /// How many times longer the interval is when cold.
+    pub fn cold_factor(&self) -> f64 {
+        self.cold_factor
+    }
+
     /// Stored permits and the moment the next caller is free, for those who want to see Guava's own variables.
     pub fn inspect<W: Words + ?Sized>(&self, state: &W) -> (f64, Micros) {
         let pace = self.shaper.load(state);
@@ -67,6 +77,12 @@ impl WarmUp {
 
 impl Algorithm for WarmUp {
     const NAMES: &'static [&'static str] = &["warm-up"];
+    const TWIN: &'static [&'static str] =
+        &[super::LUA, super::CARRY_LUA, shaper::LUA, include_str!("warm_up.lua")];
+
+    fn numbers(&self) -> Numbers {
+        self.shaper.numbers(self.limit())
+    }
 
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         let warm_up = reader.period("how long to warm up, as in `warm-up 4s`")?;

@@ -7,6 +7,9 @@ use crate::{
     words::Words,
 };
 
+/// The twin of this file.
+pub(super) const LUA: &str = include_str!("window.lua");
+
 /// The most windows that one cost on credit may fill ahead.
 const LONGEST_CREDIT: u64 = 1_024;
 

@@ -17,7 +17,11 @@ use crate::{
     units::Micros,
     words::Words,
 };
-use core::{fmt, str::FromStr, time::Duration};
+use core::{
+    fmt::{self, Write as _},
+    str::FromStr,
+    time::Duration,
+};
 
 /// How much is allowed, and how it is counted. A value of this type is always valid.
 ///
@@ -82,10 +86,62 @@ impl Quota {
         Concurrency::new(limit).map(|it| Self { kind: Kind::Concurrency(it) })
     }
 
+    /// So many in flight at the same time, each until it is given back or has not been renewed for `lease`.
+    pub fn at_once_leased(limit: u64, lease: Duration) -> Result<Self, QuotaError> {
+        Concurrency::with_lease(limit, lease.into()).map(|it| Self { kind: Kind::Concurrency(it) })
+    }
+
     /// The algorithm with its numbers.
     #[inline]
     pub fn kind(&self) -> &Kind {
         &self.kind
+    }
+
+    /// One of `nodes` equal shares, at least one token each: what a process may admit by itself so that all of them
+    /// together admit about as much as this quota does.
+    #[must_use]
+    pub fn share(&self, nodes: u64) -> Self {
+        let nodes = nodes.max(1);
+        let part = |amount: u64| (amount / nodes).max(1);
+        // A slower rate is exact where a smaller amount would be rounded.
+        let slower = |rate: Rate| {
+            let period = Micros::new(rate.period().get().saturating_mul(nodes));
+            Rate::new(rate.amount(), period).of(rate.unit())
+        };
+        let fewer = |rate: Rate| Rate::new(part(rate.amount()), rate.period()).of(rate.unit());
+        let Some(rate) = self.rate() else {
+            let Kind::Concurrency(it) = self.kind else { return *self };
+            let shared = match it.lease() {
+                Some(lease) => Concurrency::with_lease(part(self.limit()), lease),
+                None => Concurrency::new(part(self.limit())),
+            };
+            return shared.map_or(*self, |it| Kind::Concurrency(it).into());
+        };
+        let shared = match self.kind {
+            Kind::TokenBucket(_) => slower(rate).burst(part(self.limit())),
+            Kind::LeakyBucket(it) => {
+                let (queue, delay) = (it.queue() / nodes, it.delay() / nodes);
+                slower(rate).leaky_bucket_with_delay(queue, delay)
+            }
+            Kind::FixedWindow(it) => {
+                FixedWindow::new(fewer(rate), it.start()).map(|it| Kind::FixedWindow(it).into())
+            }
+            Kind::SlidingWindow(_) => fewer(rate).sliding_window(),
+            Kind::SlidingStrict(it) => fewer(rate).sliding_strict(it.parts()),
+            Kind::SlidingLog(_) => fewer(rate).sliding_log(),
+            Kind::Smooth(_) => slower(rate).smooth_with_burst(part(self.limit())),
+            Kind::WarmUp(it) => slower(rate).warm_up(it.warm_up().to_duration(), it.cold_factor()),
+            Kind::Concurrency(_) => return *self,
+        };
+        shared.unwrap_or(*self)
+    }
+
+    /// A short name that is the same in every process: a hash of the text it prints as.
+    pub fn tag(&self) -> u16 {
+        let mut hash = Fnv::default();
+        // Hashing does not fail.
+        let _ = write!(hash, "{self}");
+        hash.finish()
     }
 
     /// The rate it was declared with; `None` for a number at once.
@@ -136,6 +192,11 @@ impl Quota {
     /// Turns a state that `old` wrote into one of this quota.
     pub fn inherit<W: Words + ?Sized>(&self, old: &Self, words: &mut W, now: Micros, how: Inherit) {
         self.kind.inherit(&old.kind, words, now, how);
+    }
+
+    /// Holds for longer what `receipt` proves, where that expires; `None` when it has expired.
+    pub fn renew<W: Words + ?Sized>(&self, words: &mut W, now: Micros, receipt: Receipt) -> Option<Receipt> {
+        self.kind.renew(words, now, receipt)
     }
 
     /// Writes the state of a limiter that is created at `now`; see [`crate::Algorithm::create`].
@@ -240,5 +301,30 @@ impl FromStr for Quota {
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.kind.fmt(f)
+    }
+}
+
+/// FNV-1a of what is written to it.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn finish(&self) -> u16 {
+        let Self(hash) = self;
+        (hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) as u16
+    }
+}
+
+impl fmt::Write for Fnv {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        Ok(())
     }
 }

@@ -21,7 +21,14 @@ pub(super) fn quota(text: &str) -> Result<Quota, QuotaError> {
         reader.require("once", "write `3 at once`")?;
         reader.last = written;
         let limit = reader.whole(unit.scaled)?;
-        let quota = Quota::at_once(limit).map_err(|error| error.at_last_word(&reader))?;
+        let quota = match reader.word("lease") {
+            None => Quota::at_once(limit),
+            Some(()) => {
+                let lease = reader.period("how long a permit is held, as in `lease 30s`")?;
+                Quota::at_once_leased(limit, lease.to_duration())
+            }
+        };
+        let quota = quota.map_err(|error| error.at_last_word(&reader))?;
         return reader.end().map(|()| quota);
     }
 

@@ -1,0 +1,79 @@
+-- Fixed window: the twin of fixed_window.rs.
+--
+-- State: the start of the newest window plus one (zero: never seen), and what was counted in it.
+-- Numbers: limit, length, phase (negative: windows start with the first hit).
+
+local fixed_window = {}
+
+local function past_boundary(quota, at)
+  if quota[3] < 0 then return 0 end
+  local past = fmod(at, quota[2]) - quota[3]
+  if past < 0 then return past + quota[2] end
+  return past
+end
+
+local function opened_at(quota, at) return since(at, past_boundary(quota, at)) end
+
+local function window_end(quota, start) return plus(start, quota[2] - past_boundary(quota, start)) end
+
+local function current(quota, state, now)
+  local start, count = state[1] - 1, state[2]
+  if start >= 0 and (now < start or (count > 0 and now < window_end(quota, start))) then return start, count end
+  return opened_at(quota, now), 0
+end
+
+function fixed_window.new() return { 0, 0 } end
+
+function fixed_window.load(quota, text, at)
+  local start, count, next = unpack_from('>I7I7', text, at)
+  return { start, count }, next
+end
+
+function fixed_window.save(quota, state) return pack('>I7I7', state[1], state[2]) end
+
+function fixed_window.earliest(quota, state, now, cost)
+  local start, count = current(quota, state, now)
+  if count + cost <= quota[1] then return max(start, now) end
+  return window_end(quota, start)
+end
+
+function fixed_window.record(quota, state, at, cost)
+  local start, count = current(quota, state, at)
+  state[1], state[2] = start + 1, count + cost
+end
+
+function fixed_window.remaining(quota, state, now)
+  local start, count = current(quota, state, now)
+  if start > now then return 0 end
+  return since(quota[1], count)
+end
+
+function fixed_window.forgotten(quota, state)
+  local start = state[1] - 1
+  if start < 0 then return 0 end
+  if state[2] > 0 then return window_end(quota, start) end
+  return start
+end
+
+function fixed_window.decide(quota, state, now, cost, patience, credit, probe)
+  return decide_in_window(fixed_window, quota, state, now, cost, patience, credit, probe)
+end
+
+function fixed_window.rare()
+  local function refund(quota, state, now, cost, receipt)
+    local start, count = current(quota, state, now)
+    if state[1] == start + 1 and start <= receipt.at then state[2] = since(count, cost) end
+  end
+
+  local function inherit(quota, old, state, now, how)
+    local start, used = current(old, state, now)
+    used = carry(used, old[1], quota[1], how)
+    local same_windows = quota[2] == old[2] and quota[3] == old[3]
+    if not same_windows and start <= now then start = opened_at(quota, now) end
+    if used == 0 and start <= now then start = -1 end
+    state[1], state[2] = start + 1, used
+    return state
+  end
+
+  return refund, inherit
+end

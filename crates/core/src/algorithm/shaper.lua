@@ -1,0 +1,110 @@
+-- What Guava's two shapers share: the twin of shaper.rs, term by term in the same order.
+--
+-- State: stored permits, and the moment the next caller is free plus one (zero: never seen).
+-- Numbers: limit, stable, most, cool_down, threshold (negative: stored permits are free), slope.
+
+local shaper = {}
+
+-- The state as it is read: one that was never seen has stored all it can.
+local function pace_of(quota, state)
+  if state[2] == 0 then return quota[3], 0 end
+  return state[1], state[2] - 1
+end
+
+local function resync(quota, stored, free_at, now)
+  if now <= free_at then return stored, free_at end
+  return min(stored + (now - free_at) / quota[4], quota[3]), now
+end
+
+local function stored_cost(quota, stored, taken)
+  local stable, threshold, slope = quota[2], quota[5], quota[6]
+  if threshold < 0 then return 0 end
+  local above, micros = stored - threshold, 0
+  if above > 0 then
+    local from_above = min(above, taken)
+    local length = (stable + above * slope) + (stable + (above - from_above) * slope)
+    micros = floor(from_above * length / 2)
+    taken = taken - from_above
+  end
+  return micros + floor(stable * taken)
+end
+
+local function reset_of(quota, stored, free_at, now)
+  stored, free_at = resync(quota, stored, free_at, now)
+  local missing, idle = (quota[3] - stored) * quota[4], 0
+  if missing > 0 then idle = min(floor(missing) + 2, LARGEST) end
+  return plus(since(free_at, now), idle)
+end
+
+function shaper.new() return { 0, 0 } end
+
+function shaper.load(quota, text, at)
+  local stored, free_at, next = unpack_from('>dI7', text, at)
+  return { stored, free_at }, next
+end
+
+function shaper.save(quota, state) return pack('>dI7', state[1], state[2]) end
+
+function shaper.forgotten(quota, state, now)
+  local stored, free_at = pace_of(quota, state)
+  return plus(now, reset_of(quota, stored, free_at, now))
+end
+
+function shaper.decide(quota, state, now, cost, patience, credit, probe)
+  local stored, free_at = pace_of(quota, state)
+  local wait = since(free_at, now)
+  local verb = ALLOW
+  if wait > 0 then
+    if wait <= patience then verb = DELAY else verb = DENY end
+  end
+  local charged = verb ~= DENY and not probe and cost > 0
+  local debt, taken = 0, 0
+  if charged then
+    stored, free_at = resync(quota, stored, free_at, now)
+    taken = min(cost, stored)
+    local served = free_at
+    debt = stored_cost(quota, stored, taken) + floor((cost - taken) * quota[2])
+    stored, free_at = stored - taken, plus(served, debt)
+    debt = free_at - served
+    state[1], state[2] = stored, free_at + 1
+  end
+  local remaining = 0
+  if free_at <= now then remaining = floor((resync(quota, stored, free_at, now))) end
+  local reset = reset_of(quota, stored, free_at, now)
+  if charged then return verb, remaining, reset, wait, cost, free_at, debt, taken end
+  return verb, remaining, reset, wait
+end
+
+function shaper.rare()
+  local function refund(quota, state, now, cost, receipt)
+    if receipt.cost == 0 or state[2] == 0 then return end
+    local stored, free_at = pace_of(quota, state)
+    if free_at > now and free_at ~= receipt.at then return end
+    stored, free_at = resync(quota, stored, free_at, now)
+    local share = cost / receipt.cost
+    local unserved = min(min(floor(receipt.mark * share), LARGEST), since(receipt.at, now))
+    local restored = since(now, since(receipt.at, receipt.mark)) / quota[4]
+    local back = max(receipt.stored * share - restored, 0)
+    state[1] = min(stored + back, quota[3])
+    state[2] = max(since(free_at, unserved), min(now, free_at)) + 1
+  end
+
+  local function inherit(quota, old, state, now, how)
+    local stored, free_at = pace_of(old, state)
+    stored, free_at = resync(old, stored, free_at, now)
+    if how == RESET or (how == AS_IS and stored >= old[3] and free_at <= now) then
+      stored = quota[3]
+    elseif how == AS_IS then
+      stored = min(stored, quota[3])
+    elseif how == ADDITIVE then
+      stored = min(max(stored + (quota[3] - old[3]), 0), quota[3])
+    else
+      stored = stored * quota[3] / old[3]
+    end
+    if how == RESET then free_at = min(now, free_at) end
+    state[1], state[2] = stored, free_at + 1
+    return state
+  end
+
+  return refund, inherit
+end

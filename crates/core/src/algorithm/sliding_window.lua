@@ -1,0 +1,85 @@
+-- Sliding window: the twin of sliding_window.rs.
+--
+-- State: the moment of the newest admission plus one (zero: never seen), the count of the window before its own,
+-- and the count of its own. Numbers: limit, length, tick.
+
+local sliding_window = {}
+
+local function view(quota, state, now)
+  local newest = since(state[1], 1)
+  local at = max(now, newest)
+  local index = div(at, quota[2])
+  local ago = index - div(newest, quota[2])
+  local start = index * quota[2]
+  if ago == 0 then return at, start, state[2], state[3] end
+  if ago == 1 then return at, start, state[3], 0 end
+  return at, start, 0, 0
+end
+
+local function faded_into(quota, previous, room)
+  if previous == 0 then return 0 end
+  local ticks = quota[2] / quota[3]
+  return since(ticks, div(room * ticks, previous)) * quota[3]
+end
+
+function sliding_window.new() return { 0, 0, 0 } end
+
+function sliding_window.load(quota, text, at)
+  local newest, previous, count, next = unpack_from('>I7I7I7', text, at)
+  return { newest, previous, count }, next
+end
+
+function sliding_window.save(quota, state) return pack('>I7I7I7', state[1], state[2], state[3]) end
+
+function sliding_window.earliest(quota, state, now, cost)
+  local at, start, previous, count = view(quota, state, now)
+  local room = quota[1] - (count + cost)
+  if room >= 0 then return max(at, plus(start, faded_into(quota, previous, room))) end
+  return plus(start, quota[2] + faded_into(quota, count, quota[1] - cost))
+end
+
+function sliding_window.record(quota, state, at, cost)
+  local moment, _, previous, count = view(quota, state, at)
+  state[1], state[2], state[3] = moment + 1, previous, count + cost
+end
+
+function sliding_window.remaining(quota, state, now)
+  local at, start, previous, count = view(quota, state, now)
+  if at > now then return 0 end
+  local ticks = quota[2] / quota[3]
+  local left = ticks - div(now - start, quota[3])
+  return since(quota[1], count + div_ceil(previous * left, ticks))
+end
+
+function sliding_window.forgotten(quota, state)
+  local at, start, previous, count = view(quota, state, 0)
+  if count > 0 then return plus(start, 2 * quota[2]) end
+  if previous > 0 then return plus(start, quota[2]) end
+  return at
+end
+
+function sliding_window.decide(quota, state, now, cost, patience, credit, probe)
+  return decide_in_window(sliding_window, quota, state, now, cost, patience, credit, probe)
+end
+
+function sliding_window.rare()
+  local function refund(quota, state, now, cost, receipt)
+    if state[1] == 0 then return end
+    local ago = div(state[1] - 1, quota[2]) - div(receipt.at, quota[2])
+    if ago == 0 then state[3] = since(state[3], cost) end
+    if ago == 1 then state[2] = since(state[2], cost) end
+  end
+
+  local function inherit(quota, old, state, now, how)
+    if how ~= ADDITIVE or quota[2] ~= old[2] then
+      local at = view(old, state, now)
+      local used = old[1] - min(sliding_window.remaining(old, state, at), old[1])
+      state[1], state[2], state[3] = at + 1, 0, carry(used, old[1], quota[1], how)
+    end
+    local most_counted = div(LARGEST, quota[2] / quota[3])
+    state[2], state[3] = min(state[2], most_counted), min(state[3], most_counted)
+    return state
+  end
+
+  return refund, inherit
+end

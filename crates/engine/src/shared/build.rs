@@ -1,0 +1,81 @@
+//! How a shared limiter is made.
+
+use super::{Home, Outage, Remote, SharedLimiter, outage::Fallback};
+use crate::{
+    build::{BuildError, LimiterBuilder},
+    limiter::Limiter,
+    store::{Choice, Limit, Store},
+};
+use arc_swap::ArcSwap;
+use std::sync::{Arc, atomic::AtomicU64};
+use tidegate_core::{Inherit, Quota};
+
+/// Settings of a [`SharedLimiter`].
+#[derive(Debug)]
+pub struct SharedLimiterBuilder {
+    name: String,
+    store: Option<Arc<dyn Store>>,
+    memory: LimiterBuilder,
+    outage: Outage,
+    inherit: Inherit,
+}
+
+impl SharedLimiterBuilder {
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            store: None,
+            memory: Limiter::builder(),
+            outage: Outage::default(),
+            inherit: Inherit::default(),
+        }
+    }
+
+    /// Where state lives; in this process unless told otherwise.
+    #[must_use]
+    pub fn store(self, store: impl Store) -> Self {
+        Self { store: Some(Arc::new(store)), ..self }
+    }
+
+    /// What is decided when the store is away.
+    #[must_use]
+    pub fn on_outage(self, outage: Outage) -> Self {
+        Self { outage, ..self }
+    }
+
+    /// How keys carry over what they used when another process, or an earlier one, had other quotas.
+    #[must_use]
+    pub fn inherit(self, inherit: Inherit) -> Self {
+        Self { inherit, ..self }
+    }
+
+    /// Settings of the limiter in memory, where that is where state lives.
+    #[must_use]
+    pub fn memory(self, memory: LimiterBuilder) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// Makes a limiter of one quota.
+    pub fn build<Q>(self, quota: Q) -> Result<SharedLimiter, BuildError>
+    where
+        Q: TryInto<Quota>,
+        BuildError: From<Q::Error>,
+    {
+        let quota = quota.try_into()?;
+        self.build_all(&[quota])
+    }
+
+    /// Makes a limiter of several quotas, all of which apply.
+    pub fn build_all(self, quotas: &[Quota]) -> Result<SharedLimiter, BuildError> {
+        let home = match self.store {
+            None => Home::Memory(Box::new(self.memory.build_all(quotas)?)),
+            Some(store) => {
+                let quotas: Vec<_> = quotas.iter().map(|quota| store.adapt(*quota)).collect();
+                let fallback = Fallback::new(self.outage, &quotas)?;
+                let limit = Limit::new(&self.name, quotas, Choice::All, self.inherit);
+                Home::Store(Remote { store, limit: ArcSwap::from_pointee(limit), fallback })
+            }
+        };
+        Ok(SharedLimiter { home, degraded: AtomicU64::new(0) })
+    }
+}

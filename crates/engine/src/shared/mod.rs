@@ -1,0 +1,281 @@
+//! A limiter whose state may live anywhere: in this process, or in a store that a fleet shares.
+
+mod build;
+mod outage;
+mod reservation;
+
+pub use build::SharedLimiterBuilder;
+pub use outage::Outage;
+pub use reservation::{SharedPermit, SharedReservation};
+
+use crate::{
+    fold::Fold,
+    limiter::Limiter,
+    store::{Answer, Inquiry, Limit, Place, Reply, Request, Slots, Store, StoreError},
+};
+use arc_swap::ArcSwap;
+use outage::Fallback;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tidegate_core::{Bound, Decision, Demand, Inherit, Micros, Outcome, Quota, Retry};
+
+/// One quota or several for many keys, wherever they are counted.
+///
+/// The same declaration gives the same decisions in memory and in a store that a fleet shares. What moves it from one
+/// to the other is one line:
+///
+/// ```
+/// use tidegate_engine::SharedLimiter;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let limiter = SharedLimiter::builder("login")
+///     // .store(RedisStore::connect("redis://127.0.0.1").await?)
+///     .build("5/min")?;
+/// assert!(limiter.check("alice").await.is_allowed());
+/// # Ok::<(), tidegate_engine::BuildError>(())
+/// # }).unwrap();
+/// ```
+pub struct SharedLimiter {
+    home: Home,
+    /// Decisions that were made without the store.
+    degraded: AtomicU64,
+}
+
+enum Home {
+    Memory(Box<Limiter>),
+    Store(Remote),
+}
+
+/// What is needed to ask a store.
+struct Remote {
+    store: Arc<dyn Store>,
+    limit: ArcSwap<Limit>,
+    fallback: Fallback,
+}
+
+impl SharedLimiter {
+    /// A limiter with this name; all processes that share a store use the same one for the same purpose.
+    pub fn builder(name: &str) -> SharedLimiterBuilder {
+        SharedLimiterBuilder::new(name)
+    }
+
+    /// Takes one token for `key`, now or not at all.
+    pub async fn check(&self, key: &str) -> Decision {
+        self.check_cost(key, 1).await
+    }
+
+    /// Takes `cost` tokens for `key`, now or not at all. A cost of zero takes nothing: it is a peek.
+    pub async fn check_cost(&self, key: &str, cost: u64) -> Decision {
+        match &self.home {
+            Home::Memory(limiter) => limiter.check_cost(key, cost),
+            Home::Store(remote) => self.ask(remote, key, Demand::now(cost)).await,
+        }
+    }
+
+    /// Takes `cost` now or not at all, even if it is larger than the burst; see [`crate::Bucket::check_on_credit`].
+    pub async fn check_on_credit(&self, key: &str, cost: u64) -> Decision {
+        match &self.home {
+            Home::Memory(limiter) => limiter.key(key).check_on_credit(cost),
+            Home::Store(remote) => self.ask(remote, key, Demand::now(cost).on_credit()).await,
+        }
+    }
+
+    /// What `cost` would get now. Takes nothing.
+    pub async fn peek(&self, key: &str, cost: u64) -> Decision {
+        match &self.home {
+            Home::Memory(limiter) => limiter.key(key).peek(cost),
+            Home::Store(remote) => self.ask(remote, key, Demand::probe(cost)).await,
+        }
+    }
+
+    /// Takes as much as there is, up to `most`, and says how much that was; see [`crate::Bucket::take_up_to`].
+    pub async fn take_up_to(&self, key: &str, most: u64) -> (u64, Decision) {
+        let remote = match &self.home {
+            Home::Memory(limiter) => return limiter.key(key).take_up_to(most),
+            Home::Store(remote) => remote,
+        };
+        let ask = Inquiry { receipt: true, ..remote.inquiry(key, Demand::now(most), Slots::Look) };
+        match remote.store.perform(Request::TakeUpTo(ask)).await.and_then(only) {
+            Ok(answer) => {
+                let decision = fold(&answer);
+                let taken = answer.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
+                (if decision.is_granted() { taken } else { 0 }, decision)
+            }
+            Err(_) => self.without_store(remote.fallback.take_up_to(key, most)),
+        }
+    }
+
+    /// Takes `cost` and accepts to wait for it up to `patience`; see [`crate::Bucket::reserve`].
+    pub async fn reserve(&self, key: &str, cost: u64, patience: Duration) -> SharedReservation<'_> {
+        self.take(key, Demand::within(cost, patience.into()), Slots::Look).await
+    }
+
+    /// Takes a slot that is held until the permit is dropped; see [`crate::Bucket::permit`]. In a store it is a lease,
+    /// which is renewed for as long as the permit lives: a process that dies gives its slots back when it expires.
+    pub async fn permit(&self, key: &str) -> SharedPermit<'_> {
+        let reservation = self.take(key, Demand::now(1), Slots::Take).await;
+        SharedPermit::new(reservation)
+    }
+
+    /// Takes `cost` and waits for it, however long that is. The decision is a denial only if waiting does not help.
+    pub async fn acquire(&self, key: &str, cost: u64) -> Decision {
+        self.wait(key, Demand::within(cost, Micros::MAX)).await
+    }
+
+    /// Takes `cost` if it can be had within `timeout`, and waits for it; else answers at once that it cannot.
+    pub async fn try_acquire(&self, key: &str, cost: u64, timeout: Duration) -> Decision {
+        self.wait(key, Demand::within(cost, timeout.into())).await
+    }
+
+    /// Forgets a key: it is as good as new. What it has outstanding then gives nothing back.
+    pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
+        match &self.home {
+            Home::Memory(limiter) => limiter.key(key).reset(),
+            Home::Store(remote) => {
+                remote.store.perform(Request::Reset(remote.place(key))).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces the quotas while running. Keys carry over what they used as `how` says: in memory at once, in a store
+    /// when they are next asked for.
+    pub fn change_all(&self, quotas: &[Quota], how: Inherit) -> Result<(), crate::BuildError> {
+        match &self.home {
+            Home::Memory(limiter) => limiter.change_all(quotas, how),
+            Home::Store(remote) => remote.change_all(quotas, how),
+        }
+    }
+
+    /// The quotas that keys are limited by.
+    pub fn quotas(&self) -> Vec<Quota> {
+        match &self.home {
+            Home::Memory(limiter) => limiter.quotas(),
+            Home::Store(remote) => remote.limit.load().quotas().to_vec(),
+        }
+    }
+
+    /// The worst case of each quota.
+    pub fn bounds(&self) -> Vec<Bound> {
+        self.quotas().iter().map(Quota::bound).collect()
+    }
+
+    /// How many decisions were made without the store that should have made them.
+    pub fn degraded(&self) -> u64 {
+        self.degraded.load(Ordering::Relaxed)
+    }
+
+    async fn ask(&self, remote: &Remote, key: &str, demand: Demand) -> Decision {
+        let ask = remote.inquiry(key, demand, Slots::Look);
+        match remote.store.perform(Request::Decide(vec![ask])).await.and_then(only) {
+            Ok(answer) => fold(&answer),
+            Err(_) => self.without_store(remote.fallback.decide(key, demand)),
+        }
+    }
+
+    async fn take(&self, key: &str, demand: Demand, slots: Slots) -> SharedReservation<'_> {
+        let remote = match &self.home {
+            Home::Memory(limiter) => return SharedReservation::in_memory(limiter.key(key), demand, slots),
+            Home::Store(remote) => remote,
+        };
+        let ask = Inquiry { receipt: true, ..remote.inquiry(key, demand, slots) };
+        let place = ask.place.clone();
+        match remote.store.perform(Request::Decide(vec![ask])).await.and_then(only) {
+            Ok(answer) => SharedReservation::in_store(&remote.store, place, demand, slots, &answer),
+            Err(_) => {
+                let reservation = remote.fallback.take(key, demand, slots);
+                self.degraded.fetch_add(1, Ordering::Relaxed);
+                reservation
+            }
+        }
+    }
+
+    async fn wait(&self, key: &str, demand: Demand) -> Decision {
+        if let Home::Memory(limiter) = &self.home {
+            let bucket = limiter.key(key);
+            return match demand.patience {
+                Micros::MAX => bucket.acquire(demand.cost).await,
+                patience => bucket.try_acquire(demand.cost, patience.into()).await,
+            };
+        }
+        loop {
+            let reservation = self.take(key, demand, Slots::Look).await;
+            let decision = *reservation.decision();
+            match decision.outcome() {
+                // A bounded queue of the quota's own is full: there is room later.
+                Outcome::Deny(Retry::After(wait)) if demand.patience == Micros::MAX => {
+                    tokio::time::sleep(wait.into()).await;
+                }
+                Outcome::Deny(_) => return decision,
+                Outcome::Allow | Outcome::Delay(_) => {
+                    tokio::time::sleep(reservation.wait()).await;
+                    return reservation.keep();
+                }
+            }
+        }
+    }
+
+    fn without_store<T>(&self, answer: T) -> T {
+        self.degraded.fetch_add(1, Ordering::Relaxed);
+        answer
+    }
+}
+
+impl Remote {
+    fn place(&self, key: &str) -> Place {
+        Place { limit: self.limit.load_full(), key: key.to_owned(), tier: 0 }
+    }
+
+    fn inquiry(&self, key: &str, demand: Demand, slots: Slots) -> Inquiry {
+        Inquiry { place: self.place(key), demand, slots, receipt: false }
+    }
+
+    fn change_all(&self, quotas: &[Quota], how: Inherit) -> Result<(), crate::BuildError> {
+        let old = self.limit.load_full();
+        if quotas.len() != old.quotas().len() {
+            return Err(crate::BuildError::different_quota(old.quotas(), quotas));
+        }
+        let quotas: Vec<_> = quotas.iter().map(|quota| self.store.adapt(*quota)).collect();
+        self.fallback.change_all(&quotas)?;
+        self.limit.store(Arc::new(Limit::new(old.name(), quotas, old.choice(), how)));
+        Ok(())
+    }
+}
+
+/// The answer to the only question.
+fn only(reply: Reply) -> Result<Answer, StoreError> {
+    match reply {
+        Reply::Decided(answers) if answers.len() == 1 => {
+            answers.into_iter().next().ok_or_else(|| StoreError::Refused(NO_ANSWER.to_owned()))
+        }
+        _ => Err(StoreError::Refused(NO_ANSWER.to_owned())),
+    }
+}
+
+const NO_ANSWER: &str = "an answer to another question";
+
+/// One decision of all quotas that applied.
+fn fold(answer: &Answer) -> Decision {
+    let mut fold = Fold::default();
+    answer.steps.iter().for_each(|step| fold.add(step.decision));
+    fold.finish()
+}
+
+impl fmt::Debug for SharedLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quotas: Vec<_> = self.quotas().iter().map(ToString::to_string).collect();
+        let mut debug = f.debug_struct("SharedLimiter");
+        debug.field("quotas", &quotas);
+        match &self.home {
+            Home::Memory(_) => debug.field("home", &"memory"),
+            Home::Store(remote) => debug.field("home", &remote.store),
+        };
+        debug.finish_non_exhaustive()
+    }
+}

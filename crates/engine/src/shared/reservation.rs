@@ -1,0 +1,296 @@
+//! What was taken, and can be given back, wherever it is counted.
+
+use crate::{
+    bucket::Bucket,
+    limiter::Limiter,
+    memory::{Charge, Hold},
+    reservation::Reservation,
+    store::{Answer, Charged, Inquiry, Place, Reply, Request, Slots, Store},
+};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tidegate_core::{Decision, Demand, Kind, Micros, Receipt};
+use tokio::{task::JoinHandle, time::Instant};
+
+/// Tokens taken ahead of their use, in memory or in a store; see [`Reservation`].
+///
+/// Dropping it gives everything back that time has not given back already, from a store in the background.
+#[must_use = "dropping a reservation gives its tokens back"]
+pub struct SharedReservation<'a> {
+    decision: Decision,
+    ready_at: Instant,
+    taken: Taken<'a>,
+}
+
+enum Taken<'a> {
+    /// Nothing that could be given back.
+    Nothing,
+    Memory(Reservation<'a>),
+    Store(Deposit),
+    Local(Local),
+}
+
+/// What was taken in this process because the store was away.
+struct Local {
+    limiter: Arc<Limiter>,
+    key: String,
+    charge: Charge,
+    /// What is still to be settled.
+    outstanding: u64,
+}
+
+impl Local {
+    fn commit(mut self, cost: u64) {
+        let reserved = std::mem::take(&mut self.outstanding);
+        let bucket = self.limiter.key(&*self.key);
+        if cost < reserved {
+            bucket.refund(&self.charge, reserved - cost);
+        } else if cost > reserved {
+            bucket.decide(Demand::forced(cost - reserved));
+        }
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if self.outstanding > 0 {
+            self.limiter.key(&*self.key).refund(&self.charge, self.outstanding);
+        }
+    }
+}
+
+/// What a store was charged.
+struct Deposit {
+    store: Arc<dyn Store>,
+    place: Place,
+    charged: Charged,
+    cost: u64,
+}
+
+impl<'a> SharedReservation<'a> {
+    pub(super) fn in_memory(bucket: Bucket<'a>, demand: Demand, slots: Slots) -> Self {
+        let hold = if slots == Slots::Take { Hold::Permit } else { Hold::Nothing };
+        let reservation = bucket.take(demand, hold);
+        Self::new(*reservation.decision(), Taken::Memory(reservation))
+    }
+
+    pub(super) fn in_store(
+        store: &Arc<dyn Store>,
+        place: Place,
+        demand: Demand,
+        slots: Slots,
+        answer: &Answer,
+    ) -> Self {
+        let decision = super::fold(answer);
+        if !decision.is_granted() {
+            return Self::settled(decision);
+        }
+        let mut charged = answer.charged();
+        let counts_permits = place.quotas().any(|index| is_concurrency(&place, index));
+        if slots == Slots::Take && counts_permits {
+            // A permit gives back its slot; what else was charged stays charged.
+            for (index, receipt) in place.quotas().zip(&mut charged.receipts) {
+                if !is_concurrency(&place, index) {
+                    *receipt = Receipt::default();
+                }
+            }
+        }
+        let deposit = Deposit { store: store.clone(), place, charged, cost: demand.cost };
+        Self::new(decision, Taken::Store(deposit))
+    }
+
+    /// What was taken in this process because the store was away.
+    pub(super) fn locally(limiter: Arc<Limiter>, key: &str, demand: Demand, slots: Slots) -> Self {
+        let hold = if slots == Slots::Take { Hold::Permit } else { Hold::Nothing };
+        let (decision, charge) = limiter.key(key).take(demand, hold).into_parts();
+        if !decision.is_granted() {
+            return Self::settled(decision.degraded());
+        }
+        let local = Local { limiter, key: key.to_owned(), charge, outstanding: demand.cost };
+        Self::new(decision.degraded(), Taken::Local(local))
+    }
+
+    /// One that has nothing to give back.
+    pub(super) fn settled(decision: Decision) -> Self {
+        Self::new(decision, Taken::Nothing)
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "how long to wait is counted on tokio's clock")]
+    fn new(decision: Decision, taken: Taken<'a>) -> Self {
+        let wait = if decision.is_granted() { decision.wait() } else { Micros::ZERO };
+        Self { decision, ready_at: Instant::now() + Duration::from(wait), taken }
+    }
+
+    /// The answer: allowed now, granted after a delay, or denied.
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// How long to wait before going; zero when it is time, or when nothing was granted.
+    #[allow(clippy::disallowed_methods, reason = "how long to wait is counted on tokio's clock")]
+    pub fn wait(&self) -> Duration {
+        match &self.taken {
+            Taken::Memory(reservation) => reservation.wait(),
+            _ => self.ready_at.saturating_duration_since(Instant::now()),
+        }
+    }
+
+    /// Spends the tokens.
+    pub fn keep(mut self) -> Decision {
+        match std::mem::replace(&mut self.taken, Taken::Nothing) {
+            Taken::Memory(reservation) => {
+                reservation.keep();
+            }
+            Taken::Local(mut local) => local.outstanding = 0,
+            Taken::Nothing | Taken::Store(_) => {}
+        }
+        self.decision
+    }
+
+    /// Gives everything back, and waits until it has been.
+    pub async fn cancel(mut self) {
+        if let Taken::Store(deposit) = std::mem::replace(&mut self.taken, Taken::Nothing) {
+            let cost = deposit.cost;
+            deposit.refund(cost).await;
+        }
+    }
+
+    /// Settles the real cost: gives the rest back, or charges what is missing; see [`Reservation::commit`].
+    pub async fn commit(mut self, cost: u64) {
+        match std::mem::replace(&mut self.taken, Taken::Nothing) {
+            Taken::Memory(reservation) => reservation.commit(cost),
+            Taken::Store(deposit) if cost < deposit.cost => {
+                let rest = deposit.cost - cost;
+                deposit.refund(rest).await;
+            }
+            Taken::Store(deposit) if cost > deposit.cost => {
+                let missing = cost - deposit.cost;
+                deposit.charge(missing).await;
+            }
+            Taken::Local(local) => local.commit(cost),
+            Taken::Nothing | Taken::Store(_) => {}
+        }
+    }
+}
+
+impl Deposit {
+    /// An answer that never comes leaves it charged: twice given back would be tokens out of nothing.
+    async fn refund(self, cost: u64) {
+        let Self { store, place, charged: charge, .. } = self;
+        let _ = store.perform(Request::Refund { place, charge, cost }).await;
+    }
+
+    async fn charge(self, cost: u64) {
+        let Self { store, place, .. } = self;
+        let ask = Inquiry { place, demand: Demand::forced(cost), slots: Slots::Look, receipt: false };
+        let _ = store.perform(Request::Decide(vec![ask])).await;
+    }
+}
+
+impl Drop for SharedReservation<'_> {
+    fn drop(&mut self) {
+        if let Taken::Store(deposit) = std::mem::replace(&mut self.taken, Taken::Nothing)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let cost = deposit.cost;
+            drop(runtime.spawn(deposit.refund(cost)));
+        }
+    }
+}
+
+impl fmt::Debug for SharedReservation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReservation").field("decision", &self.decision).finish_non_exhaustive()
+    }
+}
+
+/// A slot that gives itself back when it is dropped, and that is renewed until then where it is a lease.
+#[must_use = "dropping a permit gives its slot back"]
+pub struct SharedPermit<'a> {
+    reservation: SharedReservation<'a>,
+    keeper: Option<Keeper>,
+}
+
+/// Renews a lease in the background.
+struct Keeper {
+    task: JoinHandle<()>,
+    /// The newest proof; `None` once the lease was lost.
+    newest: Arc<Mutex<Option<Receipt>>>,
+}
+
+/// A lease is renewed so often before it ends.
+const RENEWALS: u32 = 3;
+
+impl<'a> SharedPermit<'a> {
+    pub(super) fn new(reservation: SharedReservation<'a>) -> Self {
+        let keeper = match &reservation.taken {
+            Taken::Store(deposit) => deposit.keep_alive(),
+            _ => None,
+        };
+        Self { reservation, keeper }
+    }
+
+    /// Whether the slot was granted.
+    pub fn decision(&self) -> &Decision {
+        self.reservation.decision()
+    }
+
+    /// Whether the slot has been lost: the store could not be reached to renew it in time, and another may have it.
+    pub fn is_lost(&self) -> bool {
+        let lost = |keeper: &Keeper| keeper.newest.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+        self.keeper.as_ref().is_some_and(lost)
+    }
+}
+
+impl Deposit {
+    fn keep_alive(&self) -> Option<Keeper> {
+        let (index, lease) =
+            self.place.quotas().find_map(|index| match self.place.limit.quotas()[index].kind() {
+                Kind::Concurrency(it) => it.lease().map(|lease| (index, lease)),
+                _ => None,
+            })?;
+        // Renewing names one quota: the only one that expires.
+        let receipt = *self.charged.receipts.get(index)?;
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        let newest = Arc::new(Mutex::new(Some(receipt)));
+        let (store, place, shared) = (self.store.clone(), self.place.clone(), newest.clone());
+        let pause = Duration::from(lease) / RENEWALS;
+        let task = runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(pause).await;
+                let Some(receipt) = *shared.lock().unwrap_or_else(PoisonError::into_inner) else { return };
+                let renew = Request::Renew { place: place.clone(), receipt };
+                if let Ok(Reply::Renewed(renewed)) = store.perform(renew).await {
+                    *shared.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
+                }
+            }
+        });
+        Some(Keeper { task, newest })
+    }
+}
+
+impl Drop for SharedPermit<'_> {
+    fn drop(&mut self) {
+        let Some(Keeper { task, newest }) = self.keeper.take() else { return };
+        task.abort();
+        let newest = *newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let Taken::Store(deposit) = &mut self.reservation.taken else { return };
+        for receipt in deposit.charged.receipts.iter_mut().filter(|receipt| receipt.cost > 0) {
+            // What was lost is not given back: another may have it.
+            *receipt = newest.unwrap_or_default();
+        }
+    }
+}
+
+impl fmt::Debug for SharedPermit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedPermit").field("decision", self.decision()).finish_non_exhaustive()
+    }
+}
+
+fn is_concurrency(place: &Place, index: usize) -> bool {
+    matches!(place.limit.quotas()[index].kind(), Kind::Concurrency(_))
+}

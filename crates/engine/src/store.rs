@@ -1,0 +1,217 @@
+//! Where state lives, when that is not in this process.
+
+use std::{
+    error, fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, atomic::AtomicU64},
+};
+use tidegate_core::{Demand, Inherit, Quota, Receipt, Step};
+
+/// A store that several processes share. It owns the clock, and decides each request as a whole.
+///
+/// The memory of this process is no store in this sense: nothing there has to be waited for. `SharedLimiter`
+/// asks either.
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Does what is asked, all of it or nothing.
+    ///
+    /// An error means that the answer is not known. What was asked may have been done nevertheless, but never twice.
+    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>>;
+
+    /// The quota as this store counts it: one that a crashed holder could block for ever gets a lease here.
+    fn adapt(&self, quota: Quota) -> Quota {
+        quota
+    }
+}
+
+/// An answer that is on its way.
+pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What keys of one limiter are counted by.
+#[derive(Debug)]
+pub struct Limit {
+    name: String,
+    quotas: Vec<Quota>,
+    tags: Vec<u16>,
+    layout: Choice,
+    inherit: Inherit,
+    mark: AtomicU64,
+}
+
+/// Which of several quotas apply to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// All of them.
+    All,
+    /// The one that the call chooses.
+    Tier,
+}
+
+impl Limit {
+    /// Quotas under a name that all processes of a fleet use for them.
+    pub fn new(name: &str, quotas: Vec<Quota>, choice: Choice, inherit: Inherit) -> Self {
+        let tags = quotas.iter().map(Quota::tag).collect();
+        Self { name: name.to_owned(), quotas, tags, layout: choice, inherit, mark: AtomicU64::new(0) }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All quotas.
+    pub fn quotas(&self) -> &[Quota] {
+        &self.quotas
+    }
+
+    /// Their tags; see [`Quota::tag`].
+    pub fn tags(&self) -> &[u16] {
+        &self.tags
+    }
+
+    /// Which of them apply.
+    pub fn choice(&self) -> Choice {
+        self.layout
+    }
+
+    /// A number for the store's own use; zero at first.
+    pub fn mark(&self) -> &AtomicU64 {
+        &self.mark
+    }
+
+    /// How a key carries over what it used under another quota.
+    pub fn inherit(&self) -> Inherit {
+        self.inherit
+    }
+}
+
+/// One key of one limiter.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// What it is counted by.
+    pub limit: Arc<Limit>,
+    /// The key.
+    pub key: String,
+    /// The tier that applies, where there are tiers.
+    pub tier: usize,
+}
+
+impl Place {
+    /// The quotas that apply, by their places in the limit.
+    pub fn quotas(&self) -> std::ops::Range<usize> {
+        match self.limit.layout {
+            Choice::All => 0..self.limit.quotas.len(),
+            Choice::Tier => self.tier..self.tier + 1,
+        }
+    }
+}
+
+/// One question about one key.
+#[derive(Clone, Debug)]
+pub struct Inquiry {
+    /// Where.
+    pub place: Place,
+    /// What.
+    pub demand: Demand,
+    /// Whether slots are taken, or only looked at.
+    pub slots: Slots,
+    /// Whether the caller may give back what it is charged, and so needs a receipt.
+    pub receipt: bool,
+}
+
+/// What a question does to quotas that count permits in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slots {
+    /// Take them: somebody will give them back.
+    Take,
+    /// Only look whether there is one.
+    Look,
+}
+
+/// What is asked of a store.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Decide all questions; charge all or none. All of them have the same effect.
+    Decide(Vec<Inquiry>),
+    /// Take as much as there is, up to the cost of the demand.
+    TakeUpTo(Inquiry),
+    /// Give back up to `cost` of what was charged.
+    Refund {
+        /// Where it was charged.
+        place: Place,
+        /// What was charged.
+        charge: Charged,
+        /// How much to give back.
+        cost: u64,
+    },
+    /// Forget a key.
+    Reset(Place),
+    /// Hold what expires for longer.
+    Renew {
+        /// Where it is held.
+        place: Place,
+        /// Proof that it is.
+        receipt: Receipt,
+    },
+}
+
+/// What a store says.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// An answer to each question, in their order.
+    Decided(Vec<Answer>),
+    /// It is done.
+    Done,
+    /// What is held now, or `None` if it had expired.
+    Renewed(Option<Receipt>),
+}
+
+/// The answer to one question: a step of each quota that applies.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// In the order of the quotas.
+    pub steps: Vec<Step>,
+    /// How often the key had been forgotten: what was charged before is settled by the next time.
+    pub generation: u64,
+}
+
+impl Answer {
+    /// Proof of what was charged.
+    pub fn charged(&self) -> Charged {
+        let receipts = self.steps.iter().map(|step| step.receipt).collect();
+        Charged { receipts, generation: self.generation }
+    }
+}
+
+/// Proof of what was charged to a key: a receipt of each quota that applied.
+#[derive(Clone, Debug, Default)]
+pub struct Charged {
+    /// In the order of the quotas.
+    pub receipts: Vec<Receipt>,
+    /// See [`Answer::generation`].
+    pub generation: u64,
+}
+
+/// Why a store has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It did not answer in time.
+    Late,
+    /// It cannot be reached, or went away in mid-answer.
+    Away(String),
+    /// It answered that it cannot do this.
+    Refused(String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Late => f.write_str("the store did not answer in time"),
+            Self::Away(why) => write!(f, "the store is away: {why}"),
+            Self::Refused(why) => write!(f, "the store refused: {why}"),
+        }
+    }
+}
+
+impl error::Error for StoreError {}

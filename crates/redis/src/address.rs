@@ -1,0 +1,105 @@
+//! Where the store is, as one line of configuration.
+//!
+//! ```text
+//!   redis://[user:password@]host:port[/database]            one server
+//!   rediss://…                                              over TLS
+//!   redis+unix:///path/to/socket[?db=1&pass=…]              through a socket of this machine
+//!   redis+sentinel://[user:password@]host:port,host:port/master-name[/database]
+//!   redis+cluster://[user:password@]host:port,host:port     and rediss+cluster:// over TLS
+//! ```
+
+use crate::error::ConnectError;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
+
+/// Where the store is.
+#[derive(Debug)]
+pub(crate) enum Address {
+    /// One server.
+    Server(ConnectionInfo),
+    /// Whatever server the sentinels name.
+    Sentinels { sentinels: Vec<ConnectionAddr>, master: String, login: Login },
+    /// Any nodes of a cluster.
+    Cluster(Vec<ConnectionInfo>),
+}
+
+/// Who we are to the servers behind sentinels.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) database: i64,
+}
+
+impl Address {
+    pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
+        let (scheme, rest) =
+            url.split_once("://").ok_or_else(|| ConnectError::url(url, "it has no scheme"))?;
+        match scheme {
+            "redis" | "rediss" | "valkey" | "valkeys" | "redis+unix" | "unix" if rest.contains(',') => {
+                Err(ConnectError::url(
+                    url,
+                    "several servers are a cluster or sentinels: write redis+cluster:// or redis+sentinel://",
+                ))
+            }
+            "redis" | "rediss" | "redis+unix" | "unix" => server(url, url).map(Self::Server),
+            "valkey" => server(url, &format!("redis://{rest}")).map(Self::Server),
+            "valkeys" => server(url, &format!("rediss://{rest}")).map(Self::Server),
+            "redis+sentinel" => sentinels(url, rest),
+            "redis+cluster" => cluster(url, "redis", rest),
+            "rediss+cluster" => cluster(url, "rediss", rest),
+            _ => Err(ConnectError::url(
+                url,
+                "its scheme is none of redis, rediss, redis+unix, redis+sentinel, redis+cluster, rediss+cluster",
+            )),
+        }
+    }
+}
+
+fn server(url: &str, plain: &str) -> Result<ConnectionInfo, ConnectError> {
+    plain.into_connection_info().map_err(|error| ConnectError::url(url, &error.to_string()))
+}
+
+fn cluster(url: &str, scheme: &str, rest: &str) -> Result<Address, ConnectError> {
+    let (login, hosts) = rest.rsplit_once('@').map_or(("", rest), |(login, hosts)| (login, hosts));
+    let hosts = hosts.trim_end_matches('/');
+    if hosts.contains('/') {
+        return Err(ConnectError::url(
+            url,
+            "a cluster has only one database: leave out what follows the hosts",
+        ));
+    }
+    let at = if login.is_empty() { "" } else { "@" };
+    let nodes = hosts.split(',').map(|host| server(url, &format!("{scheme}://{login}{at}{host}")));
+    nodes.collect::<Result<_, _>>().map(Address::Cluster)
+}
+
+fn sentinels(url: &str, rest: &str) -> Result<Address, ConnectError> {
+    let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(login, rest)| (login, rest));
+    let mut parts = rest.splitn(3, '/');
+    let hosts = parts.next().unwrap_or_default();
+    let Some(master) = parts.next().filter(|master| !master.is_empty()) else {
+        return Err(ConnectError::url(
+            url,
+            "the name that the sentinels know the primary by is missing: …:26379/mymaster",
+        ));
+    };
+    let database = match parts.next() {
+        None | Some("") => 0,
+        Some(number) => number.parse().map_err(|_| ConnectError::url(url, "its database is not a number"))?,
+    };
+    let nodes: Result<Vec<_>, _> =
+        hosts.split(',').map(|host| server(url, &format!("redis://{host}"))).collect();
+    // A login is written as in any other address, and read in the same way.
+    let at = if login.is_empty() { "" } else { "@" };
+    let login = server(url, &format!("redis://{login}{at}localhost"))?;
+    let login = login.redis_settings();
+    Ok(Address::Sentinels {
+        sentinels: nodes?.into_iter().map(|node| node.addr().clone()).collect(),
+        master: master.to_owned(),
+        login: Login {
+            user: login.username().map(str::to_owned),
+            password: login.password().map(str::to_owned),
+            database,
+        },
+    })
+}

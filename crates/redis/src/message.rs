@@ -1,0 +1,396 @@
+//! What is said between a process and the script in the server: requests as one list of numbers, replies as another.
+//!
+//! Both are msgpack, which the server reads and writes without a detour through text. The harness tells the layout.
+
+use crate::script::Kinds;
+use std::{collections::HashMap, sync::Arc};
+use tidegate_core::{
+    Credit, Demand, Effect, Inherit, Kind, LARGEST_EXACT, Micros, Quota, Receipt, Step,
+    algorithm::level::Meter,
+};
+use tidegate_engine::store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots};
+
+const DECIDE: u64 = 0;
+const REFUND: u64 = 1;
+const RESET: u64 = 2;
+const RENEW: u64 = 3;
+
+const PROBE: u64 = 1;
+const RECEIPTS: u64 = 2;
+const UP_TO: u64 = 4;
+
+const PERMITS: u64 = 1;
+const TIERS: u64 = 2;
+
+/// The verb of a state that the short way does not know.
+const UNUSUAL: u64 = 9;
+
+/// No algorithm has this number.
+const NOBODY: u64 = 255;
+
+/// Quotas of other processes, by the names of their rules and their tags. `None` for one that nobody knows.
+pub(crate) type Strangers = HashMap<(String, u16), Option<Quota>>;
+
+/// Requests that ride in one call.
+#[derive(Debug, Default)]
+pub(crate) struct Message {
+    keys: Vec<String>,
+    places: HashMap<String, usize>,
+    limits: Vec<(Arc<Limit>, usize)>,
+    quotas: Numbers,
+    quota_count: usize,
+    requests: Numbers,
+    kinds: Kinds,
+}
+
+/// A list of numbers, written as they come.
+#[derive(Debug, Default)]
+struct Numbers {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Numbers {
+    fn push(&mut self, number: u64) {
+        self.count += 1;
+        // Writing to a vector does not fail.
+        let _ = rmp::encode::write_uint(&mut self.bytes, number);
+    }
+
+    fn push_all(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        numbers.into_iter().for_each(|number| self.push(number));
+    }
+
+    fn push_f64(&mut self, number: f64) {
+        if number >= 0.0 && number.fract() == 0.0 && number <= tidegate_core::LARGEST_EXACT as f64 {
+            return self.push(number as u64);
+        }
+        self.count += 1;
+        let _ = rmp::encode::write_f64(&mut self.bytes, number);
+    }
+}
+
+impl Message {
+    /// How many requests to put in is up to the caller.
+    pub(crate) fn add(&mut self, request: &Request, name: impl Fn(&Place) -> String) {
+        match request {
+            Request::Decide(asks) => {
+                let probe = asks.iter().all(|ask| ask.demand.effect == Effect::Probe);
+                let flags = if probe { PROBE } else { 0 } | wants_receipts(request);
+                self.requests.push_all([DECIDE, flags, asks.len() as u64]);
+                asks.iter().for_each(|ask| self.ask(ask, &name));
+            }
+            Request::TakeUpTo(ask) => {
+                self.requests.push_all([DECIDE, UP_TO | RECEIPTS, 1]);
+                self.ask(ask, &name);
+            }
+            Request::Refund { place, charge, cost } => {
+                self.requests.push(REFUND);
+                self.place(place, Slots::Look, &name);
+                self.requests.push_all([charge.generation, *cost]);
+                for index in 0..place.quotas().len() {
+                    self.receipt(charge.receipts.get(index).copied().unwrap_or_default());
+                }
+            }
+            Request::Reset(place) => {
+                self.requests.push(RESET);
+                self.place(place, Slots::Look, &name);
+            }
+            Request::Renew { place, receipt } => {
+                self.requests.push(RENEW);
+                self.place(place, Slots::Take, &name);
+                self.receipt(*receipt);
+            }
+        }
+    }
+
+    fn ask(&mut self, ask: &Inquiry, name: impl Fn(&Place) -> String) {
+        let Inquiry { place, demand, slots, .. } = ask;
+        self.place(place, *slots, name);
+        let credit = match demand.credit {
+            Credit::Refuse => 0,
+            Credit::Grant => 1,
+            Credit::Force => 2,
+        };
+        self.requests.push_all([demand.cost, demand.patience.get(), credit]);
+    }
+
+    fn receipt(&mut self, receipt: Receipt) {
+        self.requests.push_all([receipt.cost, receipt.at.get(), receipt.mark]);
+        self.requests.push_f64(f64::from_bits(receipt.stored));
+    }
+
+    /// A key, and the quotas that apply to it; Lua counts from one.
+    fn place(&mut self, place: &Place, slots: Slots, name: impl Fn(&Place) -> String) {
+        let next = self.keys.len() + 1;
+        let key = *self.places.entry(name(place)).or_insert_with_key(|name| {
+            self.keys.push(name.clone());
+            next
+        });
+        let applied = place.quotas();
+        let first = self.limit(&place.limit) + applied.start + 1;
+        let permits = if slots == Slots::Take { PERMITS } else { 0 };
+        let tiers = if place.limit.choice() == Choice::Tier { TIERS } else { 0 };
+        let inherit = match place.limit.inherit() {
+            Inherit::Additive => 0,
+            Inherit::AsIs => 1,
+            Inherit::Proportionally => 2,
+            Inherit::Reset => 3,
+        };
+        self.requests.push_all([key as u64, first as u64, applied.len() as u64, permits | tiers, inherit]);
+    }
+
+    /// Where the quotas of a limit start.
+    fn limit(&mut self, limit: &Arc<Limit>) -> usize {
+        if let Some((_, first)) = self.limits.iter().find(|(known, _)| Arc::ptr_eq(known, limit)) {
+            return *first;
+        }
+        let first = self.quota_count;
+        let rule = self.rule(limit.name());
+        self.limits.push((limit.clone(), first));
+        limit.quotas().iter().zip(limit.tags()).for_each(|(quota, tag)| self.quota(quota, *tag, rule));
+        first
+    }
+
+    /// The number of a rule: that of the first limit of its name.
+    fn rule(&self, name: &str) -> usize {
+        self.limits.iter().position(|(limit, _)| limit.name() == name).unwrap_or(self.limits.len())
+    }
+
+    fn quota(&mut self, quota: &Quota, tag: u16, rule: usize) {
+        let index = quota.kind().index();
+        self.kinds.add(index);
+        self.quotas.push_all([index as u64, tag.into(), rule as u64]);
+        quota.kind().numbers().into_iter().for_each(|number| self.quotas.push_f64(number));
+        self.quota_count += 1;
+    }
+
+    /// Quotas that other processes wrote with, and tags that nobody knows: what those wrote cannot be read, and is
+    /// forgotten. To be told after all requests.
+    pub(crate) fn introduce(&mut self, strangers: &Strangers) {
+        for ((name, tag), quota) in strangers {
+            let rule = self.rule(name);
+            match quota {
+                _ if rule == self.limits.len() => {}
+                Some(quota) => self.quota(quota, *tag, rule),
+                None => {
+                    self.quotas.push_all([NOBODY, (*tag).into(), rule as u64, 0, 0, 0, 0, 0, 0]);
+                    self.quota_count += 1;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn keys(&self) -> &[String] {
+        &self.keys
+    }
+
+    pub(crate) fn kinds(&self) -> Kinds {
+        self.kinds
+    }
+
+    /// The message itself, at the server's time or at one that is given.
+    pub(crate) fn bytes(&self, now: Option<Micros>) -> Vec<u8> {
+        message(now, self.quota_count, &self.quotas, &self.requests)
+    }
+}
+
+/// Everything in one list.
+fn message(now: Option<Micros>, quota_count: usize, quotas: &Numbers, requests: &Numbers) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(quotas.bytes.len() + requests.bytes.len() + 24);
+    let count = 2 + quotas.count + requests.count;
+    let _ = rmp::encode::write_array_len(&mut bytes, u32::try_from(count).unwrap_or(u32::MAX));
+    let _ = match now {
+        Some(now) => rmp::encode::write_uint(&mut bytes, now.get()).map(|_| ()),
+        None => rmp::encode::write_sint(&mut bytes, -1).map(|_| ()),
+    };
+    let _ = rmp::encode::write_uint(&mut bytes, quota_count as u64);
+    bytes.extend_from_slice(&quotas.bytes);
+    bytes.extend_from_slice(&requests.bytes);
+    bytes
+}
+
+/// Requests that only take a cost from one level each, now or not at all.
+#[derive(Debug, Default)]
+pub(crate) struct Express {
+    keys: Vec<String>,
+    limits: Vec<Arc<Limit>>,
+    quotas: Vec<Vec<u8>>,
+    costs: Vec<u8>,
+}
+
+impl Express {
+    /// A message of all requests, if all of them are of that kind.
+    pub(crate) fn of(
+        requests: &[Request],
+        now: Option<Micros>,
+        name: impl Fn(&Place) -> String,
+    ) -> Option<Self> {
+        let mut message = Self::default();
+        message.costs.reserve(8 + 8 * requests.len());
+        message.costs.extend(now.map_or(-1.0, |now| now.get() as f64).to_be_bytes());
+        for request in requests {
+            let (place, meter, cost) = plain(request)?;
+            let quota = message.quota(&place.limit, meter)?;
+            // A cost that needs the first byte is never granted, whatever the byte.
+            let cost = cost.min(LARGEST_EXACT).to_be_bytes();
+            message.costs.push(quota);
+            message.costs.extend_from_slice(&cost[1..]);
+            message.keys.push(name(place));
+        }
+        Some(message)
+    }
+
+    /// The place of a limit's quota among the arguments; Lua counts from one, and the costs are the first.
+    fn quota(&mut self, limit: &Arc<Limit>, meter: &Meter) -> Option<u8> {
+        let known = self.limits.iter().position(|known| Arc::ptr_eq(known, limit));
+        let place = known.unwrap_or_else(|| {
+            let mut quota = Vec::with_capacity(26);
+            quota.extend(limit.tags()[0].to_be_bytes());
+            let numbers = [meter.price, meter.drain, meter.capacity];
+            numbers.into_iter().for_each(|number| quota.extend((number as f64).to_be_bytes()));
+            self.quotas.push(quota);
+            self.limits.push(limit.clone());
+            self.limits.len() - 1
+        });
+        u8::try_from(place + 2).ok()
+    }
+
+    pub(crate) fn keys(&self) -> &[String] {
+        &self.keys
+    }
+
+    /// What follows the keys.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
+        [self.costs.as_slice()].into_iter().chain(self.quotas.iter().map(Vec::as_slice))
+    }
+
+    /// What was said to each request; `None` where the long way must be gone.
+    pub(crate) fn read(bytes: &[u8], requests: &[Request]) -> Result<Vec<Option<Reply>>, Garbled> {
+        let mut reader = Reader::new(bytes)?;
+        let replies = requests.iter().map(|request| {
+            let numbers = [reader.number()?, reader.number()?, reader.number()?, 0];
+            if numbers[0] == UNUSUAL {
+                return Ok(None);
+            }
+            let (place, ..) = plain(request).ok_or(Garbled)?;
+            let decision = place.limit.quotas()[0].kind().heard(numbers).ok_or(Garbled)?;
+            let steps = vec![Step { decision, receipt: Receipt::default() }];
+            Ok(Some(Reply::Decided(vec![Answer { steps, generation: 0 }])))
+        });
+        replies.collect()
+    }
+}
+
+/// The only ask of a request that asks nothing unusual of a level.
+fn plain(request: &Request) -> Option<(&Place, &Meter, u64)> {
+    let Request::Decide(asks) = request else { return None };
+    let [Inquiry { place, demand, receipt: false, .. }] = asks.as_slice() else { return None };
+    let [quota] = place.limit.quotas() else { return None };
+    let meter = match quota.kind() {
+        Kind::TokenBucket(it) => it.meter(),
+        Kind::LeakyBucket(it) => it.meter(),
+        _ => return None,
+    };
+    (*demand == Demand::now(demand.cost) && demand.cost > 0).then_some((place, meter, demand.cost))
+}
+
+/// Receipts are asked for only where somebody can use them.
+fn wants_receipts(request: &Request) -> u64 {
+    match request {
+        Request::Decide(asks) if asks.iter().any(|ask| ask.receipt) => RECEIPTS,
+        _ => 0,
+    }
+}
+
+/// What the script said to one request.
+#[derive(Clone, Debug)]
+pub(crate) enum Said {
+    /// The answer.
+    Reply(Reply),
+    /// A quota with this tag wrote the state, and the message did not have it.
+    Stranger(u16),
+    /// The server refused.
+    Refused(String),
+}
+
+/// Reads replies in the order of their requests.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+/// A reply that is not one of ours.
+#[derive(Debug)]
+pub(crate) struct Garbled;
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(mut bytes: &'a [u8]) -> Result<Self, Garbled> {
+        rmp::decode::read_array_len(&mut bytes).map_err(|_| Garbled)?;
+        Ok(Self { bytes })
+    }
+
+    /// What was said to `request`.
+    pub(crate) fn next(&mut self, request: &Request) -> Result<Said, Garbled> {
+        match self.number()? {
+            0 => self.reply(request).map(Said::Reply),
+            1 => self.number().and_then(|tag| u16::try_from(tag).map_err(|_| Garbled)).map(Said::Stranger),
+            _ => self.text().map(Said::Refused),
+        }
+    }
+
+    fn reply(&mut self, request: &Request) -> Result<Reply, Garbled> {
+        match request {
+            Request::Decide(asks) => {
+                let receipts = wants_receipts(request) != 0;
+                let answers = asks.iter().map(|ask| self.answer(&ask.place, receipts));
+                answers.collect::<Result<_, _>>().map(Reply::Decided)
+            }
+            Request::TakeUpTo(ask) => Ok(Reply::Decided(vec![self.answer(&ask.place, true)?])),
+            Request::Refund { .. } | Request::Reset(_) => Ok(Reply::Done),
+            Request::Renew { receipt, .. } => {
+                let at = self.float()?;
+                let renewed = (at >= 0.0).then(|| Receipt { at: Micros::new(at as u64), ..*receipt });
+                Ok(Reply::Renewed(renewed))
+            }
+        }
+    }
+
+    fn answer(&mut self, place: &Place, receipts: bool) -> Result<Answer, Garbled> {
+        let generation = if receipts { self.number()? } else { 0 };
+        let mut steps = Vec::with_capacity(place.quotas().len());
+        for quota in &place.limit.quotas()[place.quotas()] {
+            let numbers = [self.number()?, self.number()?, self.number()?, self.number()?];
+            let decision = quota.kind().heard(numbers).ok_or(Garbled)?;
+            let mut receipt = Receipt::default();
+            if receipts {
+                receipt.cost = self.number()?;
+                receipt.at = Micros::new(self.number()?);
+                receipt.mark = self.number()?;
+                receipt.stored = self.float()?.to_bits();
+            }
+            steps.push(Step { decision, receipt });
+        }
+        Ok(Answer { steps, generation })
+    }
+
+    fn number(&mut self) -> Result<u64, Garbled> {
+        rmp::decode::read_int(&mut self.bytes).map_err(|_| Garbled)
+    }
+
+    /// A number that may have a fraction; the server writes it in as few bytes as it can.
+    fn float(&mut self) -> Result<f64, Garbled> {
+        match self.bytes.first() {
+            Some(0xca) => rmp::decode::read_f32(&mut self.bytes).map(f64::from).map_err(|_| Garbled),
+            Some(0xcb) => rmp::decode::read_f64(&mut self.bytes).map_err(|_| Garbled),
+            _ => rmp::decode::read_int::<i64, _>(&mut self.bytes).map(|int| int as f64).map_err(|_| Garbled),
+        }
+    }
+
+    fn text(&mut self) -> Result<String, Garbled> {
+        let length = rmp::decode::read_str_len(&mut self.bytes).map_err(|_| Garbled)? as usize;
+        let (text, rest) = self.bytes.split_at_checked(length).ok_or(Garbled)?;
+        self.bytes = rest;
+        Ok(String::from_utf8_lossy(text).into_owned())
+    }
+}

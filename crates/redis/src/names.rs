@@ -1,0 +1,63 @@
+//! How keys are named, and what is known of the quotas of other processes.
+
+use crate::message::Strangers;
+use std::sync::{Arc, PoisonError, RwLock};
+use tidegate_core::Quota;
+use tidegate_engine::store::Place;
+
+/// Names of keys, and the quotas behind the tags in them.
+#[derive(Debug)]
+pub(crate) struct Names {
+    prefix: String,
+    /// Quotas that other processes write with.
+    strangers: RwLock<Arc<Strangers>>,
+}
+
+impl Names {
+    pub(crate) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), strangers: RwLock::default() }
+    }
+
+    /// The key in the server. What is in braces decides the slot in a cluster.
+    pub(crate) fn key(&self, place: &Place) -> String {
+        let Place { limit, key, .. } = place;
+        let (prefix, rule) = (&self.prefix, limit.name());
+        if key.len() <= LONGEST_KEY {
+            return format!("{prefix}:{{{rule}:{key}}}:{VERSION}");
+        }
+        let hash = redis::Script::new(key);
+        format!("{prefix}:{{{rule}:#{}}}:{VERSION}", hash.get_hash())
+    }
+
+    /// Quotas that other processes write with.
+    pub(crate) fn strangers(&self) -> Arc<Strangers> {
+        self.strangers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn knows(&self, rule: &str, tag: u16) -> bool {
+        self.strangers().contains_key(&(rule.to_owned(), tag))
+    }
+
+    /// Remembers a quota that another process writes with; `None` for a tag that nobody knows.
+    pub(crate) fn meet(&self, rule: &str, tag: u16, quota: Option<Quota>) {
+        let mut strangers = self.strangers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = Strangers::clone(&strangers);
+        if known.len() >= MOST_STRANGERS {
+            known.clear();
+        }
+        known.insert((rule.to_owned(), tag), quota);
+        *strangers = Arc::new(known);
+    }
+
+    /// Where the text of a quota is kept, for processes that have another.
+    pub(crate) fn quota(&self, rule: &str, tag: u16) -> String {
+        format!("{}:quota:{rule}:{tag:04x}", self.prefix)
+    }
+}
+
+/// The layout of what is kept in a key.
+const VERSION: u32 = 1;
+/// Longer keys are kept as a hash.
+const LONGEST_KEY: usize = 200;
+/// Quotas of other processes that are remembered.
+const MOST_STRANGERS: usize = 64;

@@ -1,0 +1,70 @@
+//! One server or a cluster of them, behind the same few verbs.
+
+use crate::{
+    cluster::Cluster,
+    health::Mood,
+    node::{Answered, Node},
+};
+use redis::{Cmd, Value};
+use std::sync::Arc;
+use tidegate_core::Micros;
+use tidegate_engine::{StoreError, store::Request};
+
+#[derive(Debug)]
+pub(crate) enum Servers {
+    One(Arc<Node>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Servers {
+    /// Does what is asked, by the deadline.
+    pub(crate) async fn submit(&self, request: Request) -> Answered {
+        match self {
+            Self::One(node) => node.submit(request).await,
+            Self::Cluster(cluster) => cluster.submit(request).await,
+        }
+    }
+
+    /// What is asked, at a moment that the caller names.
+    pub(crate) async fn submit_at(&self, requests: &[Request], now: Micros) -> Vec<Answered> {
+        match self {
+            Self::One(node) => node.submit_at(requests, now).await,
+            Self::Cluster(cluster) => cluster.submit_at(requests, now).await,
+        }
+    }
+
+    /// Sends a plain command about one key.
+    pub(crate) async fn command(&self, key: &str, command: &Cmd) -> Result<Value, StoreError> {
+        match self {
+            Self::One(node) => node.command(command).await,
+            Self::Cluster(cluster) => cluster.command(key, command).await,
+        }
+    }
+
+    /// Why decisions are degraded, if they are.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match self {
+            Self::One(node) => match node.health().mood() {
+                Mood::Up => None,
+                Mood::Down(why) => Some(why),
+            },
+            Self::Cluster(cluster) => cluster.trouble(),
+        }
+    }
+
+    /// How often a server went away.
+    pub(crate) fn outages(&self) -> u64 {
+        match self {
+            Self::One(node) => node.health().times_down(),
+            Self::Cluster(cluster) => cluster.outages(),
+        }
+    }
+
+    /// The servers as they may be shown.
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Self::One(node) => node.shown().to_owned(),
+            Self::Cluster(cluster) => cluster.shown(),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The store itself.
+
+use crate::{
+    address::Address,
+    cluster::Cluster,
+    dial::Dial,
+    error::ConnectError,
+    names::Names,
+    node::{Answered, Keys, Node, Problem, places},
+    servers::Servers,
+};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tidegate_core::{Kind, Micros, Quota, algorithm::Concurrency};
+use tidegate_engine::{
+    Store, StoreError,
+    store::{Limit, Pending, Place, Reply, Request},
+};
+
+/// State in Redis or Valkey: on one server, behind sentinels, or in a cluster.
+#[derive(Clone)]
+pub struct RedisStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    names: Arc<Names>,
+    lease: Micros,
+    servers: Servers,
+    started: std::time::Instant,
+}
+
+/// Settings of a [`RedisStore`].
+#[derive(Clone, Debug)]
+pub struct RedisStoreBuilder {
+    prefix: String,
+    deadline: Duration,
+    lease: Duration,
+}
+
+impl Default for RedisStoreBuilder {
+    fn default() -> Self {
+        let (deadline, lease) = (Duration::from_millis(5), Duration::from_secs(30));
+        Self { prefix: "tidegate".to_owned(), deadline, lease }
+    }
+}
+
+impl RedisStoreBuilder {
+    /// What all keys start with; `tidegate` unless told otherwise.
+    #[must_use]
+    pub fn prefix(self, prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), ..self }
+    }
+
+    /// How long a decision may take before the answer is given without the store; 5 ms unless told otherwise.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline, ..self }
+    }
+
+    /// How long a permit is held that its holder does not renew, where its quota does not say; 30 s unless told
+    /// otherwise.
+    #[must_use]
+    pub fn permit_lease(self, lease: Duration) -> Self {
+        Self { lease, ..self }
+    }
+
+    /// Makes the store and connects it in the background: it works as soon as the server is there.
+    ///
+    /// Must be called within a tokio runtime.
+    pub fn open(self, url: &str) -> Result<RedisStore, ConnectError> {
+        let store = self.build(url)?;
+        match &store.inner.servers {
+            Servers::One(node) => {
+                node.health().away("not connected yet");
+                node.look_after();
+            }
+            Servers::Cluster(cluster) => cluster.look_until_found(),
+        }
+        Ok(store)
+    }
+
+    /// Makes the store, and fails if the server is not there or not of use.
+    pub async fn connect(self, url: &str) -> Result<RedisStore, ConnectError> {
+        let store = self.build(url)?;
+        match &store.inner.servers {
+            Servers::One(node) => {
+                node.connect().await.map_err(|error| ConnectError::refused(node.shown(), &error))?;
+                node.inspect().await?;
+            }
+            Servers::Cluster(cluster) => cluster.connect().await?,
+        }
+        Ok(store)
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "no decision depends on when a quota was announced")]
+    fn build(self, url: &str) -> Result<RedisStore, ConnectError> {
+        let names = Arc::new(Names::new(&self.prefix));
+        let node = |dial| Servers::One(Node::new(names.clone(), dial, self.deadline, Keys::Declared));
+        let unreadable = |error: redis::RedisError| ConnectError::url(url, &error.to_string());
+        let servers = match Address::parse(url)? {
+            Address::Server(info) => node(Dial::address(info).map_err(unreadable)?),
+            Address::Sentinels { sentinels, master, login } => {
+                node(Dial::sentinels(sentinels, &master, &login).map_err(unreadable)?)
+            }
+            Address::Cluster(seeds) => Servers::Cluster(Cluster::new(names.clone(), seeds, self.deadline)),
+        };
+        let started = std::time::Instant::now();
+        Ok(RedisStore { inner: Arc::new(Inner { names, lease: self.lease.into(), servers, started }) })
+    }
+}
+
+impl RedisStore {
+    /// A store with the usual settings; fails if the server is not there or not of use.
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::builder().connect(url).await
+    }
+
+    /// A store with the usual settings, connected in the background.
+    pub fn open(url: &str) -> Result<Self, ConnectError> {
+        Self::builder().open(url)
+    }
+
+    /// A store with settings of its own.
+    pub fn builder() -> RedisStoreBuilder {
+        RedisStoreBuilder::default()
+    }
+
+    /// Why decisions are degraded at the moment, if they are.
+    pub fn trouble(&self) -> Option<String> {
+        self.inner.servers.trouble()
+    }
+
+    /// How often a server went away since the store was made.
+    pub fn outages(&self) -> u64 {
+        self.inner.servers.outages()
+    }
+
+    /// Does what is asked at a moment that the caller names instead of the server's, without a deadline. For checks of
+    /// the store itself: with it, time in Redis and in a test can be the same.
+    pub async fn perform_at(&self, requests: &[Request], now: Micros) -> Vec<Result<Reply, StoreError>> {
+        for place in requests.iter().flat_map(places) {
+            if let Err(error) = self.inner.announce(&place.limit).await {
+                return vec![Err(error); requests.len()];
+            }
+        }
+        let mut answers = self.inner.servers.submit_at(requests, now).await;
+        for _ in 0..MOST_MEETINGS {
+            for index in 0..requests.len() {
+                if let Err(Problem::Stranger(tag)) = answers[index] {
+                    if let Err(error) = self.inner.meet(&requests[index], tag).await {
+                        return vec![Err(error); requests.len()];
+                    }
+                    let again = self.inner.servers.submit_at(&requests[index..=index], now).await;
+                    answers.splice(index..=index, again);
+                }
+            }
+        }
+        answers.into_iter().map(plain).collect()
+    }
+
+    /// Removes keys at once, as if they had never been.
+    pub async fn remove(&self, places: &[Place]) -> Result<(), StoreError> {
+        for place in places {
+            let key = self.inner.names.key(place);
+            self.inner.servers.command(&key, redis::cmd("UNLINK").arg(&key)).await?;
+        }
+        Ok(())
+    }
+
+    /// The key in the server under which a place is kept, for operators and tests.
+    pub fn key(&self, place: &Place) -> String {
+        self.inner.names.key(place)
+    }
+}
+
+impl Inner {
+    async fn perform(&self, request: Request) -> Result<Reply, StoreError> {
+        for place in places(&request) {
+            self.announce(&place.limit).await?;
+        }
+        for _ in 0..MOST_MEETINGS {
+            match self.servers.submit(request.clone()).await {
+                Err(Problem::Stranger(tag)) => self.meet(&request, tag).await?,
+                other => return plain(other),
+            }
+        }
+        Err(StoreError::Refused("its state was written by a quota that nobody knows".to_owned()))
+    }
+
+    /// Tells other processes what the tags of these quotas mean, before anything is written under them.
+    async fn announce(&self, limit: &Limit) -> Result<(), StoreError> {
+        let now = self.started.elapsed().as_secs() + 1;
+        let last = limit.mark().load(Ordering::Relaxed);
+        if last != 0 && now - last < ANNOUNCE_EVERY.as_secs() {
+            return Ok(());
+        }
+        for (quota, tag) in limit.quotas().iter().zip(limit.tags()) {
+            let key = self.names.quota(limit.name(), *tag);
+            let mut set = redis::cmd("SET");
+            set.arg(&key).arg(quota.to_string()).arg("EX").arg(ANNOUNCED_FOR.as_secs());
+            self.servers.command(&key, &set).await?;
+        }
+        limit.mark().store(now, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Learns of a quota that another process writes with.
+    async fn meet(&self, request: &Request, tag: u16) -> Result<(), StoreError> {
+        for place in places(request) {
+            let rule = place.limit.name();
+            if self.names.knows(rule, tag) {
+                continue;
+            }
+            let key = self.names.quota(rule, tag);
+            let text = self.servers.command(&key, redis::cmd("GET").arg(&key)).await?;
+            let text: Option<String> = redis::from_redis_value(text).unwrap_or(None);
+            let quota = text.and_then(|text| text.parse::<Quota>().ok()).filter(|quota| quota.tag() == tag);
+            self.names.meet(rule, tag, quota);
+        }
+        Ok(())
+    }
+}
+
+/// How often a quota in use is announced, and how long others can look it up.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(24 * 3_600);
+const ANNOUNCED_FOR: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// Quotas that one request may have to ask about.
+const MOST_MEETINGS: usize = 16;
+
+fn plain(answer: Answered) -> Result<Reply, StoreError> {
+    answer.map_err(|problem| match problem {
+        Problem::Store(error) => error,
+        Problem::Elsewhere => StoreError::Refused("this server is part of a cluster".to_owned()),
+        Problem::Stranger(tag) => {
+            StoreError::Refused(format!("its state was written by a quota that nobody knows ({tag:04x})"))
+        }
+    })
+}
+
+impl Store for RedisStore {
+    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
+        let inner = self.inner.clone();
+        Box::pin(async move { inner.perform(request).await })
+    }
+
+    fn adapt(&self, quota: Quota) -> Quota {
+        match quota.kind() {
+            Kind::Concurrency(it) if it.lease().is_none() => {
+                let leased = Concurrency::with_lease(quota.limit(), self.inner.lease);
+                leased.map_or(quota, |leased| Kind::Concurrency(leased).into())
+            }
+            _ => quota,
+        }
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("server", &self.inner.servers.shown()).finish_non_exhaustive()
+    }
+}
