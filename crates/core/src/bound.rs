@@ -19,6 +19,7 @@ use core::fmt;
 pub struct Bound {
     shape: Shape,
     blur: Micros,
+    ahead: Micros,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +50,20 @@ impl Bound {
     }
 
     fn of(shape: Shape) -> Self {
-        Self { shape, blur: Micros::ZERO }
+        Self { shape, blur: Micros::ZERO, ahead: Micros::ZERO }
     }
 
     /// The bound under a clock that shows time only to this resolution.
     #[must_use]
     pub fn blurred(self, resolution: Micros) -> Self {
         Self { blur: resolution, ..self }
+    }
+
+    /// The bound where tokens may be taken up to this long ahead of their use: what is used in a stretch of time was
+    /// taken in it or that long before.
+    #[must_use]
+    pub fn ahead(self, of_use: Micros) -> Self {
+        Self { ahead: of_use, ..self }
     }
 
     /// The most that is admitted in any stretch of time of this length.
@@ -65,7 +73,7 @@ impl Bound {
     /// microsecond they let through more than their rate, and above it nothing bounds them. For concurrency it is
     /// the most in flight at any moment.
     pub fn in_any(&self, window: Micros) -> u64 {
-        let length = window.plus(self.blur).get();
+        let length = window.plus(self.blur).plus(self.ahead).get();
         match self.shape {
             Shape::BurstAndRate { burst, rate } => {
                 burst.saturating_add(mul_div_floor(length, rate.amount(), rate.period().get()))
@@ -111,6 +119,9 @@ impl fmt::Display for Bound {
                 write!(f, "{rate}, and one call of any size before the next one waits")?;
             }
             Shape::AtOnce { limit } => write!(f, "at most {limit} in flight")?,
+        }
+        if self.ahead > Micros::ZERO {
+            write!(f, ", taken up to {} ahead", self.ahead)?;
         }
         match self.blur {
             Micros::ZERO => Ok(()),

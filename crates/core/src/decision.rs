@@ -161,6 +161,17 @@ impl Decision {
         )
     }
 
+    /// A grant of tokens that were taken ahead, of which some may be left.
+    pub fn ahead(limit: u64, remaining: u64) -> Self {
+        let count = Count { remaining, reset: Micros::ZERO, wait: Micros::ZERO };
+        Self::on_count(Verb::Allow, limit, count)
+    }
+
+    /// A denial that was told before and still holds for so long.
+    pub fn still_denied(limit: u64, retry: Micros) -> Self {
+        Self::no_room(limit, retry)
+    }
+
     /// A denial because the store that counts is away, and none is to be made without it.
     pub fn closed(limit: u64, retry: Micros) -> Self {
         Self::no_room(limit, retry).degraded()

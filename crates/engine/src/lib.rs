@@ -43,7 +43,7 @@ pub use denied::DeniedKey;
 pub use limiter::{Ask, Key, Limiter, Overflow, Stats, decide_all};
 pub use reservation::{Permit, Reservation};
 #[cfg(feature = "tokio")]
-pub use shared::{Outage, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation};
+pub use shared::{Ahead, Outage, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation};
 pub use store::{Store, StoreError};
 pub use throttle::{Throttle, ThrottleBuilder};
 pub use wait::{Priority, Refused, Waiter};

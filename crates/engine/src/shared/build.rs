@@ -1,6 +1,6 @@
 //! How a shared limiter is made.
 
-use super::{Home, Outage, Remote, SharedLimiter, outage::Fallback};
+use super::{Ahead, Home, Outage, Remote, SharedLimiter, lease::Leases, outage::Fallback};
 use crate::{
     build::{BuildError, LimiterBuilder},
     limiter::Limiter,
@@ -18,6 +18,7 @@ pub struct SharedLimiterBuilder {
     memory: LimiterBuilder,
     outage: Outage,
     inherit: Inherit,
+    ahead: Option<Ahead>,
 }
 
 impl SharedLimiterBuilder {
@@ -28,6 +29,7 @@ impl SharedLimiterBuilder {
             memory: Limiter::builder(),
             outage: Outage::default(),
             inherit: Inherit::default(),
+            ahead: None,
         }
     }
 
@@ -47,6 +49,13 @@ impl SharedLimiterBuilder {
     #[must_use]
     pub fn inherit(self, inherit: Inherit) -> Self {
         Self { inherit, ..self }
+    }
+
+    /// Takes tokens of busy keys ahead and spends them in this process: a decision then costs no round trip. What is
+    /// admitted stays within the bound that [`SharedLimiter::bounds`] tells. Not for permits.
+    #[must_use]
+    pub fn ahead(self, ahead: Ahead) -> Self {
+        Self { ahead: Some(ahead), ..self }
     }
 
     /// Settings of the limiter in memory, where that is where state lives.
@@ -72,8 +81,12 @@ impl SharedLimiterBuilder {
             Some(store) => {
                 let quotas: Vec<_> = quotas.iter().map(|quota| store.adapt(*quota)).collect();
                 let fallback = Fallback::new(self.outage, &quotas)?;
+                let limit_at_once = quotas.iter().map(Quota::limit).min().unwrap_or(0);
+                let counts_permits = quotas.iter().any(|quota| quota.rate().is_none());
+                let ahead = self.ahead.filter(|_| !counts_permits);
+                let leases = ahead.map(|ahead| Arc::new(Leases::new(ahead, limit_at_once)));
                 let limit = Limit::new(&self.name, quotas, Choice::All, self.inherit);
-                Home::Store(Remote { store, limit: ArcSwap::from_pointee(limit), fallback })
+                Home::Store(Remote { store, limit: ArcSwap::from_pointee(limit), fallback, leases })
             }
         };
         Ok(SharedLimiter { home, degraded: AtomicU64::new(0) })

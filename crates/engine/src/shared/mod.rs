@@ -1,10 +1,12 @@
 //! A limiter whose state may live anywhere: in this process, or in a store that a fleet shares.
 
 mod build;
+mod lease;
 mod outage;
 mod reservation;
 
 pub use build::SharedLimiterBuilder;
+pub use lease::Ahead;
 pub use outage::Outage;
 pub use reservation::{SharedPermit, SharedReservation};
 
@@ -14,6 +16,7 @@ use crate::{
     store::{Answer, Inquiry, Limit, Place, Reply, Request, Slots, Store, StoreError},
 };
 use arc_swap::ArcSwap;
+use lease::{Balance, Leases, Need};
 use outage::Fallback;
 use std::{
     fmt,
@@ -57,6 +60,7 @@ struct Remote {
     store: Arc<dyn Store>,
     limit: ArcSwap<Limit>,
     fallback: Fallback,
+    leases: Option<Arc<Leases>>,
 }
 
 impl SharedLimiter {
@@ -74,6 +78,14 @@ impl SharedLimiter {
     pub async fn check_cost(&self, key: &str, cost: u64) -> Decision {
         match &self.home {
             Home::Memory(limiter) => limiter.check_cost(key, cost),
+            Home::Store(Remote { leases: Some(leases), .. }) if cost > 0 => match leases.spend(key, cost) {
+                Some((decision, Need::Nothing)) => decision,
+                Some((decision, Need::Refill(balance))) => {
+                    self.refill(key, leases, balance);
+                    decision
+                }
+                None => self.ask_beside_leases(leases, key, cost).await,
+            },
             Home::Store(remote) => self.ask(remote, key, Demand::now(cost)).await,
         }
     }
@@ -138,6 +150,7 @@ impl SharedLimiter {
         match &self.home {
             Home::Memory(limiter) => limiter.key(key).reset(),
             Home::Store(remote) => {
+                remote.leases.iter().for_each(|leases| leases.forget(key));
                 remote.store.perform(Request::Reset(remote.place(key))).await?;
             }
         }
@@ -161,9 +174,21 @@ impl SharedLimiter {
         }
     }
 
-    /// The worst case of each quota.
+    /// The worst case of each quota, on the clock of the store.
     pub fn bounds(&self) -> Vec<Bound> {
-        self.quotas().iter().map(Quota::bound).collect()
+        let ahead = match &self.home {
+            Home::Store(Remote { leases: Some(leases), .. }) => leases.settings().time_to_live(),
+            _ => Micros::ZERO,
+        };
+        self.quotas().iter().map(|quota| quota.bound().ahead(ahead)).collect()
+    }
+
+    /// The most tokens of one key that this process can let die unspent; zero unless it takes tokens ahead.
+    pub fn stranded(&self) -> u64 {
+        match &self.home {
+            Home::Store(Remote { leases: Some(leases), .. }) => leases.stranded(),
+            _ => 0,
+        }
     }
 
     /// How many decisions were made without the store that should have made them.
@@ -177,6 +202,62 @@ impl SharedLimiter {
             Ok(answer) => fold(&answer),
             Err(_) => self.without_store(remote.fallback.decide(key, demand)),
         }
+    }
+
+    /// Asks the store about one call, and takes tokens ahead if the key is worth it.
+    async fn ask_beside_leases(&self, leases: &Arc<Leases>, key: &str, cost: u64) -> Decision {
+        let Home::Store(remote) = &self.home else { return Decision::unlimited() };
+        let decision = self.ask(remote, key, Demand::now(cost)).await;
+        if decision.is_degraded() {
+            return decision;
+        }
+        let (owner, balance) = leases.balance(key);
+        let Some(balance) = balance else {
+            leases.note(owner, key);
+            return decision;
+        };
+        let now = leases.now();
+        if decision.is_granted() {
+            balance.knows(now, &decision);
+            if balance.start_filling() {
+                self.refill(key, leases, balance);
+            }
+        } else if cost == 1 {
+            balance.knows(now, &decision);
+        }
+        decision
+    }
+
+    /// Takes tokens ahead in the background. Whoever calls this has started the filling.
+    fn refill(&self, key: &str, leases: &Arc<Leases>, balance: Arc<Balance>) {
+        let (Home::Store(remote), Ok(runtime)) = (&self.home, tokio::runtime::Handle::try_current()) else {
+            return balance.filled();
+        };
+        let asked = leases.now();
+        let Some(amount) = leases.amount(&balance, asked) else {
+            // Too little is left to take any of it away from others.
+            if !balance.go_straight(asked) {
+                balance.forget_rest();
+            }
+            return balance.filled();
+        };
+        let ask = Inquiry { receipt: true, ..remote.inquiry(key, Demand::now(amount), Slots::Look) };
+        let (store, leases) = (remote.store.clone(), leases.clone());
+        drop(runtime.spawn(async move {
+            let answer = store.perform(Request::TakeUpTo(ask)).await.and_then(only);
+            if let Ok(answer) = answer {
+                let decision = fold(&answer);
+                let taken = answer.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
+                let now = leases.now();
+                balance.knows(now, &decision);
+                if decision.is_granted()
+                    && let Some(slot) = balance.put(now, asked, leases.settings().time_to_live(), taken)
+                {
+                    balance.prove(slot, answer.charged());
+                }
+            }
+            balance.filled();
+        }));
     }
 
     async fn take(&self, key: &str, demand: Demand, slots: Slots) -> SharedReservation<'_> {
@@ -245,6 +326,19 @@ impl Remote {
         self.fallback.change_all(&quotas)?;
         self.limit.store(Arc::new(Limit::new(old.name(), quotas, old.choice(), how)));
         Ok(())
+    }
+}
+
+/// What was taken ahead and not spent goes back.
+impl Drop for SharedLimiter {
+    fn drop(&mut self) {
+        let (Home::Store(remote), Ok(runtime)) = (&self.home, tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        for (key, charge, cost) in remote.leases.iter().flat_map(|leases| leases.empty()) {
+            let refund = Request::Refund { place: remote.place(&key), charge, cost };
+            drop(runtime.spawn(remote.store.perform(refund)));
+        }
     }
 }
 
