@@ -43,7 +43,10 @@ pub use denied::DeniedKey;
 pub use limiter::{Ask, Key, Limiter, Overflow, Stats, decide_all};
 pub use reservation::{Permit, Reservation};
 #[cfg(feature = "tokio")]
-pub use shared::{Ahead, Outage, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation};
+pub use shared::{
+    Ahead, Outage, SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation,
+    decide_all_shared,
+};
 pub use store::{Store, StoreError};
 pub use throttle::{Throttle, ThrottleBuilder};
 pub use wait::{Priority, Refused, Waiter};

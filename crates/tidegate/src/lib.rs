@@ -15,15 +15,28 @@
 //!
 //! Start with [`Limiter`] for many keys or [`Throttle`] for none, and with [`Quota`] for what can be declared.
 //!
-//! It does not speak any wire: middleware, gateways and shared stores build on it.
+//! A [`SharedLimiter`] counts in memory or, with the feature `redis`, in a store that a fleet shares: the same
+//! declaration, the same decisions.
+//!
+//! It does not speak any wire: middleware and gateways build on it.
 
 pub use tidegate_core::{
     Bound, Credit, Decision, Demand, Inherit, Kind, Micros, Outcome, Quota, QuotaError, Rate, Retry, Unit,
 };
+#[cfg(feature = "tokio")]
+pub use tidegate_engine::{
+    Ahead, Outage, SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation,
+    decide_all_shared,
+};
 pub use tidegate_engine::{
     Ask, Bucket, BuildError, Capacity, Clock, ClockHand, DeniedKey, Key, Limiter, LimiterBuilder, Overflow,
-    Permit, Priority, Refused, Reservation, Stats, Throttle, ThrottleBuilder, Waiter, decide_all,
+    Permit, Priority, Refused, Reservation, Stats, Store, StoreError, Throttle, ThrottleBuilder, Waiter,
+    decide_all, store,
 };
+
+/// State in Redis or Valkey.
+#[cfg(feature = "redis")]
+pub use tidegate_redis as redis;
 
 /// The README's code, run as tests.
 #[cfg(doctest)]

@@ -1,6 +1,7 @@
 //! The verbs: one file and one line each.
 
 mod simulate;
+mod verify;
 
 use crate::{failure::Failure, terminal};
 use clap::{Parser, Subcommand};
@@ -20,12 +21,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Simulate(simulate::Args),
+    Verify(verify::Args),
 }
 
 /// Reads the arguments and does what they say.
 pub(crate) fn run() -> Result<(), Failure> {
     match Cli::try_parse() {
         Ok(Cli { verb: Verb::Simulate(args) }) => simulate::run(&args),
+        Ok(Cli { verb: Verb::Verify(args) }) => verify::run(&args),
         Err(error) if error.use_stderr() => {
             // Clap starts with the same word as `main`.
             let text = error.to_string();

@@ -36,7 +36,13 @@ impl SharedLimiterBuilder {
     /// Where state lives; in this process unless told otherwise.
     #[must_use]
     pub fn store(self, store: impl Store) -> Self {
-        Self { store: Some(Arc::new(store)), ..self }
+        self.shared_store(Arc::new(store))
+    }
+
+    /// The same, for a store that several limiters have: only these can be asked together.
+    #[must_use]
+    pub fn shared_store(self, store: Arc<dyn Store>) -> Self {
+        Self { store: Some(store), ..self }
     }
 
     /// What is decided when the store is away.

@@ -4,11 +4,13 @@ mod build;
 mod lease;
 mod outage;
 mod reservation;
+mod several;
 
 pub use build::SharedLimiterBuilder;
 pub use lease::Ahead;
 pub use outage::Outage;
 pub use reservation::{SharedPermit, SharedReservation};
+pub use several::{SharedAsk, decide_all_shared};
 
 use crate::{
     fold::Fold,
@@ -86,7 +88,7 @@ impl SharedLimiter {
                 }
                 None => self.ask_beside_leases(leases, key, cost).await,
             },
-            Home::Store(remote) => self.ask(remote, key, Demand::now(cost)).await,
+            Home::Store(remote) => self.put(remote, key, Demand::now(cost)).await,
         }
     }
 
@@ -94,7 +96,7 @@ impl SharedLimiter {
     pub async fn check_on_credit(&self, key: &str, cost: u64) -> Decision {
         match &self.home {
             Home::Memory(limiter) => limiter.key(key).check_on_credit(cost),
-            Home::Store(remote) => self.ask(remote, key, Demand::now(cost).on_credit()).await,
+            Home::Store(remote) => self.put(remote, key, Demand::now(cost).on_credit()).await,
         }
     }
 
@@ -102,7 +104,7 @@ impl SharedLimiter {
     pub async fn peek(&self, key: &str, cost: u64) -> Decision {
         match &self.home {
             Home::Memory(limiter) => limiter.key(key).peek(cost),
-            Home::Store(remote) => self.ask(remote, key, Demand::probe(cost)).await,
+            Home::Store(remote) => self.put(remote, key, Demand::probe(cost)).await,
         }
     }
 
@@ -196,7 +198,7 @@ impl SharedLimiter {
         self.degraded.load(Ordering::Relaxed)
     }
 
-    async fn ask(&self, remote: &Remote, key: &str, demand: Demand) -> Decision {
+    async fn put(&self, remote: &Remote, key: &str, demand: Demand) -> Decision {
         let ask = remote.inquiry(key, demand, Slots::Look);
         match remote.store.perform(Request::Decide(vec![ask])).await.and_then(only) {
             Ok(answer) => fold(&answer),
@@ -207,7 +209,7 @@ impl SharedLimiter {
     /// Asks the store about one call, and takes tokens ahead if the key is worth it.
     async fn ask_beside_leases(&self, leases: &Arc<Leases>, key: &str, cost: u64) -> Decision {
         let Home::Store(remote) = &self.home else { return Decision::unlimited() };
-        let decision = self.ask(remote, key, Demand::now(cost)).await;
+        let decision = self.put(remote, key, Demand::now(cost)).await;
         if decision.is_degraded() {
             return decision;
         }

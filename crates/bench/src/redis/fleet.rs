@@ -1,0 +1,83 @@
+//! Four processes that ask for ten times what a quota allows, with tokens taken ahead.
+
+use crate::Result;
+use std::{
+    env,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+use tidegate_engine::{Ahead, SharedLimiter};
+use tidegate_redis::RedisStore;
+use tidegate_testkit::servers::RedisServer;
+
+const PROCESSES: usize = 4;
+const TASKS: usize = 16;
+const LENGTH: Duration = Duration::from_secs(6);
+const RATE: u64 = 5_000;
+const BURST: u64 = 1_000;
+
+/// Admissions over the exact quota, by the server's own clock.
+pub(crate) fn admitted_over_quota(server: &RedisServer) -> Result<f64> {
+    let time = || -> Result<u64> {
+        let told = server.command(&["TIME"])?;
+        let part = |index: usize| -> Result<u64> {
+            let text = told.items().get(index).and_then(|part| part.text()).ok_or("no time")?;
+            Ok(text.parse()?)
+        };
+        Ok(part(0)? * 1_000_000 + part(1)?)
+    };
+    let (url, key) = (server.url(), format!("fleet-{}", std::process::id()));
+    let before = time()?;
+    let members: Vec<_> = (0..PROCESSES)
+        .map(|_| {
+            Command::new(env::current_exe()?)
+                .args(["fleet-member", &url, &key])
+                .stdout(Stdio::piped())
+                .spawn()
+        })
+        .collect::<std::io::Result<_>>()?;
+    let mut admitted = 0_u64;
+    for member in members {
+        let output = member.wait_with_output()?;
+        admitted += String::from_utf8_lossy(&output.stdout).trim().parse::<u64>()?;
+    }
+    let elapsed = time()? - before;
+    // The members need a moment to start and to stop; what nobody asked for then is nobody's fault.
+    let quota = BURST as f64 + RATE as f64 * elapsed as f64 / 1e6;
+    println!("  {admitted} admitted, {quota:.0} allowed in {:.2} s", elapsed as f64 / 1e6);
+    Ok(admitted as f64 / quota)
+}
+
+/// One process: prints how much it was allowed.
+pub(crate) fn member(url: &str, key: &str) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = RedisStore::builder().deadline(Duration::from_secs(2)).connect(url).await?;
+        let quota = format!("{RATE}/s burst {BURST}");
+        let limiter = SharedLimiter::builder("fleet").store(store).ahead(Ahead::default()).build(&*quota)?;
+        let limiter = std::sync::Arc::new(limiter);
+        let start = Instant::now();
+        let mut tasks = Vec::new();
+        for _ in 0..TASKS {
+            let (limiter, key) = (limiter.clone(), key.to_owned());
+            tasks.push(tokio::spawn(async move {
+                let mut allowed = 0_u64;
+                // Ten times the quota over all processes and tasks.
+                let pause = Duration::from_secs_f64((PROCESSES * TASKS) as f64 / (10.0 * RATE as f64));
+                let mut next = start;
+                while start.elapsed() < LENGTH {
+                    allowed += u64::from(limiter.check(&key).await.is_allowed());
+                    next += pause;
+                    tokio::time::sleep_until(next.into()).await;
+                }
+                allowed
+            }));
+        }
+        let mut allowed = 0;
+        for task in tasks {
+            allowed += task.await?;
+        }
+        println!("{allowed}");
+        Ok(())
+    })
+}

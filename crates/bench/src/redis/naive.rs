@@ -1,0 +1,41 @@
+//! What most people write: GCRA in a script, one call for each decision.
+
+use crate::Result;
+use redis::{Script, aio::MultiplexedConnection};
+
+const GCRA: &str = r"
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local interval, tolerance = tonumber(ARGV[1]), tonumber(ARGV[2])
+local arrival = tonumber(redis.call('GET', KEYS[1]) or 0)
+if arrival < now then arrival = now end
+local allowed_at = arrival - tolerance
+if now < allowed_at then return {0, 0, allowed_at - now} end
+arrival = arrival + interval
+redis.call('SET', KEYS[1], string.format('%.0f', arrival), 'PX', math.ceil((arrival - now) / 1000))
+return {1, math.floor((tolerance - (arrival - now)) / interval) + 1, 0}
+";
+
+/// A client of the naive kind.
+#[derive(Clone)]
+pub(crate) struct Naive {
+    connection: MultiplexedConnection,
+    hash: String,
+}
+
+impl Naive {
+    pub(crate) async fn connect(url: &str) -> Result<Self> {
+        let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+        let hash: String = redis::cmd("SCRIPT").arg("LOAD").arg(GCRA).query_async(&mut connection).await?;
+        debug_assert_eq!(hash, Script::new(GCRA).get_hash());
+        Ok(Self { connection, hash })
+    }
+
+    /// One token of `1000/s burst 1000000`.
+    pub(crate) async fn check(&mut self, key: &str) -> bool {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.hash).arg(1).arg(format!("naive:{key}")).arg(1_000).arg(1_000_000_000);
+        let answer: redis::RedisResult<(i64, i64, i64)> = command.query_async(&mut self.connection).await;
+        answer.is_ok_and(|(allowed, ..)| allowed == 1)
+    }
+}

@@ -1,0 +1,99 @@
+//! Rounds in which competitors do the same work one after the other, in turns.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+/// What one competitor did in one round.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Run {
+    /// Decisions per second.
+    pub(crate) rate: f64,
+    /// The median and the 99th percentile of a decision, in microseconds.
+    pub(crate) median: f64,
+    pub(crate) p99: f64,
+}
+
+/// Has `tasks` tasks ask for as long as told. `ask` decides one request by its number, and says whether it was allowed.
+pub(crate) async fn load<A, F>(tasks: u64, length: Duration, ask: A) -> Run
+where
+    A: Fn(u64) -> F + Clone + Send + 'static,
+    F: Future<Output = bool> + Send,
+{
+    let start = Instant::now();
+    let mut handles = Vec::new();
+    for task in 0..tasks {
+        let ask = ask.clone();
+        handles.push(tokio::spawn(async move {
+            let mut times = Vec::with_capacity(1 << 12);
+            let mut dice = task.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut count = 0_u64;
+            loop {
+                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let before = Instant::now();
+                assert!(ask(dice >> 33).await, "a benchmark of allowed decisions was denied");
+                times.push(before.elapsed());
+                count += 1;
+                // As a server does between requests.
+                if count.is_multiple_of(16) {
+                    tokio::task::yield_now().await;
+                }
+                if before.duration_since(start) > length {
+                    return times;
+                }
+            }
+        }));
+    }
+    let mut times = Vec::new();
+    for handle in handles {
+        times.extend(handle.await.unwrap_or_default());
+    }
+    let rate = times.len() as f64 / start.elapsed().as_secs_f64();
+    Run { rate, median: percentile(&mut times, 0.5), p99: percentile(&mut times, 0.99) }
+}
+
+/// Counts decisions without looking at each: for those that take less time than a look at the clock.
+pub(crate) async fn count<A, F>(tasks: u64, length: Duration, ask: A) -> f64
+where
+    A: Fn() -> F + Clone + Send + 'static,
+    F: Future<Output = bool> + Send,
+{
+    let start = Instant::now();
+    let mut handles = Vec::new();
+    for _ in 0..tasks {
+        let ask = ask.clone();
+        handles.push(tokio::spawn(async move {
+            let mut count = 0_u64;
+            while start.elapsed() < length {
+                for _ in 0..32 {
+                    assert!(ask().await, "a benchmark of allowed decisions was denied");
+                }
+                count += 32;
+                tokio::task::yield_now().await;
+            }
+            count
+        }));
+    }
+    let mut total = 0;
+    for handle in handles {
+        total += handle.await.unwrap_or_default();
+    }
+    total as f64 / start.elapsed().as_secs_f64()
+}
+
+pub(crate) fn percentile(times: &mut [Duration], part: f64) -> f64 {
+    if times.is_empty() {
+        return f64::NAN;
+    }
+    times.sort_unstable();
+    let place = ((times.len() - 1) as f64 * part).round() as usize;
+    times[place].as_secs_f64() * 1e6
+}
+
+/// The middle of some figures.
+pub(crate) fn median(figures: &[f64]) -> f64 {
+    let mut figures = figures.to_vec();
+    figures.sort_unstable_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,114 @@
+//! `tidegate verify`: does your Redis decide as memory does?
+
+use crate::{
+    failure::Failure,
+    terminal::{self, Paint, Tone},
+};
+use std::{
+    fmt::Write as _,
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+use tidegate_core::Kind;
+use tidegate_redis::{Compared, Plan, RedisStore, verify};
+
+/// Compare decisions of a Redis or Valkey with those of this process.
+///
+/// Random traces of every algorithm run against both at the same times, with every operation there is. Any difference
+/// in outcome, remaining, retry or reset is shown with the steps that led to it. Its keys are removed afterwards.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where the server is, as in redis://127.0.0.1:6379
+    #[arg(long, value_name = "URL")]
+    redis: String,
+
+    /// How many steps to compare
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    steps: u64,
+
+    /// Another seed tells other traces
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// What the keys start with
+    #[arg(long, value_name = "TEXT", default_value = "tidegate-verify")]
+    prefix: String,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate verify --redis redis://127.0.0.1:6379
+  tidegate verify --redis redis+cluster://10.0.0.1:6379,10.0.0.2:6379 --steps 1000000";
+
+/// How long a step may take: this is no request that somebody waits for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::input(format!("no runtime: {error}")))?;
+    runtime.block_on(async {
+        let builder = RedisStore::builder().prefix(&args.prefix).deadline(PATIENCE);
+        let store = builder.connect(&args.redis).await.map_err(|error| Failure::input(error.to_string()))?;
+        let plan = Plan { steps: args.steps, seed: args.seed };
+        let mut bar = Bar::new(args.steps);
+        let compared = verify(&store, plan, |done| bar.show(done)).await;
+        bar.clear();
+        let compared = compared.map_err(|error| Failure::input(error.to_string()))?;
+        terminal::print(&report(&compared, Paint::of_stdout()))
+    })
+}
+
+fn report(compared: &Compared, paint: Paint) -> String {
+    let Compared { steps, decisions, checks, denied, delayed, refunds, resets, changes, renewals, quotas } =
+        compared;
+    let names: Vec<_> = Kind::names().collect();
+    let mut text = paint.tone(Tone::Strong, format!("no difference in {steps} steps"));
+    text.push('\n');
+    let lines = [
+        ("decisions", format!("{decisions}: {denied} denied, {delayed} delayed, {checks} by the short way")),
+        (
+            "other steps",
+            format!("{refunds} refunds, {resets} resets, {changes} changes of quota, {renewals} renewals"),
+        ),
+        ("quotas", format!("{quotas} of {}", names.join(", "))),
+        ("compared", "outcome, limit, remaining, retry, reset, receipts".to_owned()),
+    ];
+    for (name, line) in lines {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "  {} {line}", paint.tone(Tone::Faint, format!("{name:<12}")));
+    }
+    text
+}
+
+/// A bar on standard error, where somebody looks at it.
+struct Bar {
+    all: u64,
+    shown: u64,
+    is_seen: bool,
+}
+
+const WIDTH: u64 = 40;
+
+impl Bar {
+    fn new(all: u64) -> Self {
+        Self { all, shown: u64::MAX, is_seen: io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, done: u64) {
+        let percent = done.min(self.all) * 100 / self.all;
+        if self.is_seen && percent != self.shown {
+            self.shown = percent;
+            let full = (percent * WIDTH / 100) as usize;
+            let bar = format!("{}{}", "█".repeat(full), "░".repeat(WIDTH as usize - full));
+            // A bar that cannot be drawn is no reason to stop.
+            let _ = write!(io::stderr(), "\r{bar} {percent:>3} %");
+        }
+    }
+
+    fn clear(&self) {
+        if self.is_seen {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! `tidegate verify` against real servers.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::expect_used, reason = "this is how a test fails")]
+
+use std::process::{Command, Output};
+use tidegate_testkit::servers::RedisServer;
+
+fn verify(args: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    Command::new(program).arg("verify").args(args).output().expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn finds_no_difference_and_leaves_nothing_behind() {
+    let server = RedisServer::start().unwrap();
+    server.command(&["SET", "theirs", "kept"]).unwrap();
+    let output = verify(&["--redis", &server.url(), "--steps", "20000"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert!(said.starts_with("no difference in 2"), "{said}");
+    for word in ["token-bucket", "warm-up", "concurrency", "refunds", "resets"] {
+        assert!(said.contains(word), "no word of {word}: {said}");
+    }
+    let left = server.command(&["KEYS", "*"]).unwrap();
+    assert_eq!(left.items().len(), 1, "left behind: {left}");
+}
+
+#[test]
+fn says_what_is_wrong_with_the_address() {
+    for (url, word) in
+        [("localhost", "redis://"), ("redis://127.0.0.1:1", "server running"), ("http://x", "redis://")]
+    {
+        let output = verify(&["--redis", url]);
+        assert_eq!(output.status.code(), Some(2), "{url}");
+        let said = text(&output.stderr);
+        assert!(said.starts_with("error: ") && said.contains(word), "{url}: {said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    }
+}
