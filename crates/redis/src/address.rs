@@ -9,6 +9,8 @@
 //! ```
 
 use crate::error::ConnectError;
+#[cfg(feature = "tls")]
+use redis::{Client, TlsCertificates};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
 
 /// Where the store is.
@@ -52,6 +54,37 @@ impl Address {
                 "its scheme is none of redis, rediss, redis+unix, redis+sentinel, redis+cluster, rediss+cluster",
             )),
         }
+    }
+}
+
+#[cfg(feature = "tls")]
+impl Address {
+    /// The same address, where only the signature of this authority counts.
+    pub(crate) fn trusting(self, pem: &[u8]) -> Result<Self, ConnectError> {
+        let unreadable = |why: &str| {
+            ConnectError::new(
+                format!("the authority for TLS cannot be read: {why}"),
+                "give its certificate in PEM: -----BEGIN CERTIFICATE-----…",
+            )
+        };
+        // The driver takes a text without any for an authority that signed nothing.
+        if !String::from_utf8_lossy(pem).contains("BEGIN CERTIFICATE") {
+            return Err(unreadable("it has no certificate"));
+        }
+        let trusting = |info: ConnectionInfo| match info.addr() {
+            ConnectionAddr::TcpTls { .. } => {
+                let certificates = TlsCertificates { client_tls: None, root_cert: Some(pem.to_owned()) };
+                let client = Client::build_with_tls(info, certificates)
+                    .map_err(|error| unreadable(&error.to_string()))?;
+                Ok(client.get_connection_info().clone())
+            }
+            _ => Ok(info),
+        };
+        Ok(match self {
+            Self::Server(info) => Self::Server(trusting(info)?),
+            Self::Cluster(seeds) => Self::Cluster(seeds.into_iter().map(trusting).collect::<Result<_, _>>()?),
+            sentinels @ Self::Sentinels { .. } => sentinels,
+        })
     }
 }
 

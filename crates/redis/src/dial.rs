@@ -26,6 +26,11 @@ impl Dial {
     /// To the server at an address.
     pub(crate) fn address(info: ConnectionInfo) -> Result<Self, RedisError> {
         let shown = info.addr().to_string();
+        #[cfg(feature = "tls")]
+        if let ConnectionAddr::TcpTls { .. } = info.addr() {
+            // The driver brings no cryptography of its own. Whatever the process has chosen stays.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         Ok(Self { way: Way::Address(Box::new(Client::open(quick(info))?)), shown })
     }
 
@@ -54,10 +59,11 @@ impl Dial {
         &self.shown
     }
 
-    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
+    /// Connects. Answers may take as long as the deadline of a decision.
+    pub(crate) async fn connect(&self, deadline: Duration) -> Result<MultiplexedConnection, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
-            .set_response_timeout(Some(ANSWER));
+            .set_response_timeout(Some(ANSWER.max(deadline)));
         match &self.way {
             Way::Address(client) => client.get_multiplexed_async_connection_with_config(&config).await,
             Way::Sentinels(client) => client.lock().await.get_async_connection_with_config(&config).await,
@@ -72,7 +78,7 @@ fn quick(info: ConnectionInfo) -> ConnectionInfo {
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_millis(500);
-/// How long an answer may take before nobody waits for it any more.
+/// How long an answer may take before the server counts as away, unless a decision may take longer.
 const ANSWER: Duration = Duration::from_secs(1);
 
 impl fmt::Debug for Dial {

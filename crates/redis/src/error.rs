@@ -21,15 +21,35 @@ impl ConnectError {
         Self::new(format!("`{}` is not the address of a Redis: {problem}", without_password(url)), fix)
     }
 
+    /// A server that is there, and cannot count.
+    pub(crate) fn useless(server: &str, error: &RedisError) -> Self {
+        let text = one_line(error);
+        let says = |word: &str| text.contains(word) || error.code() == Some(word);
+        let fix = if says("READONLY") {
+            "connect to its primary, or through redis+sentinel://"
+        } else if may_not(error) {
+            RIGHTS
+        } else if says("unknown command") {
+            "allow EVALSHA and SCRIPT LOAD: a store cannot decide without scripts"
+        } else {
+            "a store must be able to run scripts and write keys there"
+        };
+        Self::new(format!("{server} cannot be a store: {text}"), fix)
+    }
+
     /// What the server or the network said.
     pub(crate) fn refused(server: &str, error: &RedisError) -> Self {
-        let text = error.to_string();
+        let text = one_line(error);
         let problem = format!("no connection to {server}: {text}");
         let says = |word: &str| text.contains(word) || error.code() == Some(word);
         let fix = if error.kind() == ErrorKind::AuthenticationFailed || says("WRONGPASS") || says("NOAUTH") {
             "check user and password: redis://user:password@host:6379"
-        } else if says("NOPERM") {
-            "the user may not run this: grant it +@read +@write +@scripting and the keys under the prefix"
+        } else if may_not(error) {
+            RIGHTS
+        } else if says("certificate") {
+            "say whose signature counts: RedisStore::builder().tls_authority(pem)"
+        } else if says("switch database") {
+            "check the number of the database: the server does not have that many"
         } else if error.kind() == ErrorKind::MasterNameNotFoundBySentinel {
             "check the name after the last slash: the sentinels know no primary by it"
         } else {
@@ -48,11 +68,25 @@ impl fmt::Display for ConnectError {
 
 impl error::Error for ConnectError {}
 
-/// The address as it may be shown: what stands before the last `@` is left out.
+const RIGHTS: &str = "grant the user +@read +@write +@scripting +time and the keys under the prefix";
+
+/// Whether the user has not the rights, for a command or for one within a script.
+fn may_not(error: &RedisError) -> bool {
+    let text = error.to_string();
+    error.code() == Some("NOPERM") || text.contains("NOPERM") || text.contains("user executing the script")
+}
+
+fn one_line(error: &RedisError) -> String {
+    error.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+/// The address as it may be shown: what stands before the last `@` or behind a `?` is left out.
 fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        (None, Some((_, host))) => format!("…@{host}"),
-        (_, None) => url.to_owned(),
-    }
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    let (hidden, host) = rest.rsplit_once('@').map_or(("", rest), |(_, host)| ("…@", host));
+    let (host, query) = host.split_once('?').map_or((host, ""), |(host, _)| (host, "?…"));
+    // Without a host, what stands there may be a password.
+    let host = if host.starts_with(':') { "…" } else { host };
+    format!("{scheme}{separator}{hidden}{host}{query}")
 }

@@ -1,12 +1,14 @@
--- The short way to the most common decision: each request takes a cost from one level, now or not at all.
+-- The short way to the most common decision: each request takes a cost from the levels of one key, now or not at all.
 --
 -- KEYS        the key of each request, or none of them, and then they are the last in ARGV
--- ARGV[1]     the moment (negative: the server's), and for each request the place of its quota and its cost
+-- ARGV[1]     the moment (negative: the server's), and for each request the place of its first quota among the arguments,
+--             how many quotas it has, and its cost
 -- ARGV[2..]   quotas: tag, price, drain, capacity
 --
 -- What level.lua decides, without patience or credit, and without a function or a table where one can be spared: for a
--- lone request that is most of the time. The answer is a verb, a level and an excess for each request. A state that is
--- not as usual (reset, or written by another quota, or not ours) is left to the harness: the verb is then UNUSUAL.
+-- lone request that is most of the time. The answer is a verb, a level and an excess for each quota of each request. A
+-- state that is not as usual (reset, or written by another quota, or not ours) is left to the harness: all verbs of the
+-- request are then UNUSUAL.
 
 local ALLOW, DENY, NEVER, UNUSUAL = 0, 2, 3, 9
 local read, pack, call, floor = struct.unpack, struct.pack, redis.pcall, math.floor
@@ -24,63 +26,89 @@ end
 local count = (#costs - 8) / 8
 local first = #ARGV - count
 local last, tag, price, drain, capacity, size
-local out = {}
+local out, o = {}, 0
 for index = 1, count do
-  local place, cost
-  place, cost, at = read('>BI7', costs, at)
-  if place ~= last then
-    last = place
-    tag, price, drain, capacity = read('>I2ddd', ARGV[place])
-    size = 10
-    if drain > 1 then size = 12 end
-    if drain > 65536 then size = 17 end
-  end
+  local place, many, cost
+  place, many, cost, at = read('>BBI6', costs, at)
   local name = KEYS[index] or ARGV[first + index]
   local value = call('GET', name)
+  local is_usual, granted = true, true
+  local start, position = o, 2
+  local until_moment = now
+  if value and (type(value) ~= 'string' or value:byte(1) ~= 0) then is_usual = false end
 
-  -- The level before, from the moment at which it is zero.
-  local level, is_usual = 0, true
-  if value then
-    is_usual = false
-    if #value == size then
-      local generation, writer, zero, next = read('>BI2I7', value)
-      if generation == 0 and writer == tag then
-        is_usual = true
-        local ahead, short = zero - now, 0
-        if ahead > 0 then
-          if size == 12 then short = read('>I2', value, next) elseif size == 17 then short = read('>I7', value, next) end
-          level = (ahead - 1) * drain + (drain - short)
-        end
+  for quota = place, place + many - 1 do
+    if quota ~= last then
+      last = quota
+      tag, price, drain, capacity = read('>I2ddd', ARGV[quota])
+      size = 9
+      if drain > 1 then size = 11 end
+      if drain > 65536 then size = 16 end
+    end
+
+    -- The level before, from the moment at which it is zero.
+    local level = 0
+    if value and is_usual then
+      local writer, zero, short = nil, 0, 0
+      if #value >= position + size - 1 then
+        writer, zero, position = read('>I2I7', value, position)
+        if size == 11 then short, position = read('>I2', value, position) end
+        if size == 16 then short, position = read('>I7', value, position) end
+      end
+      is_usual = writer == tag
+      if is_usual and zero > now then level = (zero - now - 1) * drain + (drain - short) end
+    end
+
+    local units = cost * price
+    local after = level + units
+    o = o + 3
+    if after <= capacity then
+      out[o - 2], out[o - 1], out[o] = ALLOW, level, 0
+    else
+      granted = false
+      if cost > 1 and units > capacity then
+        out[o - 2], out[o - 1], out[o] = NEVER, level, 0
+      else
+        out[o - 2], out[o - 1], out[o] = DENY, level, after - capacity
       end
     end
   end
 
-  local verb, excess = UNUSUAL, 0
-  if is_usual then
-    local units = cost * price
-    local after = level + units
-    if after <= capacity then
-      verb, level = ALLOW, after
+  if value and is_usual and position ~= #value + 1 then is_usual = false end
+  if not is_usual then
+    for p = start + 1, o, 3 do
+      out[p], out[p + 1], out[p + 2] = UNUSUAL, 0, 0
+    end
+  elseif granted then
+    -- All of them fit: charge all.
+    local text = '\0'
+    local p = start
+    for quota = place, place + many - 1 do
+      if quota ~= last then
+        last = quota
+        tag, price, drain, capacity = read('>I2ddd', ARGV[quota])
+        size = 9
+        if drain > 1 then size = 11 end
+        if drain > 65536 then size = 16 end
+      end
+      p = p + 3
+      local after = out[p - 1] + cost * price
+      out[p - 1] = after
       local rest = 0
       if drain > 1 then rest = math.fmod(after, drain) end
       local zero = now + (after - rest) / drain
       if rest > 0 then zero, rest = zero + 1, drain - rest end
-      if size == 10 then
-        value = pack('>BI2I7', 0, tag, zero)
-      elseif size == 12 then
-        value = pack('>BI2I7I2', 0, tag, zero, rest)
+      if zero > until_moment then until_moment = zero end
+      if size == 9 then
+        text = text .. pack('>I2I7', tag, zero)
+      elseif size == 11 then
+        text = text .. pack('>I2I7I2', tag, zero, rest)
       else
-        value = pack('>BI2I7I7', 0, tag, zero, rest)
+        text = text .. pack('>I2I7I7', tag, zero, rest)
       end
-      local written = call('PSETEX', name, floor((zero - now) / 1000) + longer, value)
-      if written.err then return redis.error_reply(written.err) end
-    elseif cost > 1 and units > capacity then
-      verb = NEVER
-    else
-      verb, excess = DENY, after - capacity
     end
+    local written = call('PSETEX', name, floor((until_moment - now) / 1000) + longer, text)
+    if written.err then return redis.error_reply(written.err) end
   end
-  local o = 3 * index
-  out[o - 2], out[o - 1], out[o] = verb, level, excess
 end
 return cmsgpack.pack(out)

@@ -73,6 +73,7 @@ local function read(cell, value, first, count)
     end
     cell.writers[place] = quota
     cell.states[place], at = quota.kind.load(quota, value, at)
+    if at > #value + 1 then error('cut off') end
   end
 end
 
@@ -260,13 +261,15 @@ local function reset(p)
 end
 
 local function renew(p)
-  local key, first = message[p + 1], message[p + 2]
-  local cell = opened(key, first, 1)
+  local key, first, count = message[p + 1], message[p + 2], message[p + 3]
+  local cell = opened(key, first, count)
   if not cell then return p + 10 end
-  local writer, at = cell.writers[1], nil
+  local place, at = 1, nil
+  while place < count and quotas[first + place - 1].kind ~= kinds.concurrency do place = place + 1 end
+  local writer = cell.writers[place]
   if writer and writer.kind == kinds.concurrency then
     local _, _, again = writer.kind.rare()
-    at = again(writer, cell.states[1], now, receipt_at(p + 6))
+    at = again(writer, cell.states[place], now, receipt_at(p + 6))
     if at then touch(key, cell) end
   end
   out[size + 1], out[size + 2] = 0, at or -1
@@ -294,7 +297,7 @@ for _, key in ipairs(changed) do
   if injected then ttl = ttl + 3600000 end
   -- A key that was reset stays for as long as it would have: what was taken before must not look like taken since.
   if cell.generation > 0 then ttl = max(ttl, call('PTTL', name)) end
-  if forgotten > now or cell.generation > 0 then
+  if ttl > 0 and (forgotten > now or cell.generation > 0) then
     failed = pcall_redis('PSETEX', name, ttl, table.concat(parts))
   elseif cell.exists then
     failed = pcall_redis('DEL', name)

@@ -27,6 +27,7 @@ pub(crate) struct Health {
     down: Mutex<Option<String>>,
     is_down: AtomicBool,
     late: AtomicU32,
+    refusal: Mutex<Option<String>>,
     is_refusing: AtomicBool,
     times_down: AtomicU64,
 }
@@ -38,6 +39,7 @@ impl Health {
             down: Mutex::new(None),
             is_down: AtomicBool::new(false),
             late: AtomicU32::new(0),
+            refusal: Mutex::new(None),
             is_refusing: AtomicBool::new(false),
             times_down: AtomicU64::new(0),
         }
@@ -50,6 +52,12 @@ impl Health {
         self.reason().clone().map_or(Mood::Up, Mood::Down)
     }
 
+    /// Why decisions are made without the server, if they are.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let away = self.reason().clone();
+        away.or_else(|| self.refusal().clone())
+    }
+
     /// How often the server went away.
     pub(crate) fn times_down(&self) -> u64 {
         self.times_down.load(Ordering::Relaxed)
@@ -60,6 +68,7 @@ impl Health {
             self.late.store(0, Ordering::Relaxed);
         }
         if self.is_refusing.load(Ordering::Relaxed) && self.is_refusing.swap(false, Ordering::Relaxed) {
+            *self.refusal() = None;
             tracing::warn!(server = %self.server, "the store decides again");
         }
     }
@@ -67,7 +76,9 @@ impl Health {
     /// It answers, but not with a decision: its memory is full, or a key is not ours.
     pub(crate) fn refused(&self, why: &str) {
         self.late.store(0, Ordering::Relaxed);
-        if !self.is_refusing.swap(true, Ordering::Relaxed) {
+        if !self.is_refusing.load(Ordering::Relaxed) {
+            *self.refusal() = Some(why.to_owned());
+            self.is_refusing.store(true, Ordering::Relaxed);
             tracing::warn!(server = %self.server, why, "the store refuses: decisions are degraded");
         }
     }
@@ -91,6 +102,13 @@ impl Health {
         true
     }
 
+    /// Why it still cannot be reached: that may be another reason than the one it went away for.
+    pub(crate) fn still_away(&self, why: String) {
+        if let Some(reason) = self.reason().as_mut() {
+            *reason = why;
+        }
+    }
+
     pub(crate) fn is_back(&self) {
         let mut reason = self.reason();
         self.late.store(0, Ordering::Relaxed);
@@ -98,6 +116,10 @@ impl Health {
         if reason.take().is_some() {
             tracing::warn!(server = %self.server, "the store is back");
         }
+    }
+
+    fn refusal(&self) -> MutexGuard<'_, Option<String>> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn reason(&self) -> MutexGuard<'_, Option<String>> {

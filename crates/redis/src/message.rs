@@ -5,8 +5,7 @@
 use crate::script::Kinds;
 use std::{collections::HashMap, sync::Arc};
 use tidegate_core::{
-    Credit, Demand, Effect, Inherit, Kind, LARGEST_EXACT, Micros, Quota, Receipt, Step,
-    algorithm::level::Meter,
+    Credit, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, Step, algorithm::level::Meter,
 };
 use tidegate_engine::store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots};
 
@@ -51,10 +50,11 @@ struct Numbers {
 }
 
 impl Numbers {
+    /// Nothing is as large as what is cut here, and the server would take it for a negative number.
     fn push(&mut self, number: u64) {
         self.count += 1;
         // Writing to a vector does not fail.
-        let _ = rmp::encode::write_uint(&mut self.bytes, number);
+        let _ = rmp::encode::write_uint(&mut self.bytes, number.min(tidegate_core::LARGEST_EXACT + 1));
     }
 
     fn push_all(&mut self, numbers: impl IntoIterator<Item = u64>) {
@@ -210,11 +210,12 @@ fn message(now: Option<Micros>, quota_count: usize, quotas: &Numbers, requests: 
     bytes
 }
 
-/// Requests that only take a cost from one level each, now or not at all.
+/// Requests that only take a cost from the levels of one key each, now or not at all.
 #[derive(Debug, Default)]
 pub(crate) struct Express {
     keys: Vec<String>,
-    limits: Vec<Arc<Limit>>,
+    /// With the place of the first quota of each.
+    limits: Vec<(Arc<Limit>, u8)>,
     quotas: Vec<Vec<u8>>,
     costs: Vec<u8>,
 }
@@ -230,30 +231,34 @@ impl Express {
         message.costs.reserve(8 + 8 * requests.len());
         message.costs.extend(now.map_or(-1.0, |now| now.get() as f64).to_be_bytes());
         for request in requests {
-            let (place, meter, cost) = plain(request)?;
-            let quota = message.quota(&place.limit, meter)?;
-            // A cost that needs the first byte is never granted, whatever the byte.
-            let cost = cost.min(LARGEST_EXACT).to_be_bytes();
-            message.costs.push(quota);
-            message.costs.extend_from_slice(&cost[1..]);
+            let (place, cost) = plain(request)?;
+            let first = message.limit(&place.limit)?;
+            message.costs.extend([first, u8::try_from(place.limit.quotas().len()).ok()?]);
+            message.costs.extend_from_slice(&cost.to_be_bytes()[2..]);
             message.keys.push(name(place));
         }
         Some(message)
     }
 
-    /// The place of a limit's quota among the arguments; Lua counts from one, and the costs are the first.
-    fn quota(&mut self, limit: &Arc<Limit>, meter: &Meter) -> Option<u8> {
-        let known = self.limits.iter().position(|known| Arc::ptr_eq(known, limit));
-        let place = known.unwrap_or_else(|| {
-            let mut quota = Vec::with_capacity(26);
-            quota.extend(limit.tags()[0].to_be_bytes());
-            let numbers = [meter.price, meter.drain, meter.capacity];
-            numbers.into_iter().for_each(|number| quota.extend((number as f64).to_be_bytes()));
-            self.quotas.push(quota);
-            self.limits.push(limit.clone());
-            self.limits.len() - 1
-        });
-        u8::try_from(place + 2).ok()
+    /// The place of a limit's first quota among the arguments; Lua counts from one, and the costs are the first.
+    /// `None` when one of its quotas is no level, or there are too many.
+    fn limit(&mut self, limit: &Arc<Limit>) -> Option<u8> {
+        if let Some((_, first)) = self.limits.iter().find(|(known, _)| Arc::ptr_eq(known, limit)) {
+            return Some(*first);
+        }
+        let first = u8::try_from(self.quotas.len() + 2).ok()?;
+        u8::try_from(self.quotas.len() + 1 + limit.quotas().len()).ok()?;
+        for (quota, tag) in limit.quotas().iter().zip(limit.tags()) {
+            let Meter { price, drain, capacity, .. } = *meter(quota)?;
+            let mut numbers = Vec::with_capacity(26);
+            numbers.extend(tag.to_be_bytes());
+            [price, drain, capacity]
+                .into_iter()
+                .for_each(|number| numbers.extend((number as f64).to_be_bytes()));
+            self.quotas.push(numbers);
+        }
+        self.limits.push((limit.clone(), first));
+        Some(first)
     }
 
     pub(crate) fn keys(&self) -> &[String] {
@@ -268,31 +273,46 @@ impl Express {
     /// What was said to each request; `None` where the long way must be gone.
     pub(crate) fn read(bytes: &[u8], requests: &[Request]) -> Result<Vec<Option<Reply>>, Garbled> {
         let mut reader = Reader::new(bytes)?;
-        let replies = requests.iter().map(|request| {
-            let numbers = [reader.number()?, reader.number()?, reader.number()?, 0];
-            if numbers[0] == UNUSUAL {
-                return Ok(None);
-            }
-            let (place, ..) = plain(request).ok_or(Garbled)?;
-            let decision = place.limit.quotas()[0].kind().heard(numbers).ok_or(Garbled)?;
-            let steps = vec![Step { decision, receipt: Receipt::default() }];
-            Ok(Some(Reply::Decided(vec![Answer { steps, generation: 0 }])))
-        });
-        replies.collect()
+        requests.iter().map(|request| reader.express(request)).collect()
     }
 }
 
-/// The only ask of a request that asks nothing unusual of a level.
-fn plain(request: &Request) -> Option<(&Place, &Meter, u64)> {
+impl Reader<'_> {
+    fn express(&mut self, request: &Request) -> Result<Option<Reply>, Garbled> {
+        let (place, _) = plain(request).ok_or(Garbled)?;
+        let mut steps = Vec::with_capacity(place.limit.quotas().len());
+        let mut is_usual = true;
+        for quota in place.limit.quotas() {
+            let numbers = [self.number()?, self.number()?, self.number()?, 0];
+            is_usual &= numbers[0] != UNUSUAL;
+            if is_usual {
+                let decision = quota.kind().heard(numbers).ok_or(Garbled)?;
+                steps.push(Step { decision, receipt: Receipt::default() });
+            }
+        }
+        Ok(is_usual.then(|| Reply::Decided(vec![Answer { steps, generation: 0 }])))
+    }
+}
+
+/// The only ask of a request that asks nothing unusual.
+fn plain(request: &Request) -> Option<(&Place, u64)> {
     let Request::Decide(asks) = request else { return None };
     let [Inquiry { place, demand, receipt: false, .. }] = asks.as_slice() else { return None };
-    let [quota] = place.limit.quotas() else { return None };
-    let meter = match quota.kind() {
-        Kind::TokenBucket(it) => it.meter(),
-        Kind::LeakyBucket(it) => it.meter(),
-        _ => return None,
-    };
-    (*demand == Demand::now(demand.cost) && demand.cost > 0).then_some((place, meter, demand.cost))
+    let is_plain = *demand == Demand::now(demand.cost)
+        && (1..MOST_COST).contains(&demand.cost)
+        && place.limit.choice() == Choice::All;
+    is_plain.then_some((place, demand.cost))
+}
+
+/// Costs below this fit in six bytes.
+const MOST_COST: u64 = 1 << 48;
+
+fn meter(quota: &Quota) -> Option<&Meter> {
+    match quota.kind() {
+        Kind::TokenBucket(it) => Some(it.meter()),
+        Kind::LeakyBucket(it) => Some(it.meter()),
+        _ => None,
+    }
 }
 
 /// Receipts are asked for only where somebody can use them.

@@ -1,7 +1,10 @@
 //! How keys are named, and what is known of the quotas of other processes.
 
 use crate::message::Strangers;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::{
+    borrow::Cow,
+    sync::{Arc, PoisonError, RwLock},
+};
 use tidegate_core::Quota;
 use tidegate_engine::store::Place;
 
@@ -21,8 +24,8 @@ impl Names {
     /// The key in the server. What is in braces decides the slot in a cluster.
     pub(crate) fn key(&self, place: &Place) -> String {
         let Place { limit, key, .. } = place;
-        let (prefix, rule) = (&self.prefix, limit.name());
-        if key.len() <= LONGEST_KEY {
+        let (prefix, rule) = (&self.prefix, without_colons(limit.name()));
+        if key.len() <= LONGEST_KEY && !is_like_a_hash(key) {
             return format!("{prefix}:{{{rule}:{key}}}:{VERSION}");
         }
         let hash = redis::Script::new(key);
@@ -49,9 +52,37 @@ impl Names {
         *strangers = Arc::new(known);
     }
 
+    /// Asks again about tags that nobody knew: their quotas may be announced by then.
+    pub(crate) fn forget_unknown(&self) {
+        let mut strangers = self.strangers.write().unwrap_or_else(PoisonError::into_inner);
+        if strangers.values().any(Option::is_none) {
+            let mut known = Strangers::clone(&strangers);
+            known.retain(|_, quota| quota.is_some());
+            *strangers = Arc::new(known);
+        }
+    }
+
+    /// A key of no meaning, to try out what the server allows.
+    pub(crate) fn probe(&self) -> String {
+        format!("{}:probe", self.prefix)
+    }
+
     /// Where the text of a quota is kept, for processes that have another.
     pub(crate) fn quota(&self, rule: &str, tag: u16) -> String {
         format!("{}:quota:{rule}:{tag:04x}", self.prefix)
+    }
+}
+
+/// A key that reads like the name of a longer one would share its state.
+fn is_like_a_hash(key: &str) -> bool {
+    key.len() == HASH_LENGTH && key.starts_with('#')
+}
+
+/// A colon ends the rule's name: in the name itself it is written otherwise.
+fn without_colons(rule: &str) -> Cow<'_, str> {
+    match rule.contains([':', '%']) {
+        true => Cow::Owned(rule.replace('%', "%25").replace(':', "%3A")),
+        false => Cow::Borrowed(rule),
     }
 }
 
@@ -59,5 +90,7 @@ impl Names {
 const VERSION: u32 = 1;
 /// Longer keys are kept as a hash.
 const LONGEST_KEY: usize = 200;
+/// A `#` and forty digits.
+const HASH_LENGTH: usize = 41;
 /// Quotas of other processes that are remembered.
 const MOST_STRANGERS: usize = 64;

@@ -22,7 +22,7 @@ use tidegate_engine::{
     StoreError,
     store::{Place, Reply, Request},
 };
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
 /// Calls that may be on their way at once: while the server works on one, the next is being written.
 const MOST_IN_FLIGHT: usize = 2;
@@ -106,10 +106,12 @@ impl Node {
 
     /// Says what makes this server of no use as a store, if anything does.
     pub(crate) async fn inspect(&self) -> Result<(), ConnectError> {
-        let refused = |error: &RedisError| ConnectError::refused(self.shown(), error);
-        let info = redis::cmd("INFO").to_owned();
-        let info = self.send(&info).await.map_err(|error| refused(&error))?;
-        let info: String = redis::from_redis_value(info).unwrap_or_default();
+        let info = match self.send(&redis::cmd("INFO")).await {
+            Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
+            // Who may not know may still count.
+            Err(error) if error.code() == Some("NOPERM") => return self.inspect_scripts().await,
+            Err(error) => return Err(ConnectError::refused(self.shown(), &error)),
+        };
         let says = |line: &str| info.lines().any(|said| said.trim_end() == line);
         if self.keys == Keys::Argued && !says("cluster_enabled:1") {
             return Err(ConnectError::new(
@@ -136,19 +138,25 @@ impl Node {
     }
 
     async fn inspect_scripts(&self) -> Result<(), ConnectError> {
-        let script = redis::cmd("EVAL").arg("return cmsgpack.unpack(cmsgpack.pack(1))").arg(0).to_owned();
-        match self.send(&script).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(ConnectError::new(
-                format!("{} does not run scripts: {error}", self.shown()),
-                "allow EVAL, EVALSHA and SCRIPT LOAD: a store cannot decide without them",
-            )),
-        }
+        self.probe().await.map_err(|error| ConnectError::useless(self.shown(), &error))
+    }
+
+    /// Tries out whether the server can count.
+    async fn probe(&self) -> Result<(), RedisError> {
+        let script = script::probe();
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(script.hash());
+        match self.keys {
+            Keys::Declared => command.arg(1).arg(self.names.probe()),
+            // Which keys a node of a cluster has is not its own doing.
+            Keys::Argued => command.arg(0),
+        };
+        self.evaluate(script, &command).await.map(|_| ())
     }
 
     /// Connects, or says why it cannot.
     pub(crate) async fn connect(&self) -> Result<(), RedisError> {
-        let connection = self.dial.connect().await?;
+        let connection = self.dial.connect(self.deadline).await?;
         *self.connection.write().unwrap_or_else(PoisonError::into_inner) = Some(connection);
         Ok(())
     }
@@ -160,7 +168,7 @@ impl Node {
         }
         let answer = match self.enter(request) {
             Entry::Alone(request) => {
-                let _turn = Turn { node: self };
+                let _turn = Turn { node: self.clone(), is_over: false };
                 let call = async { self.call(std::slice::from_ref(&request), None).await };
                 let answers = timeout(self.deadline, call).await;
                 answers.map(|mut answers| answers.pop().unwrap_or_else(lost))
@@ -170,44 +178,61 @@ impl Node {
             }
         };
         let answer = answer.unwrap_or(Err(StoreError::Late.into()));
-        self.take_note(&answer);
+        self.take_note(match &answer {
+            Err(Problem::Store(error)) => Some(error),
+            Ok(_) | Err(_) => None,
+        });
         answer
     }
 
     /// Does what is asked about a key whose slot is moving here. It is alone, so that nothing comes between the two
     /// commands that this takes.
-    pub(crate) async fn submit_asking(&self, request: &Request) -> Answered {
+    pub(crate) async fn submit_asking(self: &Arc<Self>, request: &Request) -> Answered {
+        if let Mood::Down(why) = self.health.mood() {
+            return Err(StoreError::Away(why).into());
+        }
         let mut message = Message::default();
         message.add(request, |place| self.names.key(place));
         message.introduce(&self.names.strangers());
         let script = script::for_kinds(message.kinds());
-        let mut pipeline = redis::pipe();
-        pipeline
-            .cmd("ASKING")
-            .cmd("EVAL")
-            .arg(script.text())
-            .arg(0)
-            .arg(message.bytes(None))
-            .arg(message.keys());
-        let Some(mut connection) = self.connection() else {
-            return Err(StoreError::Away("not connected".to_owned()).into());
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(script.text()).arg(0).arg(message.bytes(None)).arg(message.keys());
+        let told = match timeout(self.deadline, self.send_asking(&eval)).await {
+            Ok(told) => told.map_err(|error| self.explain(&error)),
+            Err(_) => Err(StoreError::Late),
         };
-        let values = connection.send_packed_commands(&pipeline, 1, 1).await;
-        let values = values.map_err(|error| self.explain(&error))?;
-        match values.into_iter().next().map(Value::extract_error) {
-            Some(Ok(Value::BulkString(bytes))) => {
+        self.take_note(told.as_ref().err());
+        match told? {
+            Value::BulkString(bytes) => {
                 let said = Reader::new(&bytes).and_then(|mut reader| reader.next(request));
                 settle(said.map_err(|_| garbled().into()))
             }
-            Some(Err(error)) => Err(self.explain(&error).into()),
             _ => Err(garbled().into()),
         }
     }
 
+    /// Sends one command about a key whose slot is moving here.
+    pub(crate) async fn send_asking(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let Some(mut connection) = self.connection() else {
+            return Err((ErrorKind::Io, "not connected").into());
+        };
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("ASKING").add_command(command.clone());
+        let mut values = connection.send_packed_commands(&pipeline, 1, 1).await?;
+        values.pop().unwrap_or(Value::Nil).extract_error()
+    }
+
     /// Sends a plain command by the deadline.
-    pub(crate) async fn command(&self, command: &Cmd) -> Result<Value, StoreError> {
-        let told = timeout(self.deadline, self.send(command)).await;
-        told.map_err(|_| StoreError::Late)?.map_err(|error| self.explain(&error))
+    pub(crate) async fn command(self: &Arc<Self>, command: &Cmd) -> Result<Value, StoreError> {
+        if let Mood::Down(why) = self.health.mood() {
+            return Err(StoreError::Away(why));
+        }
+        let told = match timeout(self.deadline, self.send(command)).await {
+            Ok(told) => told.map_err(|error| self.explain(&error)),
+            Err(_) => Err(StoreError::Late),
+        };
+        self.take_note(told.as_ref().err());
+        told
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -219,15 +244,16 @@ impl Node {
         self.call(requests, Some(now)).await
     }
 
-    fn take_note(self: &Arc<Self>, answer: &Answered) {
-        let went_down = match answer {
-            Err(Problem::Store(StoreError::Late)) => self.health.late(self.deadline),
-            Err(Problem::Store(StoreError::Away(why))) => self.health.away(why),
-            Err(Problem::Store(StoreError::Refused(why))) => {
+    /// Takes note of what was wrong with an answer, if anything was.
+    pub(crate) fn take_note(self: &Arc<Self>, error: Option<&StoreError>) {
+        let went_down = match error {
+            Some(StoreError::Late) => self.health.late(self.deadline),
+            Some(StoreError::Away(why)) => self.health.away(why),
+            Some(StoreError::Refused(why)) => {
                 self.health.refused(why);
                 false
             }
-            Ok(_) | Err(_) => {
+            Some(_) | None => {
                 self.health.answered();
                 false
             }
@@ -243,8 +269,9 @@ impl Node {
         drop(tokio::spawn(async move {
             // A node that nobody needs any more is not looked for.
             while let Some(node) = node.upgrade() {
-                if node.is_there().await {
-                    return node.health.is_back();
+                match node.reach().await {
+                    Ok(()) => return node.health.is_back(),
+                    Err(why) => node.health.still_away(why),
                 }
                 drop(node);
                 tokio::time::sleep(RETRY).await;
@@ -252,14 +279,19 @@ impl Node {
         }));
     }
 
-    async fn is_there(&self) -> bool {
-        if let Some(mut connection) = self.connection() {
-            let ping = redis::cmd("PING");
-            if let Ok(Ok(_)) = timeout(self.deadline, connection.send_packed_command(&ping)).await {
-                return true;
-            }
+    /// Says why the server still is of no use, if it is not.
+    async fn reach(&self) -> Result<(), String> {
+        if self.is_connected() && matches!(timeout(self.deadline, self.probe()).await, Ok(Ok(()))) {
+            return Ok(());
         }
-        matches!(timeout(RECONNECT, self.connect()).await, Ok(Ok(())))
+        let anew = async {
+            self.connect().await?;
+            self.probe().await
+        };
+        match timeout(RECONNECT, anew).await {
+            Ok(reached) => reached.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no connection within {RECONNECT:?}")),
+        }
     }
 
     fn enter(&self, request: Request) -> Entry {
@@ -273,9 +305,11 @@ impl Node {
         Entry::Together(receiver)
     }
 
-    /// Those who go next, or the end of a turn.
+    /// Those who go next, or the end of a turn. Whoever does not wait any more has its answer already: that it took
+    /// too long. It is not charged on top of that.
     fn next(&self) -> Option<Vec<Waiting>> {
         let mut queue = self.queue();
+        queue.waiting.retain(|one| !one.answer.is_closed());
         if queue.waiting.is_empty() {
             queue.in_flight -= 1;
             return None;
@@ -286,20 +320,20 @@ impl Node {
         Some(queue.waiting.drain(..MOST_TOGETHER).collect())
     }
 
-    async fn serve(self: Arc<Self>, mut waiting: Vec<Waiting>) {
-        loop {
+    async fn serve(mut turn: Turn, waiting: Vec<Waiting>) {
+        let node = turn.node.clone();
+        let mut next = Some(waiting);
+        while let Some(waiting) = next {
             let (requests, answers): (Vec<_>, Vec<_>) =
                 waiting.into_iter().map(|one| (one.request, one.answer)).unzip();
-            let answered = self.call(&requests, None).await;
+            let answered = node.call(&requests, None).await;
             for (answer, one) in answers.into_iter().zip(answered) {
-                // Whoever does not wait any more has its answer already: that it took too long.
+                // Nobody may be waiting for it any more.
                 let _ = answer.send(one);
             }
-            match self.next() {
-                Some(next) => waiting = next,
-                None => return,
-            }
+            next = node.next();
         }
+        turn.is_over = true;
     }
 
     async fn call(&self, requests: &[Request], now: Option<Micros>) -> Vec<Answered> {
@@ -377,17 +411,20 @@ impl Node {
         if self.keys == Keys::Argued {
             command.arg(keys);
         }
-        let value = match self.send(&command).await {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                let load = redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).to_owned();
-                self.send(&load).await.map_err(|error| self.explain(&error))?;
-                self.send(&command).await
-            }
-            other => other,
-        };
-        match value.map_err(|error| self.explain(&error))? {
+        match self.evaluate(script, &command).await.map_err(|error| self.explain(&error))? {
             Value::BulkString(bytes) => Ok(bytes),
             other => Err(StoreError::Refused(format!("an answer that is not ours: {other:?}"))),
+        }
+    }
+
+    /// Sends what runs a script; one that the server does not know is loaded first.
+    async fn evaluate(&self, script: &Script, command: &Cmd) -> Result<Value, RedisError> {
+        match self.send(command).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.send(redis::cmd("SCRIPT").arg("LOAD").arg(script.text())).await?;
+                self.send(command).await
+            }
+            other => other,
         }
     }
 
@@ -450,14 +487,22 @@ enum Entry {
 }
 
 /// A turn at the server: when it ends, also because its caller gave up, those who wait go.
-struct Turn<'a> {
-    node: &'a Arc<Node>,
+struct Turn {
+    node: Arc<Node>,
+    /// Nobody waited when it ended.
+    is_over: bool,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
-        if let Some(waiting) = self.node.next() {
-            drop(tokio::spawn(self.node.clone().serve(waiting)));
+        while !self.is_over {
+            let Some(waiting) = self.node.next() else { return };
+            // Without a runtime nobody can serve them: they hear that the call was given up.
+            if let Ok(runtime) = Handle::try_current() {
+                let turn = Self { node: self.node.clone(), is_over: false };
+                self.is_over = true;
+                drop(runtime.spawn(Node::serve(turn, waiting)));
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use tidegate_core::Kind;
 
 const HARNESS: &str = include_str!("harness.lua");
 const EXPRESS: &str = include_str!("express.lua");
+const PROBE: &str = include_str!("probe.lua");
 
 /// One script that a server can be asked to run.
 #[derive(Debug)]
@@ -44,6 +45,12 @@ pub(crate) fn for_kinds(kinds: Kinds) -> &'static Script {
 pub(crate) fn express() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new(EXPRESS.to_owned()))
+}
+
+/// The script that finds out whether a server is of use.
+pub(crate) fn probe() -> &'static Script {
+    static SCRIPT: OnceLock<Script> = OnceLock::new();
+    SCRIPT.get_or_init(|| Script::new(PROBE.to_owned()))
 }
 
 /// A set of algorithms.

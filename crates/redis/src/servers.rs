@@ -2,7 +2,6 @@
 
 use crate::{
     cluster::Cluster,
-    health::Mood,
     node::{Answered, Node},
 };
 use redis::{Cmd, Value};
@@ -44,10 +43,7 @@ impl Servers {
     /// Why decisions are degraded, if they are.
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
-            Self::One(node) => match node.health().mood() {
-                Mood::Up => None,
-                Mood::Down(why) => Some(why),
-            },
+            Self::One(node) => node.health().trouble(),
             Self::Cluster(cluster) => cluster.trouble(),
         }
     }

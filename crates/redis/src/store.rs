@@ -39,12 +39,20 @@ pub struct RedisStoreBuilder {
     prefix: String,
     deadline: Duration,
     lease: Duration,
+    #[cfg(feature = "tls")]
+    authority: Option<Vec<u8>>,
 }
 
 impl Default for RedisStoreBuilder {
     fn default() -> Self {
         let (deadline, lease) = (Duration::from_millis(5), Duration::from_secs(30));
-        Self { prefix: "tidegate".to_owned(), deadline, lease }
+        Self {
+            prefix: "tidegate".to_owned(),
+            deadline,
+            lease,
+            #[cfg(feature = "tls")]
+            authority: None,
+        }
     }
 }
 
@@ -68,6 +76,13 @@ impl RedisStoreBuilder {
         Self { lease, ..self }
     }
 
+    /// Whose signature on a server's certificate counts, in PEM; the machine's own authorities unless told otherwise.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls_authority(self, pem: &[u8]) -> Self {
+        Self { authority: Some(pem.to_owned()), ..self }
+    }
+
     /// Makes the store and connects it in the background: it works as soon as the server is there.
     ///
     /// Must be called within a tokio runtime.
@@ -78,7 +93,7 @@ impl RedisStoreBuilder {
                 node.health().away("not connected yet");
                 node.look_after();
             }
-            Servers::Cluster(cluster) => cluster.look_until_found(),
+            Servers::Cluster(cluster) => cluster.watch(),
         }
         Ok(store)
     }
@@ -101,7 +116,13 @@ impl RedisStoreBuilder {
         let names = Arc::new(Names::new(&self.prefix));
         let node = |dial| Servers::One(Node::new(names.clone(), dial, self.deadline, Keys::Declared));
         let unreadable = |error: redis::RedisError| ConnectError::url(url, &error.to_string());
-        let servers = match Address::parse(url)? {
+        let address = Address::parse(url)?;
+        #[cfg(feature = "tls")]
+        let address = match &self.authority {
+            Some(pem) => address.trusting(pem)?,
+            None => address,
+        };
+        let servers = match address {
             Address::Server(info) => node(Dial::address(info).map_err(unreadable)?),
             Address::Sentinels { sentinels, master, login } => {
                 node(Dial::sentinels(sentinels, &master, &login).map_err(unreadable)?)
@@ -162,11 +183,16 @@ impl RedisStore {
         answers.into_iter().map(plain).collect()
     }
 
-    /// Removes keys at once, as if they had never been.
-    pub async fn remove(&self, places: &[Place]) -> Result<(), StoreError> {
-        for place in places {
-            let key = self.inner.names.key(place);
-            self.inner.servers.command(&key, redis::cmd("UNLINK").arg(&key)).await?;
+    /// Removes keys at once, as if they had never been, and what was told of the quotas with these rules and tags.
+    pub(crate) async fn remove(
+        &self,
+        places: &[Place],
+        tags: impl Iterator<Item = (&str, u16)>,
+    ) -> Result<(), StoreError> {
+        let Inner { names, servers, .. } = &*self.inner;
+        let states = places.iter().map(|place| names.key(place));
+        for key in states.chain(tags.map(|(rule, tag)| names.quota(rule, tag))) {
+            servers.command(&key, redis::cmd("UNLINK").arg(&key)).await?;
         }
         Ok(())
     }
@@ -182,20 +208,27 @@ impl Inner {
         for place in places(&request) {
             self.announce(&place.limit).await?;
         }
+        let mut answer = self.servers.submit(request.clone()).await;
         for _ in 0..MOST_MEETINGS {
-            match self.servers.submit(request.clone()).await {
-                Err(Problem::Stranger(tag)) => self.meet(&request, tag).await?,
-                other => return plain(other),
-            }
+            let Err(Problem::Stranger(tag)) = answer else { break };
+            self.meet(&request, tag).await?;
+            answer = self.servers.submit(request.clone()).await;
+            self.names.forget_unknown();
         }
-        Err(StoreError::Refused("its state was written by a quota that nobody knows".to_owned()))
+        plain(answer)
     }
 
     /// Tells other processes what the tags of these quotas mean, before anything is written under them.
     async fn announce(&self, limit: &Limit) -> Result<(), StoreError> {
         let now = self.started.elapsed().as_secs() + 1;
         let last = limit.mark().load(Ordering::Relaxed);
-        if last != 0 && now - last < ANNOUNCE_EVERY.as_secs() {
+        if last != 0 && now.saturating_sub(last) < ANNOUNCE_EVERY.as_secs() {
+            return Ok(());
+        }
+        let is_taken =
+            || limit.mark().compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err();
+        // One caller says it again; what was said before holds for the others.
+        if last != 0 && is_taken() {
             return Ok(());
         }
         for (quota, tag) in limit.quotas().iter().zip(limit.tags()) {
@@ -225,8 +258,9 @@ impl Inner {
     }
 }
 
-/// How often a quota in use is announced, and how long others can look it up.
-const ANNOUNCE_EVERY: Duration = Duration::from_secs(24 * 3_600);
+/// How often a quota in use is announced, so that a server that lost everything has it again soon, and how long others
+/// can look it up.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(60);
 const ANNOUNCED_FOR: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Quotas that one request may have to ask about.
 const MOST_MEETINGS: usize = 16;

@@ -115,7 +115,8 @@ pub async fn verify(
         done.quotas += pairs.iter().map(|pair| pair.limit.quotas().len() as u64).sum::<u64>();
         let ended = tell(store, &mut pairs, &mut dice, &mut done, &mut progress).await;
         let places: Vec<_> = pairs.iter().map(Pair::place).collect();
-        if let Err(error) = store.remove(&places).await {
+        let tags = pairs.iter().flat_map(|pair| pair.tags.iter().map(|tag| (pair.limit.name(), *tag)));
+        if let Err(error) = store.remove(&places, tags).await {
             break Err(VerifyError::Store(error));
         }
         if let Err(error) = ended {
@@ -199,7 +200,9 @@ enum Deed {
 impl Pair {
     fn new(dice: &mut Dice, round: u64, index: usize) -> Self {
         let count = if dice.one_in(5) { 1 + dice.below(3) as usize } else { 1 };
-        let quotas: Vec<_> = (0..count).map(|_| dice.quota(None)).collect();
+        // Often several levels together, which go the shorter way.
+        let kind = dice.one_in(2).then_some(0);
+        let quotas: Vec<_> = (0..count).map(|_| dice.quota(kind.filter(|_| count > 1))).collect();
         let name = format!("verify-{index}");
         let limit = Limit::new(&name, quotas, Choice::All, Inherit::Additive);
         let states = limit.quotas().iter().map(|quota| vec![0; quota.width()]).collect();
@@ -241,7 +244,7 @@ impl Pair {
 
     fn is_plain(&self) -> bool {
         let is_level = |quota: &Quota| matches!(quota.kind(), Kind::TokenBucket(_) | Kind::LeakyBucket(_));
-        matches!(self.limit.quotas(), [quota] if is_level(quota))
+        self.limit.quotas().iter().all(is_level)
     }
 
     fn choose(&mut self, dice: &mut Dice, plainly: bool, done: &mut Compared) -> Deed {

@@ -45,13 +45,16 @@ async fn a_million_random_steps_without_a_difference() {
 }
 
 #[tokio::test]
-async fn valkey_decides_alike() {
-    if Version::of("valkey-server").is_none() {
-        println!("skipped: valkey-server is not installed");
-        return;
+async fn other_servers_decide_alike() {
+    for program in ["valkey-server", "redis-6-server"] {
+        let Some(version) = Version::of(program) else {
+            println!("skipped: {program} is not installed; see scripts/install");
+            continue;
+        };
+        println!("{program} {version}");
+        let server = RedisServer::builder().binary(program).start().unwrap();
+        compare(&server.url(), steps(50_000)).await;
     }
-    let server = RedisServer::builder().binary("valkey-server").start().unwrap();
-    compare(&server.url(), steps(50_000)).await;
 }
 
 #[tokio::test]

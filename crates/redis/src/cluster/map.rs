@@ -1,0 +1,173 @@
+//! Who has which slot.
+
+use crate::node::Node;
+use redis::{ConnectionAddr, ConnectionInfo, Value};
+use std::{collections::HashMap, sync::Arc};
+
+const SLOTS: usize = 16_384;
+
+/// A host and a port.
+pub(super) type Address = (String, u16);
+
+/// The nodes, and the slots that each of them has.
+#[derive(Clone, Default)]
+pub(super) struct Map {
+    pub(super) nodes: HashMap<Address, Arc<Node>>,
+    /// The node of each slot.
+    slots: Vec<Option<Arc<Node>>>,
+    /// How often nodes went away that are no longer among these.
+    pub(super) past_outages: u64,
+}
+
+/// Slots that follow each other, and who has them.
+pub(super) struct Range {
+    pub(super) first: usize,
+    pub(super) last: usize,
+    /// Without a host where the node that was asked does not know its own address.
+    pub(super) primary: Address,
+}
+
+impl Map {
+    pub(super) fn node_of(&self, key: &str) -> Option<&Arc<Node>> {
+        self.slots.get(slot(key))?.as_ref()
+    }
+
+    pub(super) fn give(&mut self, range: &Range, node: &Arc<Node>) {
+        self.slots.resize(SLOTS, None);
+        let last = range.last.min(SLOTS - 1);
+        if let Some(slots) = self.slots.get_mut(range.first..=last) {
+            slots.fill(Some(node.clone()));
+        }
+    }
+
+    pub(super) fn slots_without_node(&self) -> usize {
+        SLOTS - self.slots.iter().flatten().count()
+    }
+
+    /// The address of one of these nodes.
+    pub(super) fn address_of(&self, node: &Arc<Node>) -> Option<&Address> {
+        self.nodes.iter().find(|(_, known)| Arc::ptr_eq(known, node)).map(|(address, _)| address)
+    }
+}
+
+/// The slot of a key: a checksum of what stands in its braces.
+fn slot(key: &str) -> usize {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    let tag = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
+    usize::from(crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes())) % SLOTS
+}
+
+pub(super) fn address(info: &ConnectionInfo) -> Option<Address> {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Some((host.clone(), *port))
+        }
+        _ => None,
+    }
+}
+
+/// A server at another address that is reached in the same way.
+pub(super) fn at(like: &ConnectionInfo, (host, port): &Address) -> ConnectionInfo {
+    let address = match like.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+            host: host.clone(),
+            port: *port,
+            insecure: *insecure,
+            tls_params: tls_params.clone(),
+        },
+        _ => ConnectionAddr::Tcp(host.clone(), *port),
+    };
+    like.clone().set_addr(address)
+}
+
+/// What `MOVED` and `ASK` name: a host, which may be left out or hold colons itself, and a port.
+pub(super) fn redirection(text: &str) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Some((host.to_owned(), port.parse().ok()?))
+}
+
+/// The ranges of slots and their primaries, as `CLUSTER SLOTS` tells them.
+pub(super) fn ranges(told: &Value) -> Option<Vec<Range>> {
+    let Value::Array(ranges) = told else { return None };
+    let range = |range: &Value| {
+        let Value::Array(fields) = range else { return None };
+        let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = fields.as_slice() else {
+            return None;
+        };
+        let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
+        let host = match host {
+            Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
+            Value::SimpleString(host) => host.clone(),
+            _ => String::new(),
+        };
+        let number = |slot: i64| usize::try_from(slot).ok();
+        let primary = (host, u16::try_from(*port).ok()?);
+        Some(Range { first: number(*first)?, last: number(*last)?, primary })
+    };
+    ranges.iter().map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        for (key, number) in [("123456789", 0x31c3), ("foo", 12_182), ("{user1000}.following", 3_443)] {
+            assert_eq!(slot(key), number);
+        }
+        for (key, like) in [("a{foo}b{c}", "foo"), ("a{{foo}}", "{foo"), ("{}foo", "{}foo")] {
+            assert_eq!(
+                slot(key),
+                usize::from(crc16::State::<crc16::XMODEM>::calculate(like.as_bytes())) % SLOTS
+            );
+        }
+    }
+
+    #[test]
+    fn redirections_name_hosts_of_every_kind() {
+        for (text, host) in [
+            ("127.0.0.1:6381", "127.0.0.1"),
+            ("redis-1.example:6381", "redis-1.example"),
+            ("2001:db8::1:6381", "2001:db8::1"),
+            ("[::1]:6381", "::1"),
+            (":6381", ""),
+        ] {
+            assert_eq!(redirection(text), Some((host.to_owned(), 6381)), "{text}");
+        }
+        assert_eq!(redirection("nowhere"), None);
+        assert_eq!(redirection("host:99999"), None);
+    }
+
+    #[test]
+    fn an_address_is_reached_as_the_others_are() {
+        let seed = |url: &str| redis::IntoConnectionInfo::into_connection_info(url).unwrap();
+        let there = ("2001:db8::1".to_owned(), 7_000);
+        let plain = at(&seed("redis://user:secret@[::1]:6379"), &there);
+        assert_eq!(address(&plain), Some(there.clone()));
+        assert_eq!(plain.redis_settings().password(), Some("secret"));
+        #[cfg(feature = "tls")]
+        {
+            let info = at(&seed("rediss://[::1]:6379/#insecure"), &there);
+            assert!(matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }));
+            assert_eq!(address(&info), Some(there));
+        }
+    }
+
+    #[test]
+    fn a_node_may_leave_out_its_own_host() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let range = |host: Value| {
+            let primary = Value::Array(vec![host, Value::Int(6379), text("id"), Value::Array(Vec::new())]);
+            Value::Array(vec![Value::Int(0), Value::Int(16_383), primary])
+        };
+        for (host, read) in [(Value::Nil, ""), (text(""), ""), (text("::1"), "::1")] {
+            let ranges = ranges(&Value::Array(vec![range(host)])).unwrap();
+            assert_eq!(ranges[0].primary, (read.to_owned(), 6379));
+            assert_eq!((ranges[0].first, ranges[0].last), (0, 16_383));
+        }
+        assert!(ranges(&Value::Array(vec![Value::Int(1)])).is_none());
+        assert!(ranges(&Value::Okay).is_none());
+    }
+}

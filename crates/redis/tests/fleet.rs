@@ -1,0 +1,174 @@
+//! Several processes that count in one place.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "this is how a test fails, and how a process tells what it was allowed"
+)]
+
+use std::{
+    env,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tidegate_core::{Kind, Micros, Quota};
+use tidegate_engine::{Outage, SharedLimiter};
+use tidegate_redis::RedisStore;
+use tidegate_testkit::servers::{Connection, RedisServer, Value};
+use tokio::task::JoinSet;
+
+const PROCESSES: usize = 4;
+const TASKS: u64 = 64;
+const ASKS: u64 = 15;
+/// So many times each key is asked for.
+const ALL: u64 = PROCESSES as u64 * TASKS * ASKS;
+
+/// At least one of each algorithm; all of them deny most of what is asked.
+const QUOTAS: [&str; 13] = [
+    "100/min burst 50",
+    "100/s burst 20",
+    "100/min leaky-bucket queue 50 nodelay",
+    "100/min leaky-bucket queue 50 delay 20",
+    "100/s fixed-window",
+    "100/min fixed-window from-first-hit",
+    "100/s sliding-window",
+    "100/s sliding-strict 10",
+    "100/s sliding-log",
+    "100/s smooth",
+    "100/s smooth burst 50",
+    "100/s warm-up 4s cold 3",
+    "30 at once lease 10m",
+];
+
+const CHILD: &str = "TIDEGATE_FLEET";
+
+#[test]
+fn four_processes_admit_no_more_than_one_would() {
+    let names: Vec<_> = QUOTAS.iter().map(|quota| quota.parse::<Quota>().unwrap().kind().name()).collect();
+    assert!(Kind::names().all(|name| names.contains(&name)), "an algorithm is missing: {names:?}");
+
+    let server = RedisServer::start().unwrap();
+    let children = [(); PROCESSES].map(|()| spawn(&mut Command::new(env::current_exe().unwrap()), &server));
+    check(children);
+}
+
+/// No clock but that of the server counts: processes whose clocks are hours apart get as much as any.
+#[test]
+fn clocks_that_are_wrong_change_nothing() {
+    if Command::new("faketime").arg("--version").output().is_err() {
+        println!("skipped: faketime is not installed");
+        return;
+    }
+    let server = RedisServer::start().unwrap();
+    let children = ["-1h", "+0", "+1h", "+24h"].map(|offset| {
+        let mut command = Command::new("faketime");
+        command.args(["-f", offset]).arg(env::current_exe().unwrap());
+        // A wall clock may be set; a monotonic one is not.
+        spawn(command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1"), &server)
+    });
+    let clocks = check(children);
+    let apart = clocks.iter().max().unwrap() - clocks.iter().min().unwrap();
+    assert!(apart > 24 * 3_600, "the clocks were right: {clocks:?}");
+}
+
+/// One of the processes: says what time it thinks it is, and what it was allowed of each quota.
+#[test]
+#[ignore = "other tests start it"]
+fn process_of_a_fleet() {
+    let Ok(address) = env::var(CHILD) else { return };
+    let mut connection = Connection::tcp(address.parse().unwrap()).unwrap();
+    println!("\nclock {}", wall_clock());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = RedisStore::builder()
+            .deadline(Duration::from_secs(30))
+            .connect(&format!("redis://{address}"))
+            .await
+            .unwrap();
+        for (index, quota) in QUOTAS.into_iter().enumerate() {
+            let builder = SharedLimiter::builder(&format!("rule-{index}")).store(store.clone());
+            let limiter = Arc::new(builder.on_outage(Outage::Closed).build(quota).unwrap());
+            let from = time(&mut connection);
+            let mut tasks = JoinSet::new();
+            for _ in 0..TASKS {
+                let _task = tasks.spawn(ask(limiter.clone()));
+            }
+            let allowed: u64 = tasks.join_all().await.into_iter().sum();
+            println!("told {allowed} {} {from} {}", limiter.degraded(), time(&mut connection));
+        }
+    });
+}
+
+async fn ask(limiter: Arc<SharedLimiter>) -> u64 {
+    let counts_permits = matches!(limiter.quotas()[0].kind(), Kind::Concurrency(_));
+    let mut allowed = 0;
+    for _ in 0..ASKS {
+        if counts_permits {
+            let permit = limiter.permit("key").await;
+            allowed += u64::from(permit.decision().is_allowed());
+            // Never given back: all of them are in flight at once.
+            std::mem::forget(permit);
+        } else {
+            allowed += u64::from(limiter.check("key").await.is_allowed());
+        }
+    }
+    allowed
+}
+
+/// Compares what all were allowed with what the quotas promise; returns the clocks of the processes.
+fn check(children: [Child; PROCESSES]) -> Vec<u64> {
+    let mut clocks = Vec::new();
+    let mut sums = [(0, u64::MAX, 0); QUOTAS.len()];
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}");
+        let told = |word: &str| -> Vec<Vec<u64>> {
+            let lines = text.lines().filter_map(|line| line.strip_prefix(word));
+            lines.map(|line| line.split(' ').map(|number| number.parse().unwrap()).collect()).collect()
+        };
+        clocks.extend(told("clock ").into_iter().flatten());
+        let told = told("told ");
+        assert_eq!(told.len(), QUOTAS.len(), "{text}");
+        for ((sum, first, last), told) in sums.iter_mut().zip(told) {
+            let [allowed, 0, from, to] = told[..] else {
+                panic!("not all was decided by the store: {told:?}")
+            };
+            (*sum, *first, *last) = (*sum + allowed, from.min(*first), to.max(*last));
+        }
+    }
+    for (quota, (sum, first, last)) in QUOTAS.into_iter().zip(sums) {
+        let window = Micros::new(last - first);
+        let bound = quota.parse::<Quota>().unwrap().bound().in_any(window);
+        println!("{quota}: {sum} of {ALL} allowed, at most {bound} within {window}");
+        assert!((1..=bound).contains(&sum), "{quota}: {sum} allowed, at most {bound} within {window}");
+        assert!(sum < ALL, "{quota}: nothing was denied");
+    }
+    let (held, ..) = sums[QUOTAS.len() - 1];
+    assert_eq!(held, 30, "every slot was taken once");
+    clocks
+}
+
+fn spawn(command: &mut Command, server: &RedisServer) -> Child {
+    command
+        .args(["--exact", "process_of_a_fleet", "--ignored", "--nocapture"])
+        .env(CHILD, server.address().to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// The server's clock, in microseconds.
+fn time(connection: &mut Connection) -> u64 {
+    let told = connection.command(&["TIME"]).unwrap();
+    let number = |value: &Value| value.text().unwrap().parse::<u64>().unwrap();
+    number(&told.items()[0]) * 1_000_000 + number(&told.items()[1])
+}
+
+#[allow(clippy::disallowed_methods, reason = "to show that it is wrong")]
+fn wall_clock() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+}
