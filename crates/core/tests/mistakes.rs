@@ -48,6 +48,8 @@ const PERIODS_AND_WORDS: &[Mistake] = &[
     ("100/min bust 20", "        ^^^^", "unknown word `bust`", ALGORITHMS),
     ("100/min burst 20 please", "                 ^^^^^^", "`please` does not belong here", "remove it"),
     ("3 at twice", "     ^^^^^", "missing `once`", "write `3 at once`"),
+    ("3 at once lease", "               ^", "missing: how long a permit is held, as in `lease 30s`", PERIODS),
+    ("3 at once lease 0s", "                ^^", "a lease of zero", ABOVE_ZERO),
     ("3/s concurrency", "^^^^^^^^^^^^^^^", "a concurrency limit has no period", "write `3 at once`"),
 ];
 

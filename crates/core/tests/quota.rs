@@ -18,6 +18,7 @@ fn what_people_write_prints_back_as_it_was() {
         "1.5MB/s",
         "1.5MB/s burst 20MB",
         "3 at once",
+        "3 at once lease 30s",
         "10/s warm-up 4s cold 3",
         "10/s warm-up 4s cold 1.25",
         "100/min sliding-window",
@@ -72,6 +73,7 @@ fn code_and_text_declare_the_same_quotas() {
         (Quota::amount_per_period(5, ten_seconds).quota(), "5 per 10s"),
         (Quota::bytes_per_second(1_500_000).quota(), "1.5MB/s"),
         (Quota::at_once(3), "3 at once"),
+        (Quota::at_once_leased(3, ten_seconds), "3 at once lease 10s"),
         (Quota::per_second(10).warm_up(Duration::from_secs(4), 3.0), "10/s warm-up 4s cold 3"),
         (Quota::per_minute(100).sliding_window(), "100/min sliding-window"),
         (Quota::per_minute(100).sliding_strict(60), "100/min sliding-strict 60"),
@@ -136,6 +138,21 @@ fn numbers_too_long_to_be_meant_are_refused() {
         {
             assert_eq!(parse(&text).unwrap_err().problem(), "a number with too many digits", "{text}");
         }
+    }
+}
+
+/// Twice the level and a step of drain fit a double: the last quota that is counted exactly, and the first that is not.
+#[test]
+fn a_quota_is_exact_to_the_last_token() {
+    for (text, exact) in [
+        ("1/s burst 4503599627", true),
+        ("1/s burst 4503599628", false),
+        ("1/s leaky-bucket queue 4503599626", true),
+        ("1/s leaky-bucket queue 4503599627", false),
+        ("3002399751580330/us", true),
+        ("3002399751580331/us", false),
+    ] {
+        assert_eq!(parse(text).is_ok(), exact, "{text}");
     }
 }
 

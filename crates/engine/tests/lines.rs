@@ -94,6 +94,44 @@ fn the_more_important_overtake() {
     assert_empty(&throttle, 9);
 }
 
+/// Told at once, without the clock: the overtaken that its tokens are another's, and then that other.
+#[test]
+fn who_is_overtaken_steps_back_at_once() {
+    let (throttle, hand) = busy(9, None);
+    let mut first = stand(&throttle, Waiter::new(1));
+    assert!(!first.stir(), "it sleeps until its time");
+    let mut important = stand(&throttle, Waiter::new(1).priority(Priority(1)));
+    assert!(!important.stir(), "somebody still holds the tokens");
+    assert!(first.stir() && important.stir());
+    assert!(!first.stir() && !important.stir());
+    advance(&hand, 100);
+    assert_eq!((answer(&mut important), answer(&mut first)), (Some(Ok(())), None));
+    advance(&hand, 100);
+    assert_eq!(answer(&mut first), Some(Ok(())));
+}
+
+/// A queue that is bounded by the quota itself may be full. Whoever is first in line then looks again when there is
+/// room, to the microsecond, or when the key is forgotten.
+#[test]
+fn the_first_in_line_waits_for_room_in_the_queue() {
+    for forgotten in [false, true] {
+        let (clock, hand) = Clock::manual();
+        let throttle = Throttle::builder().clock(clock).build("10/s leaky-bucket queue 0").unwrap();
+        assert!(throttle.check().is_allowed());
+        let mut first = stand(&throttle, Waiter::new(1));
+        assert_eq!(answer(&mut first), None);
+        if forgotten {
+            throttle.bucket().reset();
+        } else {
+            hand.advance(Duration::from_micros(99_999));
+            assert_eq!(answer(&mut first), None);
+            hand.advance(Duration::from_micros(1));
+        }
+        assert_eq!(answer(&mut first), Some(Ok(())), "forgotten: {forgotten}");
+        assert!(!throttle.check().is_granted());
+    }
+}
+
 /// The first in line leaves, one in the middle, or the last: those who are left go in order and lose no time.
 #[test]
 fn whoever_leaves_wakes_the_next() {
@@ -140,15 +178,17 @@ fn a_deadline_passes_behind_others() {
 
 #[test]
 fn the_line_has_an_end_of_its_own() {
-    let (throttle, hand) = busy(3, Some(ms(150)));
+    let (throttle, hand) = busy(4, Some(ms(150)));
     let mut first = stand(&throttle, Waiter::new(1));
     let mut second = stand(&throttle, Waiter::new(1).deadline(ms(1_000)));
     let mut third = stand(&throttle, Waiter::new(1).deadline(ms(120)));
+    let mut fourth = stand(&throttle, Waiter::new(1));
     advance(&hand, 120);
     assert_eq!(answer(&mut first), Some(Ok(())));
     assert_eq!(answer(&mut third), Some(Err(Refused::Deadline)));
     assert_eq!(answer(&mut second), Some(Err(Refused::Expired)), "its turn would come at 200ms");
-    assert_empty(&throttle, 3);
+    assert_eq!(answer(&mut fourth), Some(Err(Refused::Expired)), "who waits for ever does not either");
+    assert_empty(&throttle, 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,6 +248,21 @@ fn a_slot_that_nobody_takes_is_not_lost() {
     assert_eq!(ended(&mut line), [0]);
 }
 
+/// A slot is released before the overtaken has heard that it is no longer first; the other must hear of it after all.
+#[test]
+fn a_slot_is_not_lost_between_two_who_overtake() {
+    let limiter = Limiter::builder().clock(Clock::manual().0).build("1 at once").unwrap();
+    let held = limiter.key("pool").permit();
+    let mut first = slot(&limiter, Waiter::new(1));
+    let mut important = slot(&limiter, Waiter::new(1).priority(Priority(1)));
+    drop(held);
+    assert!(important.stir() && important.end().is_none(), "it is the other's turn to hold one");
+    assert!(first.stir() && first.end().is_none());
+    assert!(important.stir() && has_slot(&important));
+    drop(important);
+    assert!(first.stir() && has_slot(&first));
+}
+
 #[test]
 fn a_slot_does_not_come_in_time() {
     let (clock, hand) = Clock::manual();
@@ -218,6 +273,15 @@ fn a_slot_does_not_come_in_time() {
     advance(&hand, 100);
     waits.stir();
     assert!(matches!(waits.end(), Some(Err(Refused::Deadline))), "and not one poll later");
+    // One that is released after the deadline comes too late, though nobody looked in between.
+    let held = limiter.key("other pool").permit();
+    let other = || limiter.key("other pool");
+    let mut late = Sleeper::new(async { other().permit_in_line(Waiter::new(1).deadline(ms(100))).await });
+    advance(&hand, 101);
+    drop(held);
+    late.stir();
+    assert!(matches!(late.end(), Some(Err(Refused::Deadline))));
+    assert_eq!(other().peek(0).remaining(), 1);
     let mut too_many = slot(&limiter, Waiter::new(2));
     assert!(matches!(too_many.take(), Some(Err(Refused::Never))));
 }

@@ -1,10 +1,10 @@
-//! Several quotas, tiers, and questions to several limiters: all are charged or none, and the answer names who bound.
+//! Several quotas, and questions to several limiters: all are charged or none, and the answer names who bound.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::time::Duration;
-use tidegate_core::{Decision, Demand, Effect, Inherit, Micros, Outcome, Quota, Retry};
+use tidegate_core::{Decision, Demand, Effect, Inherit, Micros, Outcome, Quota, Receipt, Retry};
 use tidegate_engine::{Ask, Capacity, Clock, ClockHand, Limiter, LimiterBuilder, decide_all};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
@@ -29,6 +29,13 @@ impl Together {
             return self.0.iter().map(|one| one.would(now, probe).decision).collect();
         }
         self.0.iter_mut().map(|one| one.decide(now, demand).decision).collect()
+    }
+
+    /// The receipts of a charge, if all grant it.
+    fn charge(&mut self, now: Micros, demand: Demand) -> Option<Vec<Receipt>> {
+        let grants = |one: &Plain| one.would(now, demand).decision.is_granted();
+        let all_grant = self.0.iter().all(grants);
+        all_grant.then(|| self.0.iter_mut().map(|one| one.decide(now, demand).receipt).collect())
     }
 }
 
@@ -84,6 +91,118 @@ fn several_quotas_are_charged_together_or_not_at_all() {
     runner().run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
+/// Law 3 for several: waiting exactly as told is let through by all of them, a microsecond less is not.
+#[test]
+fn a_retry_is_honest_for_all_quotas_together() {
+    let stories = (proptest::collection::vec(rate_samples(), 2..4), patient_moves(), pauses(), costs());
+    let law = |(samples, story, pause, cost): (Vec<Sample>, Vec<Move>, Pause, Cost)| -> TestCaseResult {
+        let sample = samples[0];
+        let (builder, hand) = small();
+        hand.set(sample.start);
+        let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
+        let limiter = builder.build_all(&all).unwrap();
+        let mut moment = Moment::start_of(&sample);
+        for caller in story {
+            moment.pass(caller.pause);
+            hand.set(moment.now);
+            let demand = caller.demand(&sample);
+            moment.hear(&limiter.key("k").reserve(demand.cost, demand.patience.into()).keep());
+        }
+        moment.pass(pause);
+        hand.set(moment.now);
+        let cost = cost.under(sample.quota.limit());
+        let Some(wait) = limiter.check_cost("k", cost).retry_after() else { return Ok(()) };
+        let then = moment.now.plus(wait);
+        prop_assert!(wait > Micros::ZERO);
+        if then == Micros::MAX {
+            return Ok(()); // not in our time
+        }
+        hand.set(then.since(Micros::new(1)));
+        prop_assert!(!limiter.key("k").peek(cost).is_granted(), "already before {}", wait);
+        hand.set(then);
+        prop_assert!(limiter.check_cost("k", cost).is_allowed(), "not after {}", wait);
+        Ok(())
+    };
+    runner().run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// Quotas, who came before, what was reserved and how many eighths of it are settled, who came in between.
+type Settled = (Vec<Sample>, Vec<Move>, (Cost, Patience, u64), Vec<Move>);
+
+/// What is given back is given back under every quota, and what is settled is settled under every quota.
+#[test]
+fn a_refund_reaches_every_quota() {
+    let reserved = (costs(), patience(), 0_u64..=12);
+    let stories = (proptest::collection::vec(rate_samples(), 2..4), few_moves(), reserved, few_moves());
+    let law = |(samples, before, (cost, patience, eighths), between): Settled| -> TestCaseResult {
+        let sample = samples[0];
+        let (builder, hand) = small();
+        hand.set(sample.start);
+        let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
+        let limiter = builder.build_all(&all).unwrap();
+        let mut model = Together(all.iter().map(|quota| Plain::new(*quota)).collect());
+        let mut moment = Moment::start_of(&sample);
+        let mut tell = |model: &mut Together, story: &[Move]| {
+            for caller in story {
+                moment.pass(caller.pause);
+                hand.set(moment.now);
+                let demand = caller.demand(&sample);
+                moment.hear(&limiter.key("k").reserve(demand.cost, demand.patience.into()).keep());
+                model.decide(moment.now, demand);
+            }
+            moment.now
+        };
+        let now = tell(&mut model, &before);
+        let demand = Move { pause: Pause::None, cost, patience }.demand(&sample);
+        let tokens = limiter.key("k").reserve(demand.cost, demand.patience.into());
+        let receipts = model.charge(now, demand);
+        prop_assert_eq!(tokens.decision().is_granted(), receipts.is_some());
+        let now = tell(&mut model, &between);
+        let real = u64::try_from(u128::from(demand.cost) * u128::from(eighths) / 8).unwrap();
+        tokens.commit(real);
+        for (one, receipt) in model.0.iter_mut().zip(receipts.unwrap_or_default()) {
+            match demand.cost.checked_sub(real) {
+                Some(rest) => one.refund(now, receipt, rest),
+                None => drop(one.decide(now, Demand::forced(real - demand.cost))),
+            }
+        }
+        let looks = model.decide(now, Demand::probe(1));
+        prop_assert_eq!(limiter.key("k").peek(1), heeded(&looks).1);
+        Ok(())
+    };
+    runner().run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// Bucket4j's two bandwidths: what is available is the least of both, and the delay is the longest.
+#[test]
+fn two_bandwidths_wait_for_the_slower() {
+    let (clock, hand) = Clock::manual();
+    let build = |quota: &str| Limiter::builder().clock(clock.clone()).build(quota).unwrap();
+    let (slow, fast) = (build("10 per 100us"), build("5 per 10us"));
+    let ask =
+        |slow_cost, fast_cost| decide_all(&[slow.ask("k").cost(slow_cost), fast.ask("k").cost(fast_cost)]);
+    // One is left of ten, and two of five.
+    assert_eq!(ask(9, 3).iter().map(Decision::remaining).collect::<Vec<_>>(), [1, 2]);
+    let waits: Vec<_> = ask(3, 3).iter().map(|decision| decision.wait().get()).collect();
+    assert_eq!(waits, [20, 2]);
+    hand.advance(Duration::from_micros(19));
+    assert!(!ask(3, 3)[0].is_granted() && fast.key("k").peek(5).is_allowed(), "nothing was charged");
+    hand.advance(Duration::from_micros(1));
+    assert!(ask(3, 3).iter().all(Decision::is_allowed));
+
+    // The same under one key, where both are charged alike: full again when the slower one is.
+    let (builder, hand) = small();
+    let both = builder.build_all(&quotas(&["10 per 100us", "5 per 10us"])).unwrap();
+    assert_eq!(both.key("k").peek(0).remaining(), 5);
+    assert!(both.check_cost("k", 5).is_allowed());
+    hand.advance(Duration::from_micros(10));
+    assert_eq!(both.check_cost("k", 4).outcome(), Outcome::Allow);
+    let left = both.key("k").peek(0);
+    assert_eq!((left.remaining(), left.quota()), (1, 1));
+    assert_eq!(both.key("k").peek(2).retry_after(), Some(Micros::new(2)));
+    assert_eq!(both.key("k").peek(3).retry_after(), Some(Micros::new(10)));
+}
+
 #[test]
 fn the_answer_names_the_quota_that_bound() {
     let (builder, hand) = small();
@@ -112,79 +231,32 @@ fn a_permit_beside_a_rate_gives_back_its_slot_only() {
     assert_eq!((sixth.decision().is_granted(), sixth.decision().quota()), (false, 0));
 }
 
-/// When, for how much, under which tier, and whether the key is forgotten before.
-type Caller = (Pause, Cost, usize, u8);
+/// Something that is done to a limiter.
+type Deed = fn(&Limiter);
 
-/// A key that changes its tier keeps what it used, as the core's additive inheritance has it.
+/// A key is kept until the slowest of its quotas has forgotten it, whatever was done to it last.
 #[test]
-fn tiers_share_a_history() {
-    let tier = || prop_oneof![3 => 0_usize..2, 1 => 0_usize..3];
-    let stories = |samples: BoxedStrategy<Sample>| {
-        let caller = (pauses(), costs(), tier(), 0_u8..8);
-        (proptest::collection::vec(samples, 2..4), proptest::collection::vec(caller, 1..30))
-    };
-    for (name, samples) in every_algorithm() {
-        let law = |(samples, story): (Vec<Sample>, Vec<Caller>)| -> TestCaseResult {
-            let (builder, hand) = small();
-            let mut moment = Moment::start_of(&samples[0]);
-            hand.set(moment.now);
-            let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
-            let limiter = builder.build_tiers(&all).unwrap();
-            let mut written: Option<Plain> = None;
-            for (pause, cost, tier, deed) in story {
-                let tier = tier % all.len();
-                moment.pass(pause);
-                hand.set(moment.now);
-                let bucket = limiter.key("k").tier(tier).unwrap();
-                if deed == 0 {
-                    bucket.reset();
-                    written = written.filter(|_| name == "concurrency");
-                }
-                let mut model = written.clone().unwrap_or_else(|| Plain::new(all[tier]));
-                if model.quota != all[tier] {
-                    model.change(moment.now, all[tier], Inherit::Additive);
-                }
-                let demand = match name {
-                    "concurrency" => Demand::probe(cost.under(all[tier].limit())),
-                    _ => Demand::now(cost.under(all[tier].limit())),
-                };
-                let (decision, step) = (bucket.check(demand.cost), model.decide(moment.now, demand));
-                prop_assert_eq!(decision, step.decision, "{} at {}", demand.cost, moment.now);
-                prop_assert_eq!(decision.quota(), tier);
-                if step.receipt.cost > 0 {
-                    written = Some(model);
-                }
-                moment.hear(&decision);
+fn the_slowest_quota_keeps_the_key() {
+    let deeds: [(&str, Deed); 3] = [
+        ("a charge", |_| {}),
+        ("a refund", |limiter| limiter.key("k").reserve(1, Duration::ZERO).cancel()),
+        ("a change", |limiter| limiter.change_all(&limiter.quotas(), Inherit::Additive).unwrap()),
+    ];
+    for texts in [["10/s", "9/h fixed-window"], ["9/h fixed-window", "10/s"]] {
+        for (what, deed) in deeds {
+            let (clock, hand) = Clock::manual();
+            let builder = Limiter::builder().clock(clock).capacity(Capacity::Keys(1));
+            let limiter = builder.build_all(&quotas(&texts)).unwrap();
+            assert!(limiter.check_cost("k", 8).is_allowed());
+            deed(&limiter);
+            // Far more new keys than cells: only what says nothing any more is theirs.
+            hand.advance(Duration::from_secs(60));
+            for key in 0..100_u64 {
+                limiter.check(&key);
             }
-            Ok(())
-        };
-        let ran = runner().run(&stories(samples), law);
-        ran.unwrap_or_else(|broken| panic!("{name}: {broken}"));
+            assert_eq!(limiter.key("k").peek(0).remaining(), 1, "{what} under {texts:?}");
+        }
     }
-}
-
-#[test]
-fn permits_of_different_tiers_all_come_back() {
-    let (builder, _hand) = small();
-    let limiter = builder.build_tiers(&quotas(&["2 at once", "5 at once"])).unwrap();
-    let tier = |tier| limiter.key("k").tier(tier).unwrap();
-    let (free, pro) = (tier(0).permit(), tier(1).permit());
-    assert!(free.decision().is_allowed() && pro.decision().is_allowed());
-    drop(free);
-    assert_eq!(tier(1).peek(0).remaining(), 4);
-    drop(pro);
-    assert_eq!(tier(0).peek(0).remaining(), 2);
-}
-
-#[test]
-fn tokens_of_a_tier_that_was_left_do_not_come_back() {
-    let (builder, _hand) = small();
-    let limiter = builder.build_tiers(&quotas(&["10/min", "20/min"])).unwrap();
-    let tier = |tier| limiter.key("k").tier(tier).unwrap();
-    let tokens = tier(0).reserve(4, Duration::ZERO);
-    assert_eq!(tier(1).check(1).remaining(), 15);
-    drop(tokens);
-    assert_eq!(tier(1).peek(0).remaining(), 15);
 }
 
 /// Which limiter, which key, how much.

@@ -10,8 +10,8 @@ use common::{
     sleeper::{Sleeper, ended},
 };
 use std::{thread, time::Duration};
-use tidegate_core::{Decision, Micros, Outcome, Retry};
-use tidegate_engine::{Bucket, Clock, ClockHand, Throttle};
+use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
+use tidegate_engine::{Bucket, Clock, ClockHand, Limiter, Throttle};
 
 /// A line of Guava's test: what is called, and how long it waits.
 enum Call {
@@ -192,6 +192,32 @@ fn those_behind_move_up() {
     }
 }
 
+/// Where one of the quotas is a shaper, each was told when to go and goes then; a turn that is given back stays empty.
+#[test]
+fn those_behind_go_as_they_were_told_by_a_shaper() {
+    // So many go at once: a shaper's second caller pays for the first.
+    let stories: [(&[&str], usize); 4] = [
+        (&["10/s leaky-bucket queue 9"], 1),
+        (&["10/s smooth burst 1"], 2),
+        (&["10/s burst 1", "10/s smooth burst 1"], 1),
+        (&["10/s leaky-bucket queue 9", "10/s burst 1"], 1),
+    ];
+    for (texts, at_once) in stories {
+        let (clock, hand) = Clock::manual();
+        let quotas: Vec<Quota> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let limiter = Limiter::builder().clock(clock).build_all(&quotas).unwrap();
+        let bucket = limiter.key("k");
+        let mut callers: Vec<_> = (0..4).map(|_| acquire(&bucket)).collect();
+        assert_eq!(ended(&mut callers).len(), at_once, "{texts:?}");
+        // The next may go after 100ms; it leaves, and the others do not move up.
+        drop(callers.remove(at_once));
+        advance(&hand, 100);
+        assert_eq!(ended(&mut callers).len(), at_once, "{texts:?}");
+        advance(&hand, 100);
+        assert_eq!(ended(&mut callers).len(), at_once + 1, "{texts:?}");
+    }
+}
+
 #[test]
 fn what_cannot_be_waited_for_is_denied_at_once() {
     let (throttle, hand) = throttle("10/s burst 3");
@@ -206,11 +232,46 @@ fn what_cannot_be_waited_for_is_denied_at_once() {
     let mut in_time = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(100)));
     let mut behind = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(199)));
     assert!(!behind.take().unwrap().is_granted(), "there is one before it");
+    // Behind somebody who waits it is no different: there is no need to wait in order to hear it.
+    assert_eq!(now_or(bucket.acquire(4)).unwrap().outcome(), Outcome::Deny(Retry::Never));
     advance(&hand, 100);
     assert!(in_time.stir() && in_time.take().unwrap().is_granted());
     assert!(!throttle.check().is_granted(), "the refused ones took nothing");
     advance(&hand, 100);
     assert!(throttle.check().is_allowed());
+
+    let (pool, _hand) = self::throttle("1 at once");
+    let bucket = pool.bucket();
+    let _held = bucket.permit();
+    assert_eq!(now_or(bucket.acquire(1)).unwrap().outcome(), Outcome::Deny(Retry::WhenReleased));
+}
+
+/// The first of those before holds its tokens already, the others will take theirs; all of them are counted once.
+#[test]
+fn a_timeout_counts_those_who_stand_before() {
+    for (quota, before, timeout, in_time) in [
+        ("10/s burst 3", 1, 199, false),
+        ("10/s burst 3", 1, 200, true),
+        ("10/s burst 3", 2, 299, false),
+        ("10/s burst 3", 2, 300, true),
+        // More than the burst together, but not each.
+        ("10/s burst 1", 2, 300, true),
+    ] {
+        let (throttle, hand) = throttle(quota);
+        let bucket = throttle.bucket();
+        bucket.take_up_to(u64::MAX);
+        let mut line: Vec<_> = (0..before).map(|_| acquire(&bucket)).collect();
+        line.push(Sleeper::new(bucket.try_acquire(1, Duration::from_millis(timeout))));
+        let refused = line[before].end().map(Decision::is_granted);
+        assert_eq!(refused, (!in_time).then_some(false), "{quota} behind {before} within {timeout}ms");
+        for _ in 0..=before {
+            advance(&hand, 100);
+            ended(&mut line);
+        }
+        let granted: Vec<_> = line.iter().map(|it| it.end().is_some_and(Decision::is_granted)).collect();
+        assert!(granted[..before].iter().all(|granted| *granted), "{quota} behind {before}");
+        assert_eq!(granted[before], in_time, "{quota} behind {before} within {timeout}ms");
+    }
 }
 
 /// The same for threads; the test moves the clock until they are through.

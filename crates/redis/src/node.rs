@@ -25,9 +25,9 @@ use tidegate_engine::{
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
 /// Calls that may be on their way at once: while the server works on one, the next is being written.
-const MOST_IN_FLIGHT: usize = 2;
+const MOST_IN_FLIGHT: usize = 4;
 /// Requests in one call. The server does nothing else while it works on one.
-const MOST_TOGETHER: usize = 256;
+const MOST_TOGETHER: usize = 64;
 
 /// How a script is told its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,6 +331,8 @@ impl Node {
                 // Nobody may be waiting for it any more.
                 let _ = answer.send(one);
             }
+            // Those who were answered may ask again: let them, so that they go together.
+            tokio::task::yield_now().await;
             next = node.next();
         }
         turn.is_over = true;

@@ -8,7 +8,7 @@ use proptest::{
     strategy::Union,
     test_runner::{Config, RngAlgorithm, TestCaseResult, TestRng, TestRunner},
 };
-use std::{env, fmt};
+use std::{env, fmt, ops::Range};
 use tidegate_core::{
     Decision, Demand, Kind, Micros, Quota, Rate, Unit,
     algorithm::{
@@ -130,6 +130,15 @@ pub fn every_algorithm() -> Vec<(&'static str, BoxedStrategy<Sample>)> {
     Kind::names().zip(algorithms).collect()
 }
 
+/// Permits with a lease, whose period is the lease. Time gives them back, so they are no case of the laws that hold
+/// for other permits; they have laws of their own.
+pub fn leases() -> impl Strategy<Value = Sample> {
+    let few = prop_oneof![1_u64..=5, 1_u64..=1_000];
+    of((lengths().prop_map(|lease| Rate::new(1, lease)), few), |(rate, limit)| {
+        Some(Kind::Concurrency(Concurrency::with_lease(limit, rate.period()).ok()?))
+    })
+}
+
 /// Any valid quota of any algorithm.
 pub fn any_sample() -> impl Strategy<Value = Sample> {
     Union::new(every_algorithm().into_iter().map(|(_, strategy)| strategy))
@@ -150,19 +159,31 @@ pub fn rates() -> impl Strategy<Value = Rate> {
 
 /// Callers who will not wait.
 pub fn moves() -> impl Strategy<Value = Vec<Move>> {
-    story(Just(Patience::None).boxed())
+    story(pauses().boxed(), Just(Patience::None).boxed(), 1..40)
+}
+
+/// A few callers, of whom some will wait, close together: what was charged before them is not forgotten yet.
+pub fn few_moves() -> impl Strategy<Value = Vec<Move>> {
+    story(short_pauses().boxed(), patience().boxed(), 0..6)
+}
+
+/// Many callers close together, of whom some will wait: most find a queue.
+pub fn crowds() -> impl Strategy<Value = Vec<Move>> {
+    story(short_pauses().boxed(), patience().boxed(), 1..40)
 }
 
 /// Callers of whom some will wait.
 pub fn patient_moves() -> impl Strategy<Value = Vec<Move>> {
-    story(
-        prop_oneof![
-            2 => Just(Patience::None),
-            2 => (1_u64..=6).prop_map(Patience::Halves),
-            1 => Just(Patience::Endless),
-        ]
-        .boxed(),
-    )
+    story(pauses().boxed(), patience().boxed(), 1..40)
+}
+
+/// Any patience.
+pub fn patience() -> impl Strategy<Value = Patience> {
+    prop_oneof![
+        2 => Just(Patience::None),
+        2 => (1_u64..=6).prop_map(Patience::Halves),
+        1 => Just(Patience::Endless),
+    ]
 }
 
 /// Holds a law against every algorithm, on as many random stories each as `PROPTEST_CASES` says.
@@ -284,6 +305,17 @@ pub fn pauses() -> impl Strategy<Value = Pause> {
     ]
 }
 
+/// Pauses in which little of what was charged comes back.
+pub fn short_pauses() -> impl Strategy<Value = Pause> {
+    prop_oneof![
+        6 => Just(Pause::None),
+        1 => Just(Pause::Tick),
+        2 => (1_u64..=4).prop_map(Pause::Twelfths),
+        1 => Just(Pause::AsTold),
+        1 => Just(Pause::JustUnder),
+    ]
+}
+
 /// Any cost.
 pub fn costs() -> impl Strategy<Value = Cost> {
     prop_oneof![
@@ -294,12 +326,14 @@ pub fn costs() -> impl Strategy<Value = Cost> {
     ]
 }
 
-fn story(patience: BoxedStrategy<Patience>) -> impl Strategy<Value = Vec<Move>> {
-    let caller = (pauses(), costs(), patience);
-    proptest::collection::vec(
-        caller.prop_map(|(pause, cost, patience)| Move { pause, cost, patience }),
-        1..40,
-    )
+fn story(
+    pauses: BoxedStrategy<Pause>,
+    patience: BoxedStrategy<Patience>,
+    callers: Range<usize>,
+) -> impl Strategy<Value = Vec<Move>> {
+    let caller = (pauses, costs(), patience);
+    let caller = caller.prop_map(|(pause, cost, patience)| Move { pause, cost, patience });
+    proptest::collection::vec(caller, callers)
 }
 
 /// Rates whose period can be cut into so many parts.

@@ -105,18 +105,18 @@ fn what_remains_can_be_taken_and_no_more() {
     });
 }
 
-/// Work that is already done is charged whatever the state is, and no number wraps around.
+/// The number and the answer agree, for the shapers too: something remains only if one more may go.
 #[test]
-fn forced_charges_are_never_lost() {
-    hold((costs(), 1_usize..40), |sample, (cost, times)| {
-        let mut key = Plain::new(sample.quota);
-        let cost = cost.under(sample.quota.limit());
-        let mut last = None;
-        for _ in 0..times {
-            let decision = key.decide(sample.start, Demand::forced(cost)).decision;
-            prop_assert!(last.is_none_or(|last| decision.reset_after() >= last));
-            last = Some(decision.reset_after());
+fn nothing_remains_while_one_must_wait() {
+    hold((patient_moves(), pauses()), |sample, (story, pause)| {
+        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+        for caller in &story {
+            moment.pass(caller.pause);
+            moment.hear(&key.decide(moment.now, caller.demand(&sample)).decision);
         }
+        moment.pass(pause);
+        let look = key.would(moment.now, Demand::probe(1)).decision;
+        prop_assert!(look.remaining() == 0 || look.is_allowed(), "{:?}", look);
         Ok(())
     });
 }

@@ -8,11 +8,15 @@
 //! | 6 time running backwards, 7 forgetting | `time.rs` |
 //! | 8 change of quota | `change.rs` |
 //! | 9 refunds create nothing | `refund.rs` |
+//! | 2 on credit and by force | `credit.rs` |
+//! | 2, 3 and 9 for permits that expire | `lease.rs` |
 
 mod admissions;
 mod bounds;
 mod change;
 mod counting;
+mod credit;
+mod lease;
 mod refund;
 mod retry;
 mod time;

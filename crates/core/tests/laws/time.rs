@@ -1,6 +1,7 @@
 //! Laws 6 and 7: time that runs backwards admits no more, and a state that is forgotten was never seen.
 
 use crate::admissions::{Admission, check, demand};
+use crate::{is_concurrency, is_shaper};
 use proptest::prelude::*;
 use tidegate_core::{Demand, Micros};
 use tidegate_testkit::{Plain, Subject, strategy::*};
@@ -69,6 +70,36 @@ fn a_clock_behind_its_latest_moment_admits_one_burst() {
             }
         }
         check(admissions, |length| sample.quota.bound().in_any(length))
+    });
+}
+
+/// Not for the shapers, who say a microsecond or two more than their doubles need, nor for permits, which no time
+/// gives back.
+#[test]
+fn until_its_reset_a_key_is_not_as_good_as_new() {
+    let refunds = proptest::collection::vec(any::<bool>(), 40);
+    hold((patient_moves(), refunds), |sample, (story, refunds)| {
+        if is_shaper(&sample.quota) || is_concurrency(&sample.quota) {
+            return Ok(());
+        }
+        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+        for (caller, refund) in story.iter().zip(refunds) {
+            moment.pass(caller.pause);
+            let step = key.decide(moment.now, caller.demand(&sample));
+            moment.hear(&step.decision);
+            if refund {
+                key.refund(moment.now, step.receipt, step.receipt.cost);
+            }
+        }
+        let all = Demand::probe(sample.quota.limit());
+        let look = key.would(moment.now, all).decision;
+        let reset = moment.now.plus(look.reset_after());
+        if reset == Micros::MAX || look.reset_after() == Micros::ZERO {
+            return Ok(());
+        }
+        prop_assert!(key.would(reset, all).decision.is_allowed());
+        prop_assert!(!key.would(reset.since(Micros::new(1)), all).decision.is_allowed(), "{:?}", look);
+        Ok(())
     });
 }
 

@@ -151,7 +151,7 @@ impl Subject for Memory {
             }
             Some(Charge::Tokens(_)) => {
                 if let Some(Charge::Tokens(tokens)) = self.charges.remove(&receipt.mark) {
-                    tokens.commit(receipt.cost - cost);
+                    tokens.commit(receipt.cost.saturating_sub(cost));
                 }
             }
             None => {}
