@@ -293,3 +293,30 @@ fn threads_wait_on_a_clock_that_is_moved_by_hand() {
         assert!(clock.now() >= Micros::from_millis(300), "{quota}: {:?}", clock.now());
     }
 }
+
+/// A caller that looks late gets what was ready in time, and nothing that it did not pay for.
+#[test]
+fn who_looks_late_is_told_the_truth() {
+    // A shaper's callers hold reservations of their own.
+    let is_shaper = |quota: &&str| quota.contains("leaky") || quota.contains("smooth");
+    for quota in ONE_AT_A_TIME.into_iter().filter(|quota| !is_shaper(quota)) {
+        for late in [101, 10_000] {
+            let (clock, hand) = Clock::manual();
+            let throttle = Throttle::builder().clock(clock).build(quota).unwrap();
+            let bucket = throttle.bucket();
+            assert!(throttle.check().is_allowed());
+            let mut first = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(100)));
+            let mut second = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(200)));
+            advance(&hand, late);
+            // The second looks before the first, which still holds its turn.
+            second.stir();
+            first.stir();
+            assert!(first.take().unwrap().is_granted(), "{quota}: its tokens were ready at 100ms");
+            second.stir();
+            let second = second.take().is_some_and(|decision| decision.is_granted());
+            let granted = u64::from(second) + u64::from(throttle.check().is_granted());
+            let most = u64::from(late > 200);
+            assert!(granted <= most, "{quota}: {granted} more after {late}ms");
+        }
+    }
+}

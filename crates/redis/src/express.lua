@@ -59,17 +59,18 @@ for index = 1, count do
       if is_usual and zero > now then level = (zero - now - 1) * drain + (drain - short) end
     end
 
+    -- Not the sum less the capacity: a sum of two large levels is not exact.
     local units = cost * price
-    local after = level + units
+    local excess = level - (capacity - units)
     o = o + 3
-    if after <= capacity then
+    if excess <= 0 then
       out[o - 2], out[o - 1], out[o] = ALLOW, level, 0
     else
       granted = false
       if cost > 1 and units > capacity then
         out[o - 2], out[o - 1], out[o] = NEVER, level, 0
       else
-        out[o - 2], out[o - 1], out[o] = DENY, level, after - capacity
+        out[o - 2], out[o - 1], out[o] = DENY, level, excess
       end
     end
   end

@@ -203,7 +203,8 @@ impl Pair {
         // Often several levels together, which go the shorter way.
         let kind = dice.one_in(2).then_some(0);
         let quotas: Vec<_> = (0..count).map(|_| dice.quota(kind.filter(|_| count > 1))).collect();
-        let name = format!("verify-{index}");
+        // A rule of its own: two quotas in a few tens of thousands have the same tag.
+        let name = format!("verify-{round}-{index}");
         let limit = Limit::new(&name, quotas, Choice::All, Inherit::Additive);
         let states = limit.quotas().iter().map(|quota| vec![0; quota.width()]).collect();
         let tags = limit.tags().to_vec();

@@ -56,7 +56,8 @@ function level.decide(quota, state, now, cost, patience, credit, probe)
   local before = level_at(quota, state, now)
   local units = cost * price
   local after = before + units
-  local excess = after - capacity
+  -- Not the sum less the capacity: a sum of two large levels is not exact.
+  local excess = before - (capacity - units)
   if cost > 1 and units > capacity then
     if credit == REFUSE or units > most(quota) - before then return NEVER, before, 0, 0 end
     excess = before

@@ -85,6 +85,7 @@ function shaper.rare()
     local unserved = min(min(floor(receipt.mark * share), LARGEST), since(receipt.at, now))
     local restored = since(now, since(receipt.at, receipt.mark)) / quota[4]
     local back = max(receipt.stored * share - restored, 0)
+    if unserved == 0 and back == 0 then return end
     state[1] = min(stored + back, quota[3])
     state[2] = max(since(free_at, unserved), min(now, free_at)) + 1
   end

@@ -162,6 +162,10 @@ impl Shaper {
         let elapsed = now.since(receipt.at.since(Micros::new(receipt.mark)));
         let restored = elapsed.get() as f64 / self.cool_down;
         let stored = (f64::from_bits(receipt.stored) * share - restored).max(0.0);
+        // Time has given everything back already: there is nothing to write.
+        if unserved == Micros::ZERO && stored == 0.0 {
+            return;
+        }
         Self::save(
             state,
             Pace {

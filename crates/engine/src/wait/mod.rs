@@ -178,7 +178,9 @@ impl<'a> Wait<'a> {
         let now = self.bucket.clock().now();
         if let Some(ticket) = &self.ticket {
             if let Some(refused) = ticket.overdue(now) {
-                return Step::Done(Err(refused));
+                // What was ready in time is ours, however late we look.
+                let in_time = self.held.take().filter(|_| ticket.may_be_served());
+                return Step::Done(in_time.ok_or(refused));
             }
             if !ticket.may_be_served() {
                 // Somebody more important came: what we hold is theirs.
@@ -232,12 +234,16 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// The answer to a caller that wants a decision: what it got, or what it would get now.
+    /// The answer to a caller that wants a decision: what it got, or why it got nothing.
     fn finish(&self, end: Result<Reservation<'a>, Refused>) -> Decision {
-        match (end, &self.ticket) {
-            (Ok(reservation), _) => reservation.keep(),
-            (Err(_), Some(ticket)) => self.bucket.peek(ticket.cost()),
-            (Err(_), None) => self.bucket.peek(1),
+        let cost = self.ticket.as_ref().map_or(1, Ticket::cost);
+        match end.map(Reservation::keep) {
+            Ok(decision) => decision,
+            Err(_) => match self.bucket.peek(cost) {
+                // It would get it now, but has taken nothing.
+                look if look.is_granted() => Decision::still_denied(look.limit(), Micros::ZERO),
+                look => look,
+            },
         }
     }
 }
