@@ -167,18 +167,13 @@ impl Decision {
         Self::on_count(Verb::Allow, limit, count)
     }
 
-    /// A denial that was told before and still holds for so long.
-    pub fn still_denied(limit: u64, retry: Micros) -> Self {
-        Self::no_room(limit, retry)
-    }
-
     /// A denial because the store that counts is away, and none is to be made without it.
     pub fn closed(limit: u64, retry: Micros) -> Self {
-        Self::no_room(limit, retry).degraded()
+        Self::denied_for(limit, retry).degraded()
     }
 
-    /// A denial because there is no room to count this key: the store's answer, not an algorithm's.
-    pub fn no_room(limit: u64, retry: Micros) -> Self {
+    /// A denial that no algorithm made: there is no room to count the key, or an earlier denial still holds.
+    pub fn denied_for(limit: u64, retry: Micros) -> Self {
         Self::on_count(Verb::Deny, limit, Count { remaining: 0, reset: retry, wait: retry })
     }
 }

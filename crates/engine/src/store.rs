@@ -33,7 +33,7 @@ pub struct Limit {
     name: String,
     quotas: Vec<Quota>,
     tags: Vec<u16>,
-    layout: Choice,
+    choice: Choice,
     inherit: Inherit,
     mark: AtomicU64,
 }
@@ -51,7 +51,7 @@ impl Limit {
     /// Quotas under a name that all processes of a fleet use for them.
     pub fn new(name: &str, quotas: Vec<Quota>, choice: Choice, inherit: Inherit) -> Self {
         let tags = quotas.iter().map(Quota::tag).collect();
-        Self { name: name.to_owned(), quotas, tags, layout: choice, inherit, mark: AtomicU64::new(0) }
+        Self { name: name.to_owned(), quotas, tags, choice, inherit, mark: AtomicU64::new(0) }
     }
 
     /// The name.
@@ -71,7 +71,7 @@ impl Limit {
 
     /// Which of them apply.
     pub fn choice(&self) -> Choice {
-        self.layout
+        self.choice
     }
 
     /// A number for the store's own use; zero at first.
@@ -99,7 +99,7 @@ pub struct Place {
 impl Place {
     /// The quotas that apply, by their places in the limit.
     pub fn quotas(&self) -> std::ops::Range<usize> {
-        match self.limit.layout {
+        match self.limit.choice {
             Choice::All => 0..self.limit.quotas.len(),
             Choice::Tier => self.tier..self.tier + 1,
         }

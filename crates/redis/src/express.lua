@@ -81,7 +81,7 @@ for index = 1, count do
       out[p], out[p + 1], out[p + 2] = UNUSUAL, 0, 0
     end
   elseif granted then
-    -- All of them fit: charge all.
+    -- All of them fit: charge all. Their numbers are read as above; a function would cost more than it spares.
     local text = '\0'
     local p = start
     for quota = place, place + many - 1 do

@@ -162,7 +162,7 @@ impl Space {
 
     /// The answer to a key that there is no room for.
     pub(crate) fn no_room(&self) -> Decision {
-        Decision::no_room(self.limit(), RETRY_FOR_ROOM)
+        Decision::denied_for(self.limit(), RETRY_FOR_ROOM)
     }
 
     /// The cell in which a key is counted.

@@ -135,7 +135,7 @@ impl Leases {
             return Some((Decision::ahead(self.limit, left.saturating_add(balance.rest())), need));
         }
         let retry = balance.denied_for(now)?;
-        Some((Decision::still_denied(self.limit, retry), Need::Nothing))
+        Some((Decision::denied_for(self.limit, retry), Need::Nothing))
     }
 
     /// Counts a key that was asked for one by one, and gives it a balance when that is worth it.

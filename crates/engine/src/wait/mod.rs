@@ -241,7 +241,7 @@ impl<'a> Wait<'a> {
             Ok(decision) => decision,
             Err(_) => match self.bucket.peek(cost) {
                 // It would get it now, but has taken nothing.
-                look if look.is_granted() => Decision::still_denied(look.limit(), Micros::ZERO),
+                look if look.is_granted() => Decision::denied_for(look.limit(), Micros::ZERO),
                 look => look,
             },
         }
