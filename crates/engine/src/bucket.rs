@@ -3,7 +3,7 @@
 use crate::{
     clock::Clock,
     limiter::Limiter,
-    memory::{Charge, Hold, Question},
+    memory::{Charge, Hold, Question, Sketch},
     reservation::{Permit, Reservation},
     throttle::Throttle,
     wait::Lines,
@@ -104,39 +104,44 @@ impl<'a> Bucket<'a> {
     pub fn reset(&self) {
         match self.place {
             Place::Key { limiter, owner, .. } => limiter.space().reset(owner, limiter.clock().now()),
-            Place::Throttle(throttle) => throttle.reset(throttle.clock().now()),
+            Place::Throttle(throttle) => throttle.reset(),
         }
         self.lines().wake_first(self.owner());
     }
 
     pub(crate) fn decide(&self, demand: Demand) -> Decision {
-        let now = self.clock().now();
         match self.place {
             Place::Key { limiter, owner, tier } => {
                 let question = Question { tier, ..Question::plain(demand) };
-                limiter.space().decide(owner, now, question, limiter.overflow())
+                limiter.space().decide(owner, limiter.clock(), question, limiter.overflow())
             }
-            Place::Throttle(throttle) => throttle.decide(now, demand),
+            Place::Throttle(throttle) => throttle.decide(demand),
         }
     }
 
     pub(crate) fn take(&self, demand: Demand, hold: Hold) -> Reservation<'a> {
-        let now = self.clock().now();
         let (decision, charge) = match self.place {
             Place::Key { limiter, owner, tier } => {
                 let question = Question { demand, hold, tier };
-                limiter.space().reserve(owner, now, question, limiter.overflow())
+                limiter.space().reserve(owner, limiter.clock(), question, limiter.overflow())
             }
-            Place::Throttle(throttle) => throttle.reserve(now, Question { demand, hold, tier: 0 }),
+            Place::Throttle(throttle) => throttle.reserve(Question { demand, hold, tier: 0 }),
         };
-        Reservation::new(*self, decision, demand.cost, now, charge)
+        Reservation::new(*self, decision, demand.cost, charge)
+    }
+
+    /// A copy of the state.
+    pub(crate) fn sketch(&self) -> Sketch {
+        match self.place {
+            Place::Key { limiter, owner, tier } => limiter.space().sketch(owner, limiter.clock(), tier),
+            Place::Throttle(throttle) => throttle.sketch(),
+        }
     }
 
     pub(crate) fn refund(&self, charge: &Charge, cost: u64) {
-        let now = self.clock().now();
         match self.place {
-            Place::Key { limiter, owner, .. } => limiter.space().refund(owner, now, charge, cost),
-            Place::Throttle(throttle) => throttle.refund(now, charge, cost),
+            Place::Key { limiter, owner, .. } => limiter.space().refund(owner, limiter.clock(), charge, cost),
+            Place::Throttle(throttle) => throttle.refund(charge, cost),
         }
         self.lines().wake_first(self.owner());
     }

@@ -44,7 +44,7 @@ enum Source {
 
 impl Clock {
     /// The exact clock, and the default: the processor's cycle counter, tied to the operating system's monotonic
-    /// clock every second so that it cannot drift.
+    /// clock a hundred times a second, so that it cannot drift. It never goes back.
     pub fn system() -> Self {
         Self { source: Source::System(SystemClock::shared()) }
     }
@@ -198,14 +198,17 @@ impl fmt::Debug for ClockHand {
     }
 }
 
-/// The cycle counter, scaled to microseconds, plus an offset that is corrected every second.
+/// The cycle counter, scaled to microseconds, plus an offset that is corrected again and again.
+///
+/// How fast the counter ticks is known to some 30 millionths. It is taken to be slower than that, so that every
+/// correction is a step ahead, of a microsecond or two.
 struct SystemClock {
     counter: quanta::Clock,
     /// The counter a second before the clock was made: another core's may lag a little behind.
     base: u64,
     /// Microseconds per tick, in 2^-64.
     scale: u64,
-    ticks_per_second: u64,
+    ticks_between_corrections: u64,
     /// What to add to the scaled counter; one word, so that a reader always sees a whole one.
     offset: AtomicU64,
     /// Ticks after which the offset is corrected again.
@@ -213,6 +216,12 @@ struct SystemClock {
     started: std::time::Instant,
     started_at: u64,
 }
+
+const CORRECTIONS_PER_SECOND: u128 = 100;
+/// The counter is taken to be slower by one part in this many.
+const SLOWER: u128 = 10_000;
+/// Shown too early by more than this many microseconds, the time is set back: the counter itself has jumped.
+const MOST_AHEAD: u64 = 1_000;
 
 impl SystemClock {
     fn shared() -> &'static Self {
@@ -227,13 +236,14 @@ impl SystemClock {
         let nanos = counter.delta_as_nanos(0, ticks).max(1);
         // nanos / 2^40 / 1000 · 2^64, in an order that keeps the digits.
         let scale = (u128::from(nanos) << 24) / 1_000;
+        let scale = scale - scale / SLOWER;
         let ticks_per_second = u128::from(ticks) * 1_000_000_000 / u128::from(nanos);
-        let ticks_per_second = u64::try_from(ticks_per_second).unwrap_or(u64::MAX);
+        let some = |ticks| u64::try_from(ticks).unwrap_or(u64::MAX);
         let clock = Self {
-            base: counter.raw().wrapping_sub(ticks_per_second),
+            base: counter.raw().wrapping_sub(some(ticks_per_second)),
             counter,
-            scale: u64::try_from(scale).unwrap_or(u64::MAX),
-            ticks_per_second,
+            scale: some(scale),
+            ticks_between_corrections: some(ticks_per_second / CORRECTIONS_PER_SECOND),
             offset: AtomicU64::new(0),
             correct_at: AtomicU64::new(0),
             started: std::time::Instant::now(),
@@ -262,19 +272,20 @@ impl SystemClock {
         ((u128::from(ticks) * u128::from(self.scale)) >> 64) as u64
     }
 
-    /// Ties the counter to the monotonic clock again. A step back of a few microseconds is harmless: no algorithm
-    /// admits more when time runs backwards.
+    /// Ties the counter to the monotonic clock again. Of several threads that do so at once one is heeded.
     #[cold]
     fn correct(&self) {
+        let offset = self.offset.load(Ordering::Relaxed);
+        let elapsed = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let truth = self.started_at.saturating_add(elapsed);
         let ticks = self.ticks();
-        let due = self.correct_at.load(Ordering::Relaxed);
-        let next = ticks.saturating_add(self.ticks_per_second);
-        let ours = self.correct_at.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed);
-        if ours.is_ok() {
-            let elapsed = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-            let truth = self.started_at.saturating_add(elapsed);
-            self.offset.store(truth.wrapping_sub(self.scaled(self.ticks())), Ordering::Relaxed);
+        let shown = self.scaled(ticks).wrapping_add(offset);
+        if truth > shown || shown - truth > MOST_AHEAD {
+            let right = offset.wrapping_add(truth.wrapping_sub(shown));
+            // Whether or not it was another thread that stepped ahead, somebody did.
+            let _ = self.offset.compare_exchange(offset, right, Ordering::Relaxed, Ordering::Relaxed);
         }
+        self.correct_at.store(ticks.saturating_add(self.ticks_between_corrections), Ordering::Relaxed);
     }
 }
 
@@ -366,6 +377,38 @@ mod tests {
         let (before, shown, after) = (exact.now(), coarse.now(), exact.now());
         let slack = coarse.resolution().plus(Micros::from_secs(5));
         assert!(shown.plus(slack) >= before && after.plus(slack) >= shown);
+    }
+
+    #[test]
+    fn the_exact_clock_never_goes_back() {
+        let clock = SystemClock::start();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut last = 0;
+                    for reading in 0..20_000 {
+                        if reading % 3 == 0 {
+                            clock.correct_at.store(0, Ordering::Relaxed);
+                        }
+                        let now = clock.now();
+                        assert!(now >= last, "{now} after {last}");
+                        last = now;
+                    }
+                });
+            }
+        });
+    }
+
+    /// What a suspended machine or a moved thread may do to the counter.
+    #[test]
+    fn a_counter_that_jumped_is_put_right() {
+        let clock = SystemClock::start();
+        let before = clock.now();
+        for jump in [3_600_000_000, 0_u64.wrapping_sub(3_600_000_000)] {
+            clock.offset.store(clock.offset.load(Ordering::Relaxed).wrapping_add(jump), Ordering::Relaxed);
+            clock.correct_at.store(0, Ordering::Relaxed);
+            assert!(clock.now().abs_diff(before) < 60_000_000);
+        }
     }
 
     #[test]

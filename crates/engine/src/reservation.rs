@@ -34,20 +34,13 @@ pub struct Reservation<'a> {
     decision: Decision,
     /// What is still to be settled; zero when nothing was granted.
     outstanding: u64,
-    ready_at: Micros,
     charge: Charge,
 }
 
 impl<'a> Reservation<'a> {
-    pub(crate) fn new(
-        bucket: Bucket<'a>,
-        decision: Decision,
-        cost: u64,
-        now: Micros,
-        charge: Charge,
-    ) -> Self {
+    pub(crate) fn new(bucket: Bucket<'a>, decision: Decision, cost: u64, charge: Charge) -> Self {
         let outstanding = if decision.is_granted() { cost } else { 0 };
-        Self { bucket, decision, outstanding, ready_at: now.plus(decision.wait()), charge }
+        Self { bucket, decision, outstanding, charge }
     }
 
     /// The answer: allowed now, granted after a delay, or denied.
@@ -58,7 +51,7 @@ impl<'a> Reservation<'a> {
     /// How long to wait before going; zero when it is time, or when nothing was granted.
     pub fn wait(&self) -> Duration {
         match self.decision.is_granted() {
-            true => self.ready_at.since(self.bucket.clock().now()).into(),
+            true => self.ready_at().since(self.bucket.clock().now()).into(),
             false => Duration::ZERO,
         }
     }
@@ -94,7 +87,7 @@ impl<'a> Reservation<'a> {
     }
 
     pub(crate) fn ready_at(&self) -> Micros {
-        self.ready_at
+        self.charge.at.plus(self.decision.wait())
     }
 }
 

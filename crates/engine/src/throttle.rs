@@ -5,12 +5,12 @@ use crate::{
     build::{BuildError, LimiterBuilder},
     clock::Clock,
     limiter::Overflow,
-    memory::{Charge, Layout, Plan, Plans, Question, Resets, Space, Word},
+    memory::{Charge, Layout, Plan, Plans, Question, Resets, Sketch, Space, Word},
     sync::{AtomicU64, Mutex, lock},
     wait::Lines,
 };
 use std::fmt;
-use tidegate_core::{Bound, Decision, Demand, Inherit, Micros, Quota};
+use tidegate_core::{Bound, Decision, Demand, Inherit, Quota};
 
 /// One bucket that all callers share.
 ///
@@ -90,7 +90,7 @@ impl Throttle {
     /// Kept out of line, so that the common case stays small.
     #[inline(never)]
     fn check_slowly(&self, cost: u64) -> Decision {
-        self.decide(self.clock.now(), Demand::now(cost))
+        self.decide(Demand::now(cost))
     }
 
     /// The bucket, for everything else that can be done with it.
@@ -138,38 +138,51 @@ impl Throttle {
         }
     }
 
-    pub(crate) fn decide(&self, now: Micros, demand: Demand) -> Decision {
+    pub(crate) fn decide(&self, demand: Demand) -> Decision {
         match &self.state {
-            State::Word { word, plans, .. } => match word.decide(plans, now, demand) {
-                Some((decision, _)) => decision,
+            State::Word { word, plans, .. } => match word.decide(plans, &self.clock, demand) {
+                Some(answer) => answer.decision,
                 None => Decision::unlimited(),
             },
-            State::Space(space) => space.decide(ONLY, now, Question::plain(demand), Overflow::Deny),
+            State::Space(space) => space.decide(ONLY, &self.clock, Question::plain(demand), Overflow::Deny),
         }
     }
 
-    pub(crate) fn reserve(&self, now: Micros, question: Question) -> (Decision, Charge) {
+    pub(crate) fn reserve(&self, question: Question) -> (Decision, Charge) {
         match &self.state {
-            State::Word { word, plans, .. } => match word.decide(plans, now, question.demand) {
-                Some((decision, receipt)) => {
-                    (decision, Charge { receipts: vec![receipt], ..Charge::of(&question) })
+            State::Word { word, plans, .. } => match word.decide(plans, &self.clock, question.demand) {
+                Some(answer) => {
+                    let (at, receipts) = (answer.at, vec![answer.receipt]);
+                    (answer.decision, Charge { at, receipts, ..Charge::of(&question) })
                 }
                 None => (Decision::unlimited(), Charge::of(&question)),
             },
-            State::Space(space) => space.reserve(ONLY, now, question, Overflow::Deny),
+            State::Space(space) => space.reserve(ONLY, &self.clock, question, Overflow::Deny),
         }
     }
 
-    pub(crate) fn refund(&self, now: Micros, charge: &Charge, cost: u64) {
+    /// A copy of the state.
+    pub(crate) fn sketch(&self) -> Sketch {
+        let quota = self.quota();
+        match &self.state {
+            State::Word { word, plans, .. } => word
+                .sketch(plans, quota, &self.clock)
+                .unwrap_or_else(|| Sketch::blank(self.clock.now(), vec![quota])),
+            State::Space(space) => space.sketch(ONLY, &self.clock, 0),
+        }
+    }
+
+    pub(crate) fn refund(&self, charge: &Charge, cost: u64) {
         match &self.state {
             State::Word { word, plans, .. } => {
-                charge.receipts.iter().for_each(|receipt| word.refund(plans, now, *receipt, cost));
+                charge.receipts.iter().for_each(|receipt| word.refund(plans, &self.clock, *receipt, cost));
             }
-            State::Space(space) => space.refund(ONLY, now, charge, cost),
+            State::Space(space) => space.refund(ONLY, &self.clock, charge, cost),
         }
     }
 
-    pub(crate) fn reset(&self, now: Micros) {
+    pub(crate) fn reset(&self) {
+        let now = self.clock.now();
         match &self.state {
             State::Word { word, plans, .. } => word.reset(plans, now),
             State::Space(space) => {

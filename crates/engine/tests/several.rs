@@ -319,6 +319,31 @@ fn questions_to_several_limiters_are_charged_together_or_not_at_all() {
     runner().run(&story, law).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
+/// Decided by a clock that is a little behind, a key answers as at the latest moment it has seen. (One word cannot
+/// hold that moment: there the clock is read after the word.)
+#[test]
+fn a_clock_that_is_behind_stands_still() {
+    let in_one_word =
+        |sample: &Sample| ["token-bucket", "leaky-bucket"].contains(&sample.quota.kind().name());
+    let samples = rate_samples().prop_filter("needs several words", move |sample| !in_one_word(sample));
+    let law = |(sample, cost): (Sample, Cost)| -> TestCaseResult {
+        let ((behind, early), (ahead, late)) = (Clock::manual(), Clock::manual());
+        early.set(sample.start);
+        late.set(sample.start.plus(Micros::new(1)));
+        let build = |clock: &Clock, quota| {
+            Limiter::builder().clock(clock.clone()).capacity(Capacity::Keys(8)).build(quota).unwrap()
+        };
+        let other = build(&behind, "10/s".parse::<Quota>().unwrap());
+        let (asked, alone) = (build(&ahead, sample.quota), build(&ahead, sample.quota));
+        let cost = cost.under(sample.quota.limit());
+        prop_assert_eq!(asked.check_cost("k", cost), alone.check_cost("k", cost));
+        let together = decide_all(&[other.ask("any"), asked.ask("k").cost(cost)]);
+        prop_assert_eq!(together[1], alone.check_cost("k", cost), "{} at {}", sample.quota, cost);
+        Ok(())
+    };
+    runner().run(&(samples, costs()), law).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
 #[test]
 fn no_question_has_no_answer() {
     assert!(decide_all(&[]).is_empty());

@@ -299,3 +299,18 @@ fn a_running_clock_admits_no_more_than_the_bound() {
         assert!(admitted <= most, "{text}: {admitted} of {most}");
     }
 }
+
+/// As many tokens as callers, on the machine's clock: whoever comes with a time that is a little old by the time it
+/// is served still gets one.
+#[test]
+fn nobody_is_denied_for_a_time_that_is_a_little_old() {
+    for quota in BURSTS_OF_1000 {
+        let quota = quota
+            .replace("1000/min", "16/h")
+            .replace("burst 1000", "burst 16")
+            .replace("queue 999", "queue 15");
+        let limiter = Limiter::builder().capacity(Capacity::Keys(4_000)).build(quota.as_str()).unwrap();
+        let denied = all_at_once(|_| count(3_000, |key| !limiter.check(&key).is_allowed()));
+        assert_eq!(denied, 0, "{quota}");
+    }
+}

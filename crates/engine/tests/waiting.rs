@@ -255,7 +255,12 @@ fn a_timeout_counts_those_who_stand_before() {
         ("10/s burst 3", 2, 299, false),
         ("10/s burst 3", 2, 300, true),
         // More than the burst together, but not each.
+        ("10/s burst 1", 2, 299, false),
         ("10/s burst 1", 2, 300, true),
+        ("1 per 100ms fixed-window", 2, 299, false),
+        ("1 per 100ms fixed-window", 2, 300, true),
+        ("1 per 100ms sliding-log", 3, 399, false),
+        ("1 per 100ms sliding-log", 3, 400, true),
     ] {
         let (throttle, hand) = throttle(quota);
         let bucket = throttle.bucket();
@@ -271,6 +276,24 @@ fn a_timeout_counts_those_who_stand_before() {
         let granted: Vec<_> = line.iter().map(|it| it.end().is_some_and(Decision::is_granted)).collect();
         assert!(granted[..before].iter().all(|granted| *granted), "{quota} behind {before}");
         assert_eq!(granted[before], in_time, "{quota} behind {before} within {timeout}ms");
+    }
+}
+
+/// A key is looked at as its next caller will find it: in another tier with the history of the one before.
+#[test]
+fn a_timeout_counts_what_the_key_has_taken_in_another_tier() {
+    let tiers = ["1 per 100ms sliding-log", "2 per 200ms sliding-log"].map(|quota| quota.parse().unwrap());
+    for (tier, before, timeout, in_time) in
+        [(0, 2, 299, false), (0, 2, 300, true), (1, 2, 399, false), (1, 2, 400, true)]
+    {
+        let (clock, _hand) = Clock::manual();
+        let limiter = Limiter::builder().clock(clock).build_tiers(&tiers).unwrap();
+        assert!(limiter.key("k").tier(1).unwrap().check(2).is_allowed());
+        let bucket = limiter.key("k").tier(tier).unwrap();
+        let _before: Vec<_> = (0..before).map(|_| acquire(&bucket)).collect();
+        let last = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(timeout)));
+        let refused = last.end().map(Decision::is_granted);
+        assert_eq!(refused, (!in_time).then_some(false), "tier {tier} within {timeout}ms");
     }
 }
 

@@ -31,7 +31,8 @@ pub struct Judgement {
     verb: Verb,
     /// The level after the demand, or as it was when the demand is denied.
     pub level: u64,
-    excess: u64,
+    /// The units that must drain before it is time; zero when it is.
+    pub excess: u64,
 }
 
 impl Judgement {
@@ -45,7 +46,7 @@ impl Judgement {
 /// Words of state: when the level was last written, and the level then.
 const LAST: usize = 0;
 const LEVEL: usize = 1;
-pub(super) const WIDTH: usize = 2;
+pub(crate) const WIDTH: usize = 2;
 
 /// 71 years. The moment at which any debt is repaid is then still a number that a double holds exactly.
 const LONGEST_DEBT: Micros = Micros::new(1 << 51);
@@ -191,6 +192,14 @@ impl Meter {
             Some(excess) => self.capacity.saturating_add(mul_div_ceil(excess, self.drain, old.drain)),
         };
         converted.max(waiting).min(self.most())
+    }
+
+    /// The state of a level at a moment.
+    pub fn words(at: Micros, level: u64) -> [u64; WIDTH] {
+        let mut words = [0; WIDTH];
+        words[LAST] = at.get();
+        words[LEVEL] = level;
+        words
     }
 
     /// The level at `now`, and the moment it holds for: time that runs backwards stands still.

@@ -36,15 +36,19 @@ fn space(quota: &str) -> Arc<Space> {
     Arc::new(Space::new(&[quota], Layout::Together, 1, Micros::ZERO).unwrap())
 }
 
-fn check(space: &Space, key: u64, at: u64) -> bool {
+fn clock(at: u64) -> Clock {
     let (clock, hand) = Clock::manual();
     hand.set(Micros::new(at));
-    space.check(key, &clock, 1, Overflow::Share).is_allowed()
+    clock
+}
+
+fn check(space: &Space, key: u64, at: u64) -> bool {
+    space.check(key, &clock(at), 1, Overflow::Share).is_allowed()
 }
 
 fn remaining(space: &Space, key: u64, at: u64) -> u64 {
     let look = Question::plain(Demand::probe(0));
-    space.decide(key, Micros::new(at), look, Overflow::Share).remaining()
+    space.decide(key, &clock(at), look, Overflow::Share).remaining()
 }
 
 fn beside(space: &Arc<Space>, work: impl Fn(&Space) -> bool + 'static) -> thread::JoinHandle<bool> {
@@ -167,9 +171,9 @@ fn loom_a_lock_and_a_swap_admit_one() {
 
 /// Takes one and gives it back.
 fn reserve_and_cancel(space: &Space) -> bool {
-    let (now, question) = (Micros::new(1), Question::plain(Demand::now(1)));
-    let (decision, charge) = space.reserve(ALICE, now, question, Overflow::Share);
-    space.refund(ALICE, now, &charge, 1);
+    let (clock, question) = (clock(1), Question::plain(Demand::now(1)));
+    let (decision, charge) = space.reserve(ALICE, &clock, question, Overflow::Share);
+    space.refund(ALICE, &clock, &charge, 1);
     decision.is_allowed()
 }
 

@@ -5,6 +5,7 @@ mod cell;
 mod loom;
 mod resets;
 mod several;
+mod sketch;
 mod space;
 mod table;
 mod wide;
@@ -12,6 +13,7 @@ mod word;
 
 pub(crate) use resets::Resets;
 pub(crate) use several::decide_together;
+pub(crate) use sketch::Sketch;
 pub(crate) use space::{Charge, Space};
 pub(crate) use table::Table;
 pub(crate) use wide::{Hold, Layout, Question};

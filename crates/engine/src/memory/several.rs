@@ -5,7 +5,7 @@ use super::{
     space::{Gripped, Space, Spot},
     table::Stripe,
 };
-use crate::{limiter::Ask, sync::MutexGuard};
+use crate::{clock::Clock, limiter::Ask, sync::MutexGuard};
 use tidegate_core::{Decision, Demand, Effect, Micros};
 
 /// Locks the cells of all asks, looks at every answer, and charges only if all grant.
@@ -14,16 +14,17 @@ use tidegate_core::{Decision, Demand, Effect, Micros};
 /// each other in a circle.
 pub(crate) fn decide_together(asks: &[Ask<'_>]) -> Vec<Decision> {
     let Some(first) = asks.first() else { return Vec::new() };
-    let now = first.limiter.clock().now();
+    let clock = first.limiter.clock();
     loop {
-        if let Some(decisions) = try_together(asks, now) {
+        if let Some(decisions) = try_together(asks, clock) {
             return decisions;
         }
     }
 }
 
 /// `None` when a cell went to another key before it could be locked.
-fn try_together(asks: &[Ask<'_>], now: Micros) -> Option<Vec<Decision>> {
+fn try_together(asks: &[Ask<'_>], clock: &Clock) -> Option<Vec<Decision>> {
+    let now = clock.now();
     let mut _stripes = Vec::new();
     let mut spots = match find(asks, Stripe::Free, now) {
         Some(spots) => spots,
@@ -49,7 +50,8 @@ fn try_together(asks: &[Ask<'_>], now: Micros) -> Option<Vec<Decision>> {
         last = Some(place.order());
     }
 
-    // Look at all, then charge all or none.
+    // Look at all, then charge all or none; at a moment after everything that the cells have seen.
+    let now = clock.now();
     let mut decisions = spots.without_room;
     let mut granted = decisions.iter().all(Option::is_none);
     for effect in [Effect::Probe, Effect::Charge] {

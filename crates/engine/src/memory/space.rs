@@ -3,6 +3,7 @@
 use super::{
     cell::{Cell, LOCK},
     resets::Resets,
+    sketch::Sketch,
     table::{OutOfMemory, Place, Stripe, Table},
     wide::{Held, Hold, Layout, Question, Wide},
     word::{Plan, Plans, Word},
@@ -46,6 +47,8 @@ pub(crate) struct Charge {
     pub(crate) tier: usize,
     /// The stretch of time in which the receipts are good; kept in the receipt itself where one word counts.
     pub(crate) settlement: u64,
+    /// When it was decided.
+    pub(crate) at: Micros,
     pub(crate) receipts: Vec<Receipt>,
 }
 
@@ -53,7 +56,7 @@ impl Charge {
     /// What nothing has been charged for yet.
     pub(crate) fn of(question: &Question) -> Self {
         let Question { hold, tier, .. } = *question;
-        Self { counted: Counted::Own, hold, tier, settlement: 0, receipts: Vec::new() }
+        Self { counted: Counted::Own, hold, tier, settlement: 0, at: Micros::ZERO, receipts: Vec::new() }
     }
 }
 
@@ -118,24 +121,31 @@ impl Space {
     /// A key that has no cell yet, or states of several words; kept out of line, so that the rest stays small.
     #[inline(never)]
     fn check_slowly(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {
-        self.decide(owner, clock.now(), Question::plain(Demand::now(cost)), overflow)
+        self.decide(owner, clock, Question::plain(Demand::now(cost)), overflow)
     }
 
     /// Answers a question without keeping receipts.
-    pub(crate) fn decide(&self, owner: u64, now: Micros, question: Question, overflow: Overflow) -> Decision {
-        self.reserve(owner, now, question, overflow).0
+    pub(crate) fn decide(
+        &self,
+        owner: u64,
+        clock: &Clock,
+        question: Question,
+        overflow: Overflow,
+    ) -> Decision {
+        self.reserve(owner, clock, question, overflow).0
     }
 
     /// Answers a question and keeps the receipts.
     pub(crate) fn reserve(
         &self,
         owner: u64,
-        now: Micros,
+        clock: &Clock,
         question: Question,
         overflow: Overflow,
     ) -> (Decision, Charge) {
         let mut charge = Charge::of(&question);
         loop {
+            let now = clock.now();
             let (cell, counted, _guard) = match self.spot(owner, Stripe::Free, now, overflow) {
                 Spot::Own(cell) => (cell, Counted::Own, None),
                 Spot::Shared(cell, guard) => (cell, Counted::Shared, guard),
@@ -144,19 +154,45 @@ impl Space {
             charge.counted = counted;
             let decided = match self {
                 Self::Word { plans, .. } => {
-                    Word::decide(&cell, plans, now, question.demand).map(|(decision, receipt)| {
-                        charge.receipts.push(receipt);
-                        decision
+                    Word::decide(&cell, plans, clock, question.demand).map(|answer| {
+                        charge.at = answer.at;
+                        charge.receipts.push(answer.receipt);
+                        answer.decision
                     })
                 }
                 Self::Wide(wide) => wide.hold(cell, now).map(|mut held| {
                     charge.settlement = held.settlement();
-                    held.decide(now, question, &mut charge.receipts)
+                    charge.at = held.now;
+                    held.decide(question, &mut charge.receipts)
                 }),
             };
             if let Some(decision) = decided {
                 return (decision, charge);
             }
+        }
+    }
+
+    /// A copy of what is known of a key.
+    pub(crate) fn sketch(&self, owner: u64, clock: &Clock, tier: usize) -> Sketch {
+        let cell = self.table().find(owner);
+        let sketch = match self {
+            Self::Word { plans, changing, .. } => {
+                let quota = *lock(changing);
+                cell.and_then(|cell| Word::sketch(&cell, plans, quota, clock))
+            }
+            Self::Wide(wide) => {
+                let held = cell.and_then(|cell| wide.hold(cell, clock.now()));
+                held.map(|held| held.sketch(tier))
+            }
+        };
+        sketch.unwrap_or_else(|| Sketch::blank(clock.now(), self.quotas_of(tier)))
+    }
+
+    /// The quotas that apply to a question for `tier`.
+    fn quotas_of(&self, tier: usize) -> Vec<Quota> {
+        match self.tiers() {
+            1 => self.quotas(),
+            _ => self.quotas().into_iter().skip(tier).take(1).collect(),
         }
     }
 
@@ -183,7 +219,7 @@ impl Space {
     }
 
     /// Gives back up to `cost` of what the receipts prove.
-    pub(crate) fn refund(&self, owner: u64, now: Micros, charge: &Charge, cost: u64) {
+    pub(crate) fn refund(&self, owner: u64, clock: &Clock, charge: &Charge, cost: u64) {
         let cell = match charge.counted {
             Counted::Own => self.table().find(owner),
             Counted::Shared => Some(self.table().shared_cell(owner)),
@@ -193,12 +229,12 @@ impl Space {
         match self {
             Self::Word { plans, .. } => {
                 for receipt in &charge.receipts {
-                    Word::refund(&cell, plans, now, *receipt, cost);
+                    Word::refund(&cell, plans, clock, *receipt, cost);
                 }
             }
             Self::Wide(wide) => {
-                if let Some(mut held) = wide.hold(cell, now) {
-                    held.refund(now, charge, cost);
+                if let Some(mut held) = wide.hold(cell, clock.now()) {
+                    held.refund(charge, cost);
                 }
             }
         }
@@ -210,7 +246,7 @@ impl Space {
             (self, self.spot(owner, Stripe::Free, now, Overflow::Deny))
             && let Some(mut held) = wide.hold(cell, now)
         {
-            held.create(now);
+            held.create();
         }
     }
 
@@ -221,7 +257,7 @@ impl Space {
             Self::Word { plans, .. } => Word::reset(&cell, plans, now),
             Self::Wide(wide) => {
                 if let Some(mut held) = wide.hold(cell, now) {
-                    held.reset(now);
+                    held.reset();
                 }
             }
         }
@@ -294,7 +330,10 @@ impl Gripped<'_> {
                 *word = next;
                 decision
             }
-            Self::Wide(held) => held.decide(now, Question::plain(demand), &mut Vec::new()),
+            Self::Wide(held) => {
+                held.see(now);
+                held.decide(Question::plain(demand), &mut Vec::new())
+            }
         }
     }
 }

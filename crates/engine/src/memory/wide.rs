@@ -2,15 +2,17 @@
 //!
 //! ```text
 //!   head   LOCK | GENERATION | the moment from which the cell says nothing
-//!   body   state of the first quota, of the second, …    when all of them apply together
-//!   body   which tier wrote it, state of that tier        when one of them applies, chosen by the call
+//!   body   the latest moment seen, state of the first quota, of the second, …    when all apply together
+//!   body   the latest moment seen, which tier wrote it, state of that tier       when the call chooses one
 //! ```
 //!
-//! The lock is a bit of the cell itself, held for one decision; different keys never wait for each other.
+//! The lock is a bit of the cell itself, held for one decision; different keys never wait for each other. A caller
+//! that read the clock before another did and got the lock after it decides at the other's moment.
 
 use super::{
     cell::{Cell, GENERATION, VALUE},
     resets::Resets,
+    sketch::Sketch,
     space::Charge,
     table::{OutOfMemory, Table},
     word::settlement,
@@ -23,9 +25,12 @@ use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tidegate_core::{Decision, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, Words};
 
-/// Words of a body under [`Layout::Tiers`]: the tier that wrote it plus one, then its state.
-const TIER: usize = 0;
-const STATE_OF_TIER: usize = 1;
+/// Words of a body: the latest moment it has seen, then states.
+const LATEST: usize = 0;
+const STATES: usize = 1;
+/// Under [`Layout::Tiers`] the tier that wrote it plus one, then its state.
+const TIER: usize = STATES;
+const STATE_OF_TIER: usize = TIER + 1;
 
 /// Cells for some quotas, and the quotas.
 #[derive(Debug)]
@@ -81,7 +86,7 @@ pub(crate) enum Hold {
 
 impl Hold {
     /// What the demand is to this quota: without a permit that could give it back, a slot is only looked at.
-    fn on(self, quota: &Quota, demand: Demand) -> Demand {
+    pub(super) fn on(self, quota: &Quota, demand: Demand) -> Demand {
         match self {
             Self::Nothing if counts_permits(quota) => Demand { effect: Effect::Probe, ..demand },
             _ => demand,
@@ -95,12 +100,14 @@ pub(crate) struct Held<'a> {
     head: u64,
     plan: Guard<Arc<Plan>>,
     resets: &'a Resets,
+    /// The moment at which the cell is held: the caller's, or a later one that the cell has seen.
+    pub(crate) now: Micros,
 }
 
 impl Wide {
     pub(crate) fn new(quotas: &[Quota], layout: Layout, keys: u64) -> Result<Self, OutOfMemory> {
         let mut starts = Vec::with_capacity(quotas.len());
-        let mut width = 0;
+        let mut width = STATES;
         for quota in quotas {
             starts.push(if layout == Layout::Tiers { STATE_OF_TIER } else { width });
             width += quota.width();
@@ -120,7 +127,7 @@ impl Wide {
     pub(crate) fn width(quotas: &[Quota], layout: Layout) -> usize {
         let widths = quotas.iter().map(Quota::width);
         match layout {
-            Layout::Together => widths.sum(),
+            Layout::Together => STATES + widths.sum::<usize>(),
             Layout::Tiers => STATE_OF_TIER + widths.max().unwrap_or(0),
         }
     }
@@ -135,12 +142,13 @@ impl Wide {
         head & VALUE < now.get()
     }
 
-    /// Locks a cell; `None` when it went to another key.
+    /// Locks a cell at `now`; `None` when it went to another key.
     pub(crate) fn hold<'a>(&'a self, cell: Cell<'a>, now: Micros) -> Option<Held<'a>> {
         let head = cell.lock()?;
         // Read under the lock: a cell can then be behind the plan, but never ahead of it.
-        let mut held = Held { cell, head, plan: self.plan.load(), resets: &self.resets };
-        held.catch_up(now);
+        let mut held = Held { cell, head, plan: self.plan.load(), resets: &self.resets, now };
+        held.see(now);
+        held.catch_up();
         Some(held)
     }
 
@@ -187,33 +195,35 @@ impl Held<'_> {
         settlement(self.plan.changes, self.resets.seen(self.cell.owner))
     }
 
+    /// Time goes on, but never back.
+    pub(crate) fn see(&mut self, now: Micros) {
+        let latest = self.cell.body(LATEST);
+        self.now = now.max(Micros::new(latest.load(Ordering::Relaxed)));
+        latest.store(self.now.get(), Ordering::Relaxed);
+    }
+
     /// Answers a question. Receipts go to `receipts`, one for each quota that was asked.
-    pub(crate) fn decide(
-        &mut self,
-        now: Micros,
-        question: Question,
-        receipts: &mut Vec<Receipt>,
-    ) -> Decision {
+    pub(crate) fn decide(&mut self, question: Question, receipts: &mut Vec<Receipt>) -> Decision {
         let Question { demand, hold, tier } = question;
         if self.plan.layout == Layout::Tiers {
             let Some(quota) = self.plan.quotas.get(tier) else { return Decision::unlimited() };
             let demand = hold.on(quota, demand);
-            return self.decide_tier(now, demand, tier, receipts);
+            return self.decide_tier(demand, tier, receipts);
         }
         // One quota leaves a denied state alone by itself; with several, look at all before charging any.
         if self.plan.quotas.len() > 1 {
-            let judged = self.each(now, Demand { effect: Effect::Probe, ..demand }, hold, receipts);
+            let judged = self.each(Demand { effect: Effect::Probe, ..demand }, hold, receipts);
             if !judged.is_granted() {
                 return judged;
             }
             receipts.clear();
         }
-        self.each(now, demand, hold, receipts)
+        self.each(demand, hold, receipts)
     }
 
     /// Asks every quota; all are charged or none.
-    fn each(&mut self, now: Micros, demand: Demand, hold: Hold, receipts: &mut Vec<Receipt>) -> Decision {
-        let mut fold = Fold::default();
+    fn each(&mut self, demand: Demand, hold: Hold, receipts: &mut Vec<Receipt>) -> Decision {
+        let (mut fold, now) = (Fold::default(), self.now);
         let mut spent_at = 0;
         for (quota, mut words) in self.plan.states(self.cell) {
             let step = quota.decide(&mut words, now, hold.on(quota, demand));
@@ -229,14 +239,9 @@ impl Held<'_> {
     }
 
     /// Asks one tier, with the history that the key has under another.
-    fn decide_tier(
-        &mut self,
-        now: Micros,
-        demand: Demand,
-        tier: usize,
-        receipts: &mut Vec<Receipt>,
-    ) -> Decision {
+    fn decide_tier(&mut self, demand: Demand, tier: usize, receipts: &mut Vec<Receipt>) -> Decision {
         let Some(quota) = self.plan.quotas.get(tier) else { return Decision::unlimited() };
+        let now = self.now;
         // On a copy: a denial must leave the history as the other tier wrote it.
         let mut words = Body { cell: self.cell, start: STATE_OF_TIER };
         let mut copy: Vec<u64> = Vec::new();
@@ -259,27 +264,46 @@ impl Held<'_> {
         step.decision.of_quota(tier)
     }
 
-    /// After a charge: a caller whose clock is behind must not have the cell forgotten before its time.
+    /// A copy of the state, as a question for `tier` would find it.
+    pub(crate) fn sketch(&self, tier: usize) -> Sketch {
+        let copy = |(quota, words): (&Quota, Body<'_>)| {
+            (*quota, (0..quota.width()).map(|index| words.get(index)).collect())
+        };
+        let mut states: Vec<(Quota, Vec<u64>)> = self.plan.states(self.cell).map(copy).collect();
+        if self.plan.layout == Layout::Tiers
+            && let Some(quota) = self.plan.quotas.get(tier)
+        {
+            let mut words = vec![0; Wide::width(&self.plan.quotas, Layout::Tiers)];
+            if let Some((written, state)) = states.pop() {
+                words[..state.len()].copy_from_slice(&state);
+                quota.inherit(&written, words.as_mut_slice(), self.now, Inherit::Additive);
+            }
+            states = vec![(*quota, words)];
+        }
+        Sketch { at: self.now, states }
+    }
+
+    /// After a charge: for as long as before, at least.
     fn keep_until(&mut self, spent_at: u64) {
         self.head = self.plan.generation() | spent_at.max(self.head & VALUE);
     }
 
     /// Gives back up to `cost` of each receipt. A change of quota or tier settles what was outstanding before it,
     /// and a permit gives back only its slot where there are slots; but slots are held until they are given back.
-    pub(crate) fn refund(&mut self, now: Micros, charge: &Charge, cost: u64) {
+    pub(crate) fn refund(&mut self, charge: &Charge, cost: u64) {
         let is_settled = charge.settlement != self.settlement()
             || (self.plan.layout == Layout::Tiers && self.plan.tier(self.cell) != Some(charge.tier))
             || (charge.hold == Hold::Permit && self.plan.quotas.iter().any(counts_permits));
         for ((quota, mut words), receipt) in self.plan.states(self.cell).zip(&charge.receipts) {
             if !is_settled || counts_permits(quota) {
-                quota.refund(&mut words, now, *receipt, cost);
+                quota.refund(&mut words, self.now, *receipt, cost);
             }
         }
-        self.head = self.plan.head(self.cell, now);
+        self.head = self.plan.head(self.cell, self.now);
     }
 
     /// Forgets the key, but for permits in flight: their holders will give them back.
-    pub(crate) fn reset(&mut self, now: Micros) {
+    pub(crate) fn reset(&mut self) {
         self.resets.add(self.cell.owner);
         for (quota, mut words) in self.plan.states(self.cell).filter(|(quota, _)| !counts_permits(quota)) {
             (0..quota.width()).for_each(|index| words.set(index, 0));
@@ -287,28 +311,28 @@ impl Held<'_> {
         if self.plan.layout == Layout::Tiers && !self.plan.quotas.iter().any(counts_permits) {
             self.cell.body(TIER).store(0, Ordering::Relaxed);
         }
-        self.head = self.plan.head(self.cell, now);
+        self.head = self.plan.head(self.cell, self.now);
     }
 
     /// Writes the states of a limiter that is created now.
-    pub(crate) fn create(&mut self, now: Micros) {
+    pub(crate) fn create(&mut self) {
         for (quota, mut words) in self.plan.states(self.cell) {
-            quota.create(&mut words, now);
+            quota.create(&mut words, self.now);
         }
-        self.head = self.plan.head(self.cell, now);
+        self.head = self.plan.head(self.cell, self.now);
     }
 
     /// Brings a cell of the generation before over to the current quotas.
-    fn catch_up(&mut self, now: Micros) {
+    fn catch_up(&mut self) {
         if self.head & GENERATION == self.plan.generation() {
             return;
         }
         let Some((old, how)) = &self.plan.previous else { return };
         let first = self.plan.tier(self.cell).unwrap_or(0);
         for ((quota, mut words), old) in self.plan.states(self.cell).zip(&old[first..]) {
-            quota.inherit(old, &mut words, now, *how);
+            quota.inherit(old, &mut words, self.now, *how);
         }
-        self.head = self.plan.head(self.cell, now);
+        self.head = self.plan.head(self.cell, self.now);
     }
 }
 

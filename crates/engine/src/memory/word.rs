@@ -10,6 +10,7 @@
 use super::{
     cell::{Cell, GENERATION, LOCK, Near, VALUE},
     resets::Resets,
+    sketch::Sketch,
 };
 use crate::{
     clock::Clock,
@@ -27,6 +28,9 @@ pub(crate) const MOST_DRAIN: u64 = 1 << 12;
 
 /// How often the short way tries to swap a word before it goes the long way round.
 const TRIES: usize = 3;
+
+/// Two to this many microseconds, about a second: nobody is overtaken for so long between clock and word.
+const LOG_OF_LATE: u32 = 20;
 
 /// A quota in the form that a word needs.
 #[derive(Clone, Copy, Debug)]
@@ -216,6 +220,14 @@ fn generation(changes: u64) -> u64 {
     (changes & 1) * GENERATION
 }
 
+/// What a word answers to a demand.
+pub(crate) struct Answer {
+    /// When it was decided.
+    pub(crate) at: Micros,
+    pub(crate) decision: Decision,
+    pub(crate) receipt: Receipt,
+}
+
 /// A word in a table or on its own, and whose it must be.
 pub(crate) trait Word {
     /// The word itself.
@@ -240,7 +252,12 @@ pub(crate) trait Word {
             }
             let empty = plans.first.empty_at(now);
             let judgement = meter.judge(word.saturating_sub(empty), Demand::now(cost));
-            if !judgement.is_granted() || cost == 0 || self.swap(word, empty + judgement.level) {
+            if !judgement.is_granted() {
+                // Somebody who read the clock after us may have swapped before us: do not deny for that.
+                let is_late = judgement.excess > meter.drain << LOG_OF_LATE;
+                return is_late.then(|| meter.decision(judgement));
+            }
+            if cost == 0 || self.swap(word, empty + judgement.level) {
                 return Some(meter.decision(judgement));
             }
         }
@@ -248,12 +265,14 @@ pub(crate) trait Word {
     }
 
     /// Answers a demand; `None` when the word went to another key.
-    fn decide(&self, plans: &Plans, now: Micros, demand: Demand) -> Option<(Decision, Receipt)> {
-        let since = plans.since_epoch(now);
+    fn decide(&self, plans: &Plans, clock: &Clock, demand: Demand) -> Option<Answer> {
         loop {
             // Before the word: a receipt must not outlive a reset that forgets what it proves.
             let resets = plans.resets.seen(self.owner());
             let word = self.read()?;
+            // After the word: whoever wrote it must not have come later than we do.
+            let at = clock.now();
+            let since = plans.since_epoch(at);
             let (changes, plan) = plans.current();
             let Some(level) = plans.level(changes, &plan, word, since) else { continue };
             let mut judgement = plan.meter.judge(level, demand);
@@ -261,21 +280,23 @@ pub(crate) trait Word {
                 if judgement.is_granted() {
                     judgement.level = level;
                 }
-                return Some((plan.meter.decision(judgement), Receipt::default()));
+                let decision = plan.meter.decision(judgement);
+                return Some(Answer { at, decision, receipt: Receipt::default() });
             }
             let next = generation(changes) | (plan.empty_at(since) + judgement.level);
             if self.swap(word, next) {
                 let stored = settlement(changes, resets);
-                let receipt = Receipt { cost: demand.cost, at: now, mark: judgement.level, stored };
-                return Some((plan.meter.decision(judgement), receipt));
+                let receipt = Receipt { cost: demand.cost, at, mark: judgement.level, stored };
+                return Some(Answer { at, decision: plan.meter.decision(judgement), receipt });
             }
         }
     }
 
     /// Gives back up to `cost` of a receipt. A change of quota or a reset settles what was outstanding before it.
-    fn refund(&self, plans: &Plans, now: Micros, receipt: Receipt, cost: u64) {
-        let since = plans.since_epoch(now);
+    fn refund(&self, plans: &Plans, clock: &Clock, receipt: Receipt, cost: u64) {
         while let Some(word) = self.read() {
+            let now = clock.now();
+            let since = plans.since_epoch(now);
             let (changes, plan) = plans.current();
             if settlement(changes, plans.resets.seen(self.owner())) != receipt.stored {
                 return;
@@ -285,6 +306,18 @@ pub(crate) trait Word {
             let next = generation(changes) | (plan.empty_at(since) + left);
             if left == level || self.swap(word, next) {
                 return;
+            }
+        }
+    }
+
+    /// A copy of the state; `None` when the word went to another key.
+    fn sketch(&self, plans: &Plans, quota: Quota, clock: &Clock) -> Option<Sketch> {
+        loop {
+            let word = self.read()?;
+            let at = clock.now();
+            let (changes, plan) = plans.current();
+            if let Some(level) = plans.level(changes, &plan, word, plans.since_epoch(at)) {
+                return Some(Sketch { at, states: vec![(quota, Meter::words(at, level).to_vec())] });
             }
         }
     }

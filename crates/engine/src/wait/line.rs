@@ -209,12 +209,12 @@ impl Ticket<'_> {
     }
 
     /// What those before this caller want to take.
-    pub(crate) fn cost_before(&self) -> u64 {
+    pub(crate) fn costs_before(&self) -> Vec<u64> {
         let waiting = self.lines.waiting();
-        let Some(line) = waiting.lines.get(&self.owner) else { return 0 };
+        let Some(line) = waiting.lines.get(&self.owner) else { return Vec::new() };
         // The one that is served holds its tokens already.
         let before = line.waiters.range(..self.rank).filter(|(rank, _)| Some(**rank) != line.served);
-        before.fold(0, |sum, (_, place)| sum.saturating_add(place.cost))
+        before.map(|(_, place)| place.cost).collect()
     }
 
     /// Whether it is this caller's turn to hold a reservation.

@@ -114,11 +114,11 @@ impl<'a> Bucket<'a> {
         let ticket = self.lines().join(self.owner(), waiter, self.clock().now());
         // With what those before us will take: is there any hope to be in time?
         if timeout.is_some() {
-            let cost = ticket.cost_before().saturating_add(cost);
-            let demand = Demand { effect: Effect::Probe, ..Demand::within(cost, patience).on_credit() };
-            let all = self.decide(demand);
-            if !all.is_granted() {
-                return Start::Answer(all);
+            let sketch = self.sketch();
+            let (now, latest) = (sketch.at, sketch.at.plus(patience));
+            let ready_at = sketch.ready_at(ticket.costs_before().into_iter().chain([cost]), latest);
+            if ready_at > latest {
+                return Start::Answer(Decision::denied_for(own.limit(), ready_at.since(now)));
             }
         }
         Start::Wait(Wait::with_ticket(*self, ticket, Hold::Nothing))
@@ -205,7 +205,7 @@ impl<'a> Wait<'a> {
             }
         }
         match self.held.take() {
-            Some(reservation) if reservation.ready_at() <= now => Step::Done(Ok(reservation)),
+            Some(reservation) if reservation.wait().is_zero() => Step::Done(Ok(reservation)),
             Some(reservation) => {
                 let ready_at = reservation.ready_at();
                 self.held = Some(reservation);

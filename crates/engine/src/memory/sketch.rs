@@ -1,0 +1,49 @@
+//! What a key will do if nothing unforeseen happens: a copy of its state, on which time can run ahead.
+
+use super::wide::Hold;
+use crate::fold::Fold;
+use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Quota, Retry};
+
+/// A copy of one key's state.
+#[derive(Debug)]
+pub(crate) struct Sketch {
+    pub(crate) at: Micros,
+    pub(crate) states: Vec<(Quota, Vec<u64>)>,
+}
+
+impl Sketch {
+    /// A key that was never seen.
+    pub(crate) fn blank(at: Micros, quotas: Vec<Quota>) -> Self {
+        let blank = |quota: Quota| (quota, vec![0; quota.width()]);
+        Self { at, states: quotas.into_iter().map(blank).collect() }
+    }
+
+    /// When the last of `costs` may go if each waits for the one before it. Who never may is passed over. Looks no
+    /// further than `latest`, nor than a slot that somebody must give back first.
+    pub(crate) fn ready_at(mut self, costs: impl IntoIterator<Item = u64>, latest: Micros) -> Micros {
+        for cost in costs {
+            let demand = Demand::within(cost, Micros::MAX);
+            while self.at <= latest {
+                match self.decide(Demand { effect: Effect::Probe, ..demand }).outcome() {
+                    Outcome::Allow | Outcome::Delay(_) => {
+                        self.at = self.at.plus(self.decide(demand).wait());
+                        break;
+                    }
+                    Outcome::Deny(Retry::After(wait)) => self.at = self.at.plus(wait),
+                    Outcome::Deny(Retry::WhenReleased) => return self.at,
+                    Outcome::Deny(Retry::Never) => break,
+                }
+            }
+        }
+        self.at
+    }
+
+    fn decide(&mut self, demand: Demand) -> Decision {
+        let mut fold = Fold::default();
+        for (quota, words) in &mut self.states {
+            let demand = Hold::Nothing.on(quota, demand);
+            fold.add(quota.decide(words.as_mut_slice(), self.at, demand).decision);
+        }
+        fold.finish()
+    }
+}
