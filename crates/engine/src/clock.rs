@@ -204,8 +204,6 @@ impl fmt::Debug for ClockHand {
 /// correction is a step ahead, of a microsecond or two.
 struct SystemClock {
     counter: quanta::Clock,
-    /// The counter a second before the clock was made: another core's may lag a little behind.
-    base: u64,
     /// Microseconds per tick, in 2^-64.
     scale: u64,
     ticks_between_corrections: u64,
@@ -240,7 +238,6 @@ impl SystemClock {
         let ticks_per_second = u128::from(ticks) * 1_000_000_000 / u128::from(nanos);
         let some = |ticks| u64::try_from(ticks).unwrap_or(u64::MAX);
         let clock = Self {
-            base: counter.raw().wrapping_sub(some(ticks_per_second)),
             counter,
             scale: some(scale),
             ticks_between_corrections: some(ticks_per_second / CORRECTIONS_PER_SECOND),
@@ -255,16 +252,11 @@ impl SystemClock {
 
     #[inline(always)]
     fn now(&self) -> u64 {
-        let ticks = self.ticks();
+        let ticks = self.counter.raw();
         if ticks >= self.correct_at.load(Ordering::Relaxed) {
             self.correct();
         }
         self.scaled(ticks).wrapping_add(self.offset.load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    fn ticks(&self) -> u64 {
-        self.counter.raw().wrapping_sub(self.base)
     }
 
     #[inline]
@@ -278,7 +270,7 @@ impl SystemClock {
         let offset = self.offset.load(Ordering::Relaxed);
         let elapsed = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let truth = self.started_at.saturating_add(elapsed);
-        let ticks = self.ticks();
+        let ticks = self.counter.raw();
         let shown = self.scaled(ticks).wrapping_add(offset);
         if truth > shown || shown - truth > MOST_AHEAD {
             let right = offset.wrapping_add(truth.wrapping_sub(shown));

@@ -5,7 +5,7 @@ use crate::{
     build::{BuildError, LimiterBuilder},
     clock::Clock,
     limiter::Overflow,
-    memory::{Charge, Layout, Plan, Plans, Question, Resets, Sketch, Space, Word},
+    memory::{Charge, Layout, Plan, Plans, Question, Resets, Sketch, Space, UNUSED, Word},
     sync::{AtomicU64, Mutex, lock},
     wait::Lines,
 };
@@ -25,14 +25,15 @@ use tidegate_core::{Bound, Decision, Demand, Inherit, Quota};
 ///
 /// With `smooth` and `warm-up` it starts as Guava's `RateLimiter` does when it is created.
 pub struct Throttle {
-    state: State,
+    /// All there is to count, unless the quota needs more than one word.
+    word: AtomicU64,
+    plans: Plans,
+    /// Where a quota that needs more is counted. Asked for only when the word cannot be used, so that those who
+    /// can do with the word need not ask.
+    space: Option<Space>,
+    quota: Mutex<Quota>,
     clock: Clock,
     lines: Lines,
-}
-
-enum State {
-    Word { word: AtomicU64, plans: Plans, quota: Mutex<Quota> },
-    Space(Space),
 }
 
 /// The one key of a throttle that needs more than a word.
@@ -55,19 +56,19 @@ impl Throttle {
 
     pub(crate) fn from_parts(quota: Quota, clock: Clock, lines: Lines) -> Result<Self, BuildError> {
         let now = clock.now();
-        let state = match Plan::of(&quota) {
+        let (word, plans, space) = match Plan::of(&quota) {
             Some(plan) => {
                 let plans = Plans::new(plan, now, Resets::of_one());
-                State::Word { word: AtomicU64::new(plans.empty(now)), plans, quota: Mutex::new(quota) }
+                (plans.empty(now), plans, None)
             }
             None => {
                 let space = Space::new(&[quota], Layout::Together, 1, now)
                     .map_err(|error| BuildError::OutOfMemory { keys: 1, bytes: error.bytes })?;
                 space.create(ONLY, now);
-                State::Space(space)
+                (UNUSED, Plans::unused(), Some(space))
             }
         };
-        Ok(Self { state, clock, lines })
+        Ok(Self { word: AtomicU64::new(word), plans, space, quota: Mutex::new(quota), clock, lines })
     }
 
     /// Takes one token, now or not at all.
@@ -79,12 +80,10 @@ impl Throttle {
     /// Takes `cost` tokens, now or not at all. A cost of zero takes nothing: it is a peek.
     #[inline(always)]
     pub fn check_cost(&self, cost: u64) -> Decision {
-        if let State::Word { word, plans, .. } = &self.state
-            && let Some(decision) = word.try_check(plans, &self.clock, cost)
-        {
-            return decision;
+        match self.word.try_check(&self.plans, &self.clock, cost) {
+            Some(decision) => decision,
+            None => self.check_slowly(cost).in_registers(),
         }
-        self.check_slowly(cost).in_registers()
     }
 
     /// Kept out of line, so that the common case stays small.
@@ -105,22 +104,21 @@ impl Throttle {
         BuildError: From<Q::Error>,
     {
         let quota = quota.try_into()?;
-        let (old, now) = (self.quota(), self.clock.now());
-        let changed = match &self.state {
-            _ if old.kind().name() != quota.kind().name() => Err(()),
-            State::Space(space) => space.change(&[quota], how, now),
-            State::Word { word, plans, quota: current } => match Plan::of(&quota) {
-                Some(plan) => {
-                    let mut current = lock(current);
-                    plans.change(plan, how);
-                    word.convert(plans, now);
-                    *current = quota;
-                    Ok(())
-                }
-                None => Err(()),
-            },
+        let mut current = lock(&self.quota);
+        let now = self.clock.now();
+        let changed = match (&self.space, Plan::of(&quota)) {
+            _ if current.kind().name() != quota.kind().name() => Err(()),
+            (Some(space), _) => space.change(&[quota], how, now),
+            (None, Some(plan)) => {
+                self.plans.change(plan, how);
+                self.word.convert(&self.plans, now);
+                Ok(())
+            }
+            (None, None) => Err(()),
         };
-        changed.map_err(|()| BuildError::different_quota(&[old], &[quota]))?;
+        changed.map_err(|()| BuildError::different_quota(&[*current], &[quota]))?;
+        *current = quota;
+        drop(current);
         self.lines.wake_all_first();
         Ok(())
     }
@@ -132,63 +130,59 @@ impl Throttle {
 
     /// The quota that callers are limited by.
     pub fn quota(&self) -> Quota {
-        match &self.state {
-            State::Word { quota, .. } => *lock(quota),
-            State::Space(space) => space.quotas()[0],
-        }
+        *lock(&self.quota)
     }
 
     pub(crate) fn decide(&self, demand: Demand) -> Decision {
-        match &self.state {
-            State::Word { word, plans, .. } => match word.decide(plans, &self.clock, demand) {
-                Some(answer) => answer.decision,
-                None => Decision::unlimited(),
-            },
-            State::Space(space) => space.decide(ONLY, &self.clock, Question::plain(demand), Overflow::Deny),
+        if let Some(space) = &self.space {
+            return space.decide(ONLY, &self.clock, Question::plain(demand), Overflow::Deny);
+        }
+        match self.word.decide(&self.plans, &self.clock, demand) {
+            Some(answer) => answer.decision,
+            None => Decision::unlimited(),
         }
     }
 
     pub(crate) fn reserve(&self, question: Question) -> (Decision, Charge) {
-        match &self.state {
-            State::Word { word, plans, .. } => match word.decide(plans, &self.clock, question.demand) {
-                Some(answer) => {
-                    let (at, receipts) = (answer.at, vec![answer.receipt]);
-                    (answer.decision, Charge { at, receipts, ..Charge::of(&question) })
-                }
-                None => (Decision::unlimited(), Charge::of(&question)),
-            },
-            State::Space(space) => space.reserve(ONLY, &self.clock, question, Overflow::Deny),
+        if let Some(space) = &self.space {
+            return space.reserve(ONLY, &self.clock, question, Overflow::Deny);
+        }
+        match self.word.decide(&self.plans, &self.clock, question.demand) {
+            Some(answer) => {
+                let (at, receipts) = (answer.at, vec![answer.receipt]);
+                (answer.decision, Charge { at, receipts, ..Charge::of(&question) })
+            }
+            None => (Decision::unlimited(), Charge::of(&question)),
         }
     }
 
     /// A copy of the state.
     pub(crate) fn sketch(&self) -> Sketch {
-        let quota = self.quota();
-        match &self.state {
-            State::Word { word, plans, .. } => word
-                .sketch(plans, quota, &self.clock)
-                .unwrap_or_else(|| Sketch::blank(self.clock.now(), vec![quota])),
-            State::Space(space) => space.sketch(ONLY, &self.clock, 0),
+        if let Some(space) = &self.space {
+            return space.sketch(ONLY, &self.clock, 0);
         }
+        let quota = self.quota();
+        let sketch = self.word.sketch(&self.plans, quota, &self.clock);
+        sketch.unwrap_or_else(|| Sketch::blank(self.clock.now(), vec![quota]))
     }
 
     pub(crate) fn refund(&self, charge: &Charge, cost: u64) {
-        match &self.state {
-            State::Word { word, plans, .. } => {
-                charge.receipts.iter().for_each(|receipt| word.refund(plans, &self.clock, *receipt, cost));
-            }
-            State::Space(space) => space.refund(ONLY, &self.clock, charge, cost),
+        if let Some(space) = &self.space {
+            return space.refund(ONLY, &self.clock, charge, cost);
+        }
+        for receipt in &charge.receipts {
+            self.word.refund(&self.plans, &self.clock, *receipt, cost);
         }
     }
 
     pub(crate) fn reset(&self) {
         let now = self.clock.now();
-        match &self.state {
-            State::Word { word, plans, .. } => word.reset(plans, now),
-            State::Space(space) => {
+        match &self.space {
+            Some(space) => {
                 space.reset(ONLY, now);
                 space.create(ONLY, now);
             }
+            None => self.word.reset(&self.plans, now),
         }
     }
 

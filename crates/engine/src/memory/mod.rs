@@ -17,4 +17,4 @@ pub(crate) use sketch::Sketch;
 pub(crate) use space::{Charge, Space};
 pub(crate) use table::Table;
 pub(crate) use wide::{Hold, Layout, Question};
-pub(crate) use word::{Plan, Plans, Word};
+pub(crate) use word::{Plan, Plans, UNUSED, Word};

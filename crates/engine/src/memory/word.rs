@@ -29,8 +29,8 @@ pub(crate) const MOST_DRAIN: u64 = 1 << 12;
 /// How often the short way tries to swap a word before it goes the long way round.
 const TRIES: usize = 3;
 
-/// Two to this many microseconds, about a second: nobody is overtaken for so long between clock and word.
-const LOG_OF_LATE: u32 = 20;
+/// One second, in microseconds.
+const LONGEST_OVERTAKING: u64 = 1_000_000;
 
 /// A quota in the form that a word needs.
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +38,17 @@ pub(crate) struct Plan {
     meter: Meter,
     /// The time after which a word has no room for more: it stands still.
     longest: u64,
+    /// What drains in the longest time by which one caller may overtake another between clock and word.
+    overtaken: u64,
 }
 
 impl Plan {
     fn new(meter: Meter) -> Self {
-        Self { meter, longest: MOST_DRAINED / meter.drain.max(1) }
+        Self {
+            meter,
+            longest: MOST_DRAINED / meter.drain.max(1),
+            overtaken: meter.drain.saturating_mul(LONGEST_OVERTAKING),
+        }
     }
 
     /// `None` when the quota needs more than one word.
@@ -61,6 +67,9 @@ impl Plan {
         since.min(self.longest) * self.meter.drain
     }
 }
+
+/// A word that nobody may use, because the quota needs more than one: locked for good.
+pub(crate) const UNUSED: u64 = LOCK;
 
 /// The current plan and the one before it, read without a lock: a reader tries again if a writer was there.
 #[derive(Debug)]
@@ -98,6 +107,12 @@ impl PlanWords {
 }
 
 impl Plans {
+    /// Plans for a word that is never used, see [`UNUSED`].
+    pub(crate) fn unused() -> Self {
+        let meter = Meter { price: 1, drain: 1, capacity: 1, queue: 1 };
+        Self::new(Plan::new(meter), Micros::ZERO, Resets::of_one())
+    }
+
     /// Plans for a limiter that is made at `epoch`.
     pub(crate) fn new(plan: Plan, epoch: Micros, resets: Resets) -> Self {
         let plans = Self {
@@ -246,7 +261,7 @@ pub(crate) trait Word {
         let now = clock.micros().saturating_sub(plans.epoch.get());
         for _ in 0..TRIES {
             let word = self.word().load(Ordering::Acquire);
-            let is_usual = (word & !VALUE) | plans.changes.load(Ordering::Relaxed) == 0;
+            let is_usual = (word >> VALUE.count_ones()) | plans.changes.load(Ordering::Relaxed) == 0;
             if !is_usual || !self.is_ours() {
                 break;
             }
@@ -254,8 +269,8 @@ pub(crate) trait Word {
             let judgement = meter.judge(word.saturating_sub(empty), Demand::now(cost));
             if !judgement.is_granted() {
                 // Somebody who read the clock after us may have swapped before us: do not deny for that.
-                let is_late = judgement.excess > meter.drain << LOG_OF_LATE;
-                return is_late.then(|| meter.decision(judgement));
+                let is_certain = judgement.excess > plans.first.overtaken;
+                return is_certain.then(|| meter.decision(judgement));
             }
             if cost == 0 || self.swap(word, empty + judgement.level) {
                 return Some(meter.decision(judgement));
