@@ -268,16 +268,24 @@ impl SystemClock {
     #[cold]
     fn correct(&self) {
         let offset = self.offset.load(Ordering::Relaxed);
+        let shown = |ticks| self.scaled(ticks).wrapping_add(offset);
+        // The thread may be held up between any two of these readings. What is certain all the same: the clock is
+        // behind if it shows less after the truth was read, and ahead if it showed more before.
+        let before = self.counter.raw();
         let elapsed = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let truth = self.started_at.saturating_add(elapsed);
-        let ticks = self.counter.raw();
-        let shown = self.scaled(ticks).wrapping_add(offset);
-        if truth > shown || shown - truth > MOST_AHEAD {
-            let right = offset.wrapping_add(truth.wrapping_sub(shown));
+        let after = self.counter.raw();
+        let wrong = match (shown(before), shown(after)) {
+            (_, late) if late < truth => Some(late),
+            (early, _) if early.saturating_sub(truth) > MOST_AHEAD => Some(early),
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            let right = offset.wrapping_add(truth.wrapping_sub(wrong));
             // Whether or not it was another thread that stepped ahead, somebody did.
             let _ = self.offset.compare_exchange(offset, right, Ordering::Relaxed, Ordering::Relaxed);
         }
-        self.correct_at.store(ticks.saturating_add(self.ticks_between_corrections), Ordering::Relaxed);
+        self.correct_at.store(after.saturating_add(self.ticks_between_corrections), Ordering::Relaxed);
     }
 }
 
