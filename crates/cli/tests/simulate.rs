@@ -209,7 +209,7 @@ fn bad_traces_point_at_the_column() {
         ),
         (
             "soon\n",
-            "1:1: `soon` is not a time\n  soon\n  ^^^^\nwrite `12.5ms`, `2min` or a number of seconds",
+            "1:1: `soon` is not a time\n  soon\n  ^^^^\nwrite a number and a unit, as in `12.5ms` or `2min`",
         ),
         (
             "5 parsecs",
@@ -217,7 +217,7 @@ fn bad_traces_point_at_the_column() {
         ),
         (
             "5parsecs",
-            "1:1: unknown unit `parsecs`\n  5parsecs\n  ^^^^^^^^\nuse one of us, ms, s, min, h, d, w",
+            "1:1: unknown period `parsecs`\n  5parsecs\n  ^^^^^^^^\nuse one of us, ms, s, min, h, d, w",
         ),
         ("\n1s cost", "2:8: missing: a number after `cost`\n  1s cost\n         ^\nwrite `cost 2`"),
         (
@@ -268,7 +268,7 @@ fn nonsense_is_refused_with_a_way_out() {
         ),
         (
             &["--for", "2x"],
-            "error: invalid value '2x' for '--for <TIME>': unknown unit `x`; use one of us, ms, s, min, h, d, w",
+            "error: invalid value '2x' for '--for <TIME>': unknown period `x`; use one of us, ms, s, min, h, d, w",
         ),
         (
             &["1000/s", "--load", "steady", "--for", "1d"],
@@ -283,7 +283,7 @@ fn nonsense_is_refused_with_a_way_out() {
         ),
         (
             &["--wait", "_"],
-            "error: invalid value '_' for '--wait <TIME>': `_` is not a time; write `12.5ms`, `2min` or a number of seconds",
+            "error: invalid value '_' for '--wait <TIME>': `_` is not a time; write a number and a unit, as in `12.5ms` or `2min`",
         ),
         (
             &["--trace", "/does/not/exist"],
@@ -396,4 +396,16 @@ fn temporary(name: &str, content: impl AsRef<[u8]>) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, content).unwrap();
     path
+}
+
+/// Permits that are leases are renewed while they are held, however short the lease.
+#[test]
+fn a_lease_is_renewed_while_it_is_held() {
+    let most_in_flight = |quota: &str| {
+        let output = tidegate(&[quota, "--hold", "100ms"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().find(|line| line.contains("most in flight")).unwrap().to_string()
+    };
+    assert!(most_in_flight("3 at once lease 50ms").contains("most in flight: 3,"));
+    assert!(most_in_flight("3 at once lease 10s").contains("most in flight: 3,"));
 }

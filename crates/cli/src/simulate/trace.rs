@@ -89,7 +89,7 @@ impl Trace {
 
         let when = if first.text == "at" { words.next() } else { Some(first) };
         let when = when.ok_or_else(|| words.missing("a time after `at`", "write `at 12.5ms`"))?;
-        let at = time::parse(when.text).map_err(|error| when.fault(error.problem, error.fix))?;
+        let at = time::parse(when.text).map_err(|error| when.fault(error.problem, &error.fix))?;
 
         let mut cost = 1;
         let mut next = words.next();

@@ -298,6 +298,23 @@ impl FromStr for Quota {
     }
 }
 
+/// Reads what [`Micros`] prints, and all periods that a quota may have.
+///
+/// ```
+/// use tidegate_core::Micros;
+///
+/// assert_eq!("12.5ms".parse::<Micros>()?, Micros::new(12_500));
+/// assert!("12.5".parse::<Micros>().is_err());
+/// # Ok::<(), tidegate_core::QuotaError>(())
+/// ```
+impl FromStr for Micros {
+    type Err = QuotaError;
+
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        parse::time(text)
+    }
+}
+
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.kind.fmt(f)

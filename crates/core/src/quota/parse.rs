@@ -41,6 +41,21 @@ pub(super) fn quota(text: &str) -> Result<Quota, QuotaError> {
     reader.end().map(|()| kind.into())
 }
 
+/// Reads a length of time and nothing else.
+pub(super) fn time(text: &str) -> Result<Micros, QuotaError> {
+    let mut reader = Reader { text, position: 0, last: 0..0 };
+    let wanted = "a time, as in `12.5ms` or `2min`";
+    reader.skip_spaces();
+    if !reader.rest().starts_with(|first: char| first.is_ascii_digit()) {
+        let (word, span) = reader.peek();
+        let problem =
+            if word.is_empty() { format!("missing: {wanted}") } else { format!("`{word}` is not a time") };
+        return Err(reader.blame(span, problem, "write a number and a unit, as in `12.5ms` or `2min`"));
+    }
+    let time = reader.period(wanted)?;
+    reader.end().map(|()| time)
+}
+
 /// Reads the words of a quota from left to right.
 #[derive(Debug)]
 pub struct Reader<'a> {

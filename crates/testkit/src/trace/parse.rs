@@ -139,7 +139,7 @@ impl<'a> Words<'a> {
     /// A time such as `100ms` or `3.9s`.
     fn time(&mut self) -> Result<Micros, String> {
         let word = self.next();
-        micros(word).map(Micros::new).ok_or_else(|| format!("`{word}` is no time"))
+        word.parse().map_err(|_| format!("`{word}` is no time"))
     }
 
     fn end(&mut self) -> Result<(), String> {
@@ -165,24 +165,4 @@ impl<'a> Words<'a> {
         self.rest = rest.trim_start();
         word
     }
-}
-
-/// Whole microseconds, or nothing.
-fn micros(word: &str) -> Option<u64> {
-    let (number, unit) = word.split_at(word.find(|c: char| c.is_ascii_alphabetic())?);
-    let size: u64 = match unit {
-        "us" => 1,
-        "ms" => 1_000,
-        "s" => 1_000_000,
-        "min" => 60_000_000,
-        "h" => 3_600_000_000,
-        "d" => 86_400_000_000,
-        "w" => 604_800_000_000,
-        _ => return None,
-    };
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let scale = 10_u64.checked_pow(fraction.len().try_into().ok()?)?;
-    let digits: u64 = format!("{whole}{fraction}").parse().ok()?;
-    let product = digits.checked_mul(size)?;
-    product.is_multiple_of(scale).then_some(product / scale)
 }
