@@ -15,7 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tidegate_core::{Kind, Micros, Quota};
-use tidegate_engine::{Outage, SharedLimiter};
+use tidegate_engine::{Ahead, Outage, SharedLimiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Connection, RedisServer, Value};
 use tokio::task::JoinSet;
@@ -43,16 +43,40 @@ const QUOTAS: [&str; 13] = [
     "30 at once lease 10m",
 ];
 
+/// How far ahead tokens are taken.
+const TTL: Duration = Duration::from_millis(200);
+
+/// Where a process of the fleet finds its server, and how it counts there.
 const CHILD: &str = "TIDEGATE_FLEET";
+const MODE: &str = "TIDEGATE_FLEET_MODE";
+
+/// How the fleet counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Every decision in the server, those of many tasks together in one call.
+    Strict,
+    /// With tokens that were taken ahead.
+    Leased,
+}
+
+impl Mode {
+    /// The most that the fleet may be allowed.
+    fn bound(self, quota: &Quota, window: Micros) -> u64 {
+        let is_leased = self == Self::Leased && quota.rate().is_some();
+        let ahead = if is_leased { TTL.into() } else { Micros::ZERO };
+        quota.bound().ahead(ahead).in_any(window)
+    }
+}
 
 #[test]
 fn four_processes_admit_no_more_than_one_would() {
     let names: Vec<_> = QUOTAS.iter().map(|quota| quota.parse::<Quota>().unwrap().kind().name()).collect();
     assert!(Kind::names().all(|name| names.contains(&name)), "an algorithm is missing: {names:?}");
-
-    let server = RedisServer::start().unwrap();
-    let children = [(); PROCESSES].map(|()| spawn(&mut Command::new(env::current_exe().unwrap()), &server));
-    check(children);
+    for mode in [Mode::Strict, Mode::Leased] {
+        let server = RedisServer::start().unwrap();
+        let process = || spawn(Command::new(env::current_exe().unwrap()).env(MODE, format!("{mode:?}")), &server);
+        check([(); PROCESSES].map(|()| process()), mode);
+    }
 }
 
 /// No clock but that of the server counts: processes whose clocks are hours apart get as much as any.
@@ -69,7 +93,7 @@ fn clocks_that_are_wrong_change_nothing() {
         // A wall clock may be set; a monotonic one is not.
         spawn(command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1"), &server)
     });
-    let clocks = check(children);
+    let clocks = check(children, Mode::Strict);
     let apart = clocks.iter().max().unwrap() - clocks.iter().min().unwrap();
     assert!(apart > 24 * 3_600, "the clocks were right: {clocks:?}");
 }
@@ -80,6 +104,7 @@ fn clocks_that_are_wrong_change_nothing() {
 fn process_of_a_fleet() {
     let Ok(address) = env::var(CHILD) else { return };
     let mut connection = Connection::tcp(address.parse().unwrap()).unwrap();
+    let is_leased = env::var(MODE).is_ok_and(|mode| mode == format!("{:?}", Mode::Leased));
     println!("\nclock {}", wall_clock());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -90,6 +115,7 @@ fn process_of_a_fleet() {
             .unwrap();
         for (index, quota) in QUOTAS.into_iter().enumerate() {
             let builder = SharedLimiter::builder(&format!("rule-{index}")).store(store.clone());
+            let builder = if is_leased { builder.ahead(Ahead::default().ttl(TTL)) } else { builder };
             let limiter = Arc::new(builder.on_outage(Outage::Closed).build(quota).unwrap());
             let from = time(&mut connection);
             let mut tasks = JoinSet::new();
@@ -119,7 +145,7 @@ async fn ask(limiter: Arc<SharedLimiter>) -> u64 {
 }
 
 /// Compares what all were allowed with what the quotas promise; returns the clocks of the processes.
-fn check(children: [Child; PROCESSES]) -> Vec<u64> {
+fn check(children: [Child; PROCESSES], mode: Mode) -> Vec<u64> {
     let mut clocks = Vec::new();
     let mut sums = [(0, u64::MAX, 0); QUOTAS.len()];
     for child in children {
@@ -142,8 +168,8 @@ fn check(children: [Child; PROCESSES]) -> Vec<u64> {
     }
     for (quota, (sum, first, last)) in QUOTAS.into_iter().zip(sums) {
         let window = Micros::new(last - first);
-        let bound = quota.parse::<Quota>().unwrap().bound().in_any(window);
-        println!("{quota}: {sum} of {ALL} allowed, at most {bound} within {window}");
+        let bound = mode.bound(&quota.parse().unwrap(), window);
+        println!("{mode:?} {quota}: {sum} of {ALL} allowed, at most {bound} within {window}");
         assert!((1..=bound).contains(&sum), "{quota}: {sum} allowed, at most {bound} within {window}");
         assert!(sum < ALL, "{quota}: nothing was denied");
     }
