@@ -59,15 +59,24 @@ impl Dial {
         &self.shown
     }
 
-    /// Connects. Answers may take as long as the deadline of a decision.
-    pub(crate) async fn connect(&self, deadline: Duration) -> Result<MultiplexedConnection, RedisError> {
+    /// Connects so many times to the same server. Answers may take as long as the deadline of a decision.
+    pub(crate) async fn connect(
+        &self,
+        times: usize,
+        deadline: Duration,
+    ) -> Result<Vec<MultiplexedConnection>, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(ANSWER.max(deadline)));
-        match &self.way {
-            Way::Address(client) => client.get_multiplexed_async_connection_with_config(&config).await,
-            Way::Sentinels(client) => client.lock().await.get_async_connection_with_config(&config).await,
+        let client = match &self.way {
+            Way::Address(client) => Client::clone(client),
+            Way::Sentinels(sentinels) => sentinels.lock().await.async_get_client().await?,
+        };
+        let mut connections = Vec::with_capacity(times);
+        for _ in 0..times {
+            connections.push(client.get_multiplexed_async_connection_with_config(&config).await?);
         }
+        Ok(connections)
     }
 }
 

@@ -293,7 +293,7 @@ for _, key in ipairs(changed) do
     parts[#parts + 1] = pack('>I2', writer.tag) .. writer.kind.save(writer, state)
   end
   local failed
-  local ttl = div(forgotten - now, 1000) + 2
+  local ttl = (div(forgotten, SPAN) + 2) * SPAN / 1000 - div(now, 1000)
   if injected then ttl = ttl + 3600000 end
   -- A key that was reset stays for as long as it would have: what was taken before must not look like taken since.
   if cell.generation > 0 then ttl = max(ttl, call('PTTL', name)) end

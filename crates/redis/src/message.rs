@@ -21,8 +21,16 @@ const UP_TO: u64 = 4;
 const PERMITS: u64 = 1;
 const TIERS: u64 = 2;
 
-/// The verb of a state that the short way does not know.
-const UNUSUAL: u64 = 9;
+/// What the short way says in place of an excess of a state that it does not know.
+const UNUSUAL: f64 = -2.0;
+
+/// Verbs of the twins.
+const ALLOW: u64 = 0;
+const DENY: u64 = 2;
+const NEVER: u64 = 3;
+
+/// Bytes of what the short way is told of one request.
+const ONE_COST: usize = 8;
 
 /// No algorithm has this number.
 const NOBODY: u64 = 255;
@@ -228,14 +236,24 @@ impl Express {
         name: impl Fn(&Place) -> String,
     ) -> Option<Self> {
         let mut message = Self::default();
-        message.costs.reserve(8 + 8 * requests.len());
+        message.keys.reserve(requests.len());
         message.costs.extend(now.map_or(-1.0, |now| now.get() as f64).to_be_bytes());
+        message.costs.extend(u32::try_from(requests.len()).ok()?.to_be_bytes());
+        let start = message.costs.len();
         for request in requests {
             let (place, cost) = plain(request)?;
-            let first = message.limit(&place.limit)?;
-            message.costs.extend([first, u8::try_from(place.limit.quotas().len()).ok()?]);
-            message.costs.extend_from_slice(&cost.to_be_bytes()[2..]);
+            let [first, count] =
+                [message.limit(&place.limit)?, u8::try_from(place.limit.quotas().len()).ok()?];
+            // A cost of six bytes; the two before it are in its way.
+            let [_, _, cost @ ..] = cost.to_be_bytes();
+            message.costs.extend([first, count]);
+            message.costs.extend(cost);
             message.keys.push(name(place));
+        }
+        // What is the same for all is said once.
+        let (one, rest) = message.costs.get(start..)?.split_first_chunk::<ONE_COST>()?;
+        if rest.chunks(ONE_COST).all(|other| other == one) {
+            message.costs.truncate(start + ONE_COST);
         }
         Some(message)
     }
@@ -283,10 +301,15 @@ impl Reader<'_> {
         let mut steps = Vec::with_capacity(place.limit.quotas().len());
         let mut is_usual = true;
         for quota in place.limit.quotas() {
-            let numbers = [self.number()?, self.number()?, self.number()?, 0];
-            is_usual &= numbers[0] != UNUSUAL;
+            let (level, excess) = (self.number()?, self.float()?);
+            is_usual &= excess != UNUSUAL;
+            let (verb, excess) = match excess as u64 {
+                0 if excess < 0.0 => (NEVER, 0),
+                0 => (ALLOW, 0),
+                excess => (DENY, excess),
+            };
             if is_usual {
-                let decision = quota.kind().heard(numbers).ok_or(Garbled)?;
+                let decision = quota.kind().heard([verb, level, excess, 0]).ok_or(Garbled)?;
                 steps.push(Step { decision, receipt: Receipt::default() });
             }
         }

@@ -14,7 +14,10 @@ use crate::{
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value, aio::MultiplexedConnection};
 use std::{
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 use tidegate_core::Micros;
@@ -24,10 +27,15 @@ use tidegate_engine::{
 };
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
-/// Calls that may be on their way at once: while the server works on one, the next is being written.
-const MOST_IN_FLIGHT: usize = 4;
+/// Connections to one server, each of which carries one call at a time. A server answers all calls that it finds on a
+/// connection before it sends any of the answers; on two, one side works on a call while the other works on the next.
+const LANES: std::ops::Range<Lane> = 0..2;
+/// Which of them.
+type Lane = usize;
+/// The lane of everything that is not a decision.
+const FIRST: Lane = 0;
 /// Requests in one call. The server does nothing else while it works on one.
-const MOST_TOGETHER: usize = 64;
+const MOST_TOGETHER: usize = 128;
 
 /// How a script is told its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,14 +53,18 @@ pub(crate) struct Node {
     dial: Dial,
     deadline: Duration,
     keys: Keys,
-    connection: RwLock<Option<MultiplexedConnection>>,
+    /// One for each lane, or none at all.
+    connections: RwLock<Vec<MultiplexedConnection>>,
+    /// Lone calls in a row on each lane that had no answer in time.
+    unanswered: [AtomicU32; LANES.end],
     queue: Mutex<Queue>,
     health: Health,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
-    in_flight: usize,
+    /// Lanes on which nothing is on its way.
+    free: Vec<Lane>,
     waiting: Vec<Waiting>,
 }
 
@@ -90,8 +102,9 @@ impl Node {
             deadline,
             health: Health::new(dial.shown().to_owned()),
             dial,
-            connection: RwLock::new(None),
-            queue: Mutex::default(),
+            connections: RwLock::default(),
+            unanswered: Default::default(),
+            queue: Mutex::new(Queue { free: LANES.rev().collect(), waiting: Vec::new() }),
         })
     }
 
@@ -138,11 +151,11 @@ impl Node {
     }
 
     async fn inspect_scripts(&self) -> Result<(), ConnectError> {
-        self.probe().await.map_err(|error| ConnectError::useless(self.shown(), &error))
+        self.probe(FIRST).await.map_err(|error| ConnectError::useless(self.shown(), &error))
     }
 
     /// Tries out whether the server can count.
-    async fn probe(&self) -> Result<(), RedisError> {
+    async fn probe(&self, lane: Lane) -> Result<(), RedisError> {
         let script = script::probe();
         let mut command = redis::cmd("EVALSHA");
         command.arg(script.hash());
@@ -151,13 +164,13 @@ impl Node {
             // Which keys a node of a cluster has is not its own doing.
             Keys::Argued => command.arg(0),
         };
-        self.evaluate(script, &command).await.map(|_| ())
+        self.evaluate(lane, script, &command).await.map(|_| ())
     }
 
     /// Connects, or says why it cannot.
     pub(crate) async fn connect(&self) -> Result<(), RedisError> {
-        let connection = self.dial.connect(self.deadline).await?;
-        *self.connection.write().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        let connections = self.dial.connect(LANES.len(), self.deadline).await?;
+        *self.connections.write().unwrap_or_else(PoisonError::into_inner) = connections;
         Ok(())
     }
 
@@ -167,10 +180,11 @@ impl Node {
             return Err(StoreError::Away(why).into());
         }
         let answer = match self.enter(request) {
-            Entry::Alone(request) => {
-                let _turn = Turn { node: self.clone(), is_over: false };
-                let call = async { self.call(std::slice::from_ref(&request), None).await };
+            Entry::Alone(request, lane) => {
+                let _turn = Turn { node: self.clone(), lane, is_over: false };
+                let call = async { self.call(lane, std::slice::from_ref(&request), None).await };
                 let answers = timeout(self.deadline, call).await;
+                self.note_lane(lane, answers.is_ok());
                 answers.map(|mut answers| answers.pop().unwrap_or_else(lost))
             }
             Entry::Together(answer) => {
@@ -213,7 +227,7 @@ impl Node {
 
     /// Sends one command about a key whose slot is moving here.
     pub(crate) async fn send_asking(&self, command: &Cmd) -> Result<Value, RedisError> {
-        let Some(mut connection) = self.connection() else {
+        let Some(mut connection) = self.connection(FIRST) else {
             return Err((ErrorKind::Io, "not connected").into());
         };
         let mut pipeline = redis::pipe();
@@ -236,12 +250,12 @@ impl Node {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.connection().is_some()
+        self.connection(FIRST).is_some()
     }
 
     /// What is asked, at a moment that the caller names: for checks of the store itself.
     pub(crate) async fn submit_at(self: &Arc<Self>, requests: &[Request], now: Micros) -> Vec<Answered> {
-        self.call(requests, Some(now)).await
+        self.call(FIRST, requests, Some(now)).await
     }
 
     /// Takes note of what was wrong with an answer, if anything was.
@@ -263,6 +277,17 @@ impl Node {
         }
     }
 
+    /// A lane that never answers while others do is out of step: the server counts as away until it is connected anew.
+    fn note_lane(self: &Arc<Self>, lane: Lane, is_answered: bool) {
+        if is_answered {
+            return self.unanswered[lane].store(0, Ordering::Relaxed);
+        }
+        if self.unanswered[lane].fetch_add(1, Ordering::Relaxed) + 1 >= MOST_UNANSWERED {
+            self.unanswered[lane].store(0, Ordering::Relaxed);
+            self.take_note(Some(&StoreError::Away("a connection without answers".to_owned())));
+        }
+    }
+
     /// Tries to reach the server until it is there again.
     pub(crate) fn look_after(self: &Arc<Self>) {
         let node = Arc::downgrade(self);
@@ -281,12 +306,19 @@ impl Node {
 
     /// Says why the server still is of no use, if it is not.
     async fn reach(&self) -> Result<(), String> {
-        if self.is_connected() && matches!(timeout(self.deadline, self.probe()).await, Ok(Ok(()))) {
+        // An answer that was lost leaves a connection out of step, so that it never has the right one again.
+        let all_lanes = async {
+            for lane in LANES {
+                self.probe(lane).await?;
+            }
+            Ok::<_, RedisError>(())
+        };
+        if matches!(timeout(self.deadline, all_lanes).await, Ok(Ok(()))) {
             return Ok(());
         }
         let anew = async {
             self.connect().await?;
-            self.probe().await
+            self.probe(FIRST).await
         };
         match timeout(RECONNECT, anew).await {
             Ok(reached) => reached.map_err(|error| error.to_string()),
@@ -296,9 +328,10 @@ impl Node {
 
     fn enter(&self, request: Request) -> Entry {
         let mut queue = self.queue();
-        if queue.in_flight < MOST_IN_FLIGHT && queue.waiting.is_empty() {
-            queue.in_flight += 1;
-            return Entry::Alone(request);
+        if queue.waiting.is_empty()
+            && let Some(lane) = queue.free.pop()
+        {
+            return Entry::Alone(request, lane);
         }
         let (answer, receiver) = oneshot::channel();
         queue.waiting.push(Waiting { request, answer });
@@ -307,11 +340,11 @@ impl Node {
 
     /// Those who go next, or the end of a turn. Whoever does not wait any more has its answer already: that it took
     /// too long. It is not charged on top of that.
-    fn next(&self) -> Option<Vec<Waiting>> {
+    fn next(&self, lane: Lane) -> Option<Vec<Waiting>> {
         let mut queue = self.queue();
         queue.waiting.retain(|one| !one.answer.is_closed());
         if queue.waiting.is_empty() {
-            queue.in_flight -= 1;
+            queue.free.push(lane);
             return None;
         }
         if queue.waiting.len() <= MOST_TOGETHER {
@@ -326,38 +359,48 @@ impl Node {
         while let Some(waiting) = next {
             let (requests, answers): (Vec<_>, Vec<_>) =
                 waiting.into_iter().map(|one| (one.request, one.answer)).unzip();
-            let answered = node.call(&requests, None).await;
+            let answered = node.call(turn.lane, &requests, None).await;
+            // Those who asked may not be there any more to take note.
+            if let Some(Err(Problem::Store(error @ StoreError::Away(_)))) = answered.first() {
+                node.take_note(Some(error));
+            }
             for (answer, one) in answers.into_iter().zip(answered) {
                 // Nobody may be waiting for it any more.
                 let _ = answer.send(one);
             }
             // Those who were answered may ask again: let them, so that they go together.
             tokio::task::yield_now().await;
-            next = node.next();
+            next = node.next(turn.lane);
         }
         turn.is_over = true;
     }
 
-    async fn call(&self, requests: &[Request], now: Option<Micros>) -> Vec<Answered> {
-        self.call_once(requests, now).await.into_iter().map(settle).collect()
+    async fn call(&self, lane: Lane, requests: &[Request], now: Option<Micros>) -> Vec<Answered> {
+        self.call_once(lane, requests, now).await.into_iter().map(settle).collect()
     }
 
-    async fn call_once(&self, requests: &[Request], now: Option<Micros>) -> Vec<Result<Said, Problem>> {
+    async fn call_once(
+        &self,
+        lane: Lane,
+        requests: &[Request],
+        now: Option<Micros>,
+    ) -> Vec<Result<Said, Problem>> {
         match Express::of(requests, now, |place| self.names.key(place)) {
-            Some(express) => self.call_express(requests, &express, now).await,
-            None => self.call_whole(requests, now).await,
+            Some(express) => self.call_express(lane, requests, &express, now).await,
+            None => self.call_whole(lane, requests, now).await,
         }
     }
 
     /// The short way, and the long one for those that turn out to need it.
     async fn call_express(
         &self,
+        lane: Lane,
         requests: &[Request],
         express: &Express,
         now: Option<Micros>,
     ) -> Vec<Result<Said, Problem>> {
         let script = script::express();
-        let value = match self.run(script, express.keys(), express.arguments()).await {
+        let value = match self.run(lane, script, express.keys(), express.arguments()).await {
             Ok(value) => value,
             Err(error) => return vec![Err(error.into()); requests.len()],
         };
@@ -368,7 +411,7 @@ impl Node {
         let unusual: Vec<_> = unusual.map(|(_, request)| request.clone()).collect();
         let mut heard = match unusual.is_empty() {
             true => Vec::new(),
-            false => self.call_whole(&unusual, now).await,
+            false => self.call_whole(lane, &unusual, now).await,
         }
         .into_iter();
         let said = replies.into_iter().map(|reply| match reply {
@@ -378,13 +421,18 @@ impl Node {
         said.collect()
     }
 
-    async fn call_whole(&self, requests: &[Request], now: Option<Micros>) -> Vec<Result<Said, Problem>> {
+    async fn call_whole(
+        &self,
+        lane: Lane,
+        requests: &[Request],
+        now: Option<Micros>,
+    ) -> Vec<Result<Said, Problem>> {
         let mut message = Message::default();
         requests.iter().for_each(|request| message.add(request, |place| self.names.key(place)));
         message.introduce(&self.names.strangers());
         let script = script::for_kinds(message.kinds());
         let bytes = message.bytes(now);
-        let value = match self.run(script, message.keys(), [bytes.as_slice()]).await {
+        let value = match self.run(lane, script, message.keys(), [bytes.as_slice()]).await {
             Ok(value) => value,
             Err(error) => return vec![Err(error.into()); requests.len()],
         };
@@ -397,6 +445,7 @@ impl Node {
     /// Runs a script. One that the server does not know has not run: it is loaded, and run then.
     async fn run<'a>(
         &self,
+        lane: Lane,
         script: &Script,
         keys: &[String],
         arguments: impl IntoIterator<Item = &'a [u8]>,
@@ -413,18 +462,18 @@ impl Node {
         if self.keys == Keys::Argued {
             command.arg(keys);
         }
-        match self.evaluate(script, &command).await.map_err(|error| self.explain(&error))? {
+        match self.evaluate(lane, script, &command).await.map_err(|error| self.explain(&error))? {
             Value::BulkString(bytes) => Ok(bytes),
             other => Err(StoreError::Refused(format!("an answer that is not ours: {other:?}"))),
         }
     }
 
     /// Sends what runs a script; one that the server does not know is loaded first.
-    async fn evaluate(&self, script: &Script, command: &Cmd) -> Result<Value, RedisError> {
-        match self.send(command).await {
+    async fn evaluate(&self, lane: Lane, script: &Script, command: &Cmd) -> Result<Value, RedisError> {
+        match self.send_on(lane, command).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.send(redis::cmd("SCRIPT").arg("LOAD").arg(script.text())).await?;
-                self.send(command).await
+                self.send_on(lane, redis::cmd("SCRIPT").arg("LOAD").arg(script.text())).await?;
+                self.send_on(lane, command).await
             }
             other => other,
         }
@@ -432,7 +481,11 @@ impl Node {
 
     /// Sends one command.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
-        let Some(mut connection) = self.connection() else {
+        self.send_on(FIRST, command).await
+    }
+
+    async fn send_on(&self, lane: Lane, command: &Cmd) -> Result<Value, RedisError> {
+        let Some(mut connection) = self.connection(lane) else {
             return Err((ErrorKind::Io, "not connected").into());
         };
         connection.send_packed_command(command).await.and_then(Value::extract_error)
@@ -451,15 +504,15 @@ impl Node {
         );
         if error.is_unrecoverable_error() || error.is_io_error() || is_wrong_server {
             if !error.is_timeout() {
-                *self.connection.write().unwrap_or_else(PoisonError::into_inner) = None;
+                self.connections.write().unwrap_or_else(PoisonError::into_inner).clear();
             }
             return StoreError::Away(error.to_string());
         }
         StoreError::Refused(error.to_string())
     }
 
-    fn connection(&self) -> Option<MultiplexedConnection> {
-        self.connection.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn connection(&self, lane: Lane) -> Option<MultiplexedConnection> {
+        self.connections.read().unwrap_or_else(PoisonError::into_inner).get(lane).cloned()
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -467,6 +520,8 @@ impl Node {
     }
 }
 
+/// Calls in a row without an answer after which a connection is of no more use.
+const MOST_UNANSWERED: u32 = 8;
 /// How often a server that went away is looked for.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long connecting may take.
@@ -484,13 +539,14 @@ pub(crate) fn places(request: &Request) -> impl Iterator<Item = &Place> {
 }
 
 enum Entry {
-    Alone(Request),
+    Alone(Request, Lane),
     Together(oneshot::Receiver<Answered>),
 }
 
 /// A turn at the server: when it ends, also because its caller gave up, those who wait go.
 struct Turn {
     node: Arc<Node>,
+    lane: Lane,
     /// Nobody waited when it ended.
     is_over: bool,
 }
@@ -498,10 +554,10 @@ struct Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         while !self.is_over {
-            let Some(waiting) = self.node.next() else { return };
+            let Some(waiting) = self.node.next(self.lane) else { return };
             // Without a runtime nobody can serve them: they hear that the call was given up.
             if let Ok(runtime) = Handle::try_current() {
-                let turn = Self { node: self.node.clone(), is_over: false };
+                let turn = Self { node: self.node.clone(), lane: self.lane, is_over: false };
                 self.is_over = true;
                 drop(runtime.spawn(Node::serve(turn, waiting)));
             }

@@ -6,6 +6,7 @@ cmsgpack.unpack(cmsgpack.pack(1))
 if KEYS[1] then
   redis.call('PSETEX', KEYS[1], 1000, '1')
   redis.call('GET', KEYS[1])
+  redis.call('SETRANGE', KEYS[1], 0, '2')
   redis.call('PTTL', KEYS[1])
   redis.call('DEL', KEYS[1])
 end

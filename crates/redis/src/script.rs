@@ -10,6 +10,10 @@ const HARNESS: &str = include_str!("harness.lua");
 const EXPRESS: &str = include_str!("express.lua");
 const PROBE: &str = include_str!("probe.lua");
 
+/// A key stays until the end of the span of time after the one in which it is forgotten. So it is not told anew when to
+/// go each time it is written, and a key that is used all the time is not made anew each time.
+const SPAN: &str = "local SPAN = 1000000\n";
+
 /// One script that a server can be asked to run.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -44,7 +48,7 @@ pub(crate) fn for_kinds(kinds: Kinds) -> &'static Script {
 /// The script for messages that only take from levels.
 pub(crate) fn express() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
-    SCRIPT.get_or_init(|| Script::new(EXPRESS.to_owned()))
+    SCRIPT.get_or_init(|| Script::new(format!("{SPAN}{EXPRESS}")))
 }
 
 /// The script that finds out whether a server is of use.
@@ -82,5 +86,5 @@ fn assemble(only: Option<usize>) -> Script {
         // Writing to a string does not fail.
         let _ = write!(kinds, " [{index}] = {name}, {name} = {name},");
     }
-    Script::new(format!("{text}{kinds} }}\n{HARNESS}"))
+    Script::new(format!("{SPAN}{text}{kinds} }}\n{HARNESS}"))
 }

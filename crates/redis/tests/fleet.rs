@@ -74,7 +74,8 @@ fn four_processes_admit_no_more_than_one_would() {
     assert!(Kind::names().all(|name| names.contains(&name)), "an algorithm is missing: {names:?}");
     for mode in [Mode::Strict, Mode::Leased] {
         let server = RedisServer::start().unwrap();
-        let process = || spawn(Command::new(env::current_exe().unwrap()).env(MODE, format!("{mode:?}")), &server);
+        let process =
+            || spawn(Command::new(env::current_exe().unwrap()).env(MODE, format!("{mode:?}")), &server);
         check([(); PROCESSES].map(|()| process()), mode);
     }
 }

@@ -24,6 +24,7 @@ use tidegate_core::Micros;
 use tidegate_engine::{Outage, SharedLimiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Fault, Proxy, RedisServer};
+use tokio::task::JoinSet;
 
 /// Short enough for a test that lets it pass often, long enough for a busy machine to answer most of the time.
 const DEADLINE: Duration = Duration::from_millis(100);
@@ -111,6 +112,28 @@ async fn replies_are_cut_in_the_middle() {
 #[tokio::test]
 async fn requests_are_lost() {
     suffer_fault(Fault::LoseRequests).await;
+}
+
+/// An answer that never comes puts a connection out of step, while the others go on.
+#[tokio::test]
+async fn one_connection_is_out_of_step() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::before(&server).unwrap();
+    let store = hasty(proxy.url()).await;
+    let limiter = Arc::new(limiter(&store, "out-of-step", MANY));
+    decides(&limiter).await;
+    proxy.inject(Fault::LoseRequests);
+    assert!(limiter.check("lost").await.is_degraded());
+    proxy.heal();
+    soon("no connection is out of step", async || {
+        let mut tasks = JoinSet::new();
+        for _ in 0..16 {
+            let limiter = limiter.clone();
+            let _task = tasks.spawn(async move { limiter.peek("key", 1).await.is_degraded() });
+        }
+        tasks.join_all().await.iter().all(|is_degraded| !is_degraded)
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -228,19 +228,12 @@ fn leased(server: &RedisServer) -> Result<f64> {
         let leased = SharedLimiter::builder("hot-leased").store(store(server).await?).ahead(Ahead::default());
         let leased = Arc::new(leased.build(HOT)?);
         println!("  {}; at most {} of a key stranded", leased.bounds()[0], leased.stranded());
-        let ask = |limiter: Arc<SharedLimiter>| {
-            move || {
-                let limiter = limiter.clone();
-                async move { limiter.check("hot").await.is_allowed() }
-            }
-        };
-        let (ask_leased, ask_strict) = (ask(leased), ask(strict));
-        rounds::count(256, ROUND / 2, ask_leased.clone()).await;
-        rounds::count(256, ROUND / 2, ask_strict.clone()).await;
+        rounds::count(256, ROUND / 2, &leased, "hot").await;
+        rounds::count(256, ROUND / 2, &strict, "hot").await;
         let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let fast = rounds::count(256, ROUND, ask_leased.clone()).await;
-            let slow = rounds::count(256, ROUND, ask_strict.clone()).await;
+            let fast = rounds::count(256, ROUND, &leased, "hot").await;
+            let slow = rounds::count(256, ROUND, &strict, "hot").await;
             ratios.push(fast / slow);
             ours.push(fast);
             theirs.push(slow);

@@ -2,8 +2,11 @@
 
 use std::{
     future::Future,
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use tidegate_engine::SharedLimiter;
 
 /// What one competitor did in one round.
 #[derive(Clone, Debug, Default)]
@@ -54,20 +57,22 @@ where
 }
 
 /// Counts decisions without looking at each: for those that take less time than a look at the clock.
-pub(crate) async fn count<A, F>(tasks: u64, length: Duration, ask: A) -> f64
-where
-    A: Fn() -> F + Clone + Send + 'static,
-    F: Future<Output = bool> + Send,
-{
+pub(crate) async fn count(
+    tasks: u64,
+    length: Duration,
+    limiter: &Arc<SharedLimiter>,
+    key: &'static str,
+) -> f64 {
     let start = Instant::now();
     let mut handles = Vec::new();
     for _ in 0..tasks {
-        let ask = ask.clone();
+        let limiter = limiter.clone();
         handles.push(tokio::spawn(async move {
             let mut count = 0_u64;
             while start.elapsed() < length {
                 for _ in 0..32 {
-                    assert!(ask().await, "a benchmark of allowed decisions was denied");
+                    let decision = limiter.check(key).await;
+                    assert!(decision.is_allowed(), "a benchmark of allowed decisions was denied");
                 }
                 count += 32;
                 tokio::task::yield_now().await;

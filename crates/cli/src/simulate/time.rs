@@ -133,8 +133,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         let endless = "1".repeat(40);
-        for text in
-            ["", "s", "-1s", "_", "_s", "1.", "1.2.3", "5x", "400000h0", "9999999d", endless.as_str()]
+        for text in ["", "s", "-1s", "_", "_s", "1.", "1.2.3", "5x", "400000h0", "9999999d", endless.as_str()]
         {
             assert!(parse(text).is_err(), "{text}");
         }

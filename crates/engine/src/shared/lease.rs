@@ -15,8 +15,8 @@
 
 use crate::{clock::Clock, store::Charged};
 use arc_swap::ArcSwap;
+use foldhash::HashMap;
 use std::{
-    collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -69,6 +69,8 @@ const MOST_KEYS: usize = 1_024;
 const WORTH_IT: u64 = 16;
 /// Places in which keys are counted that may become worth it.
 const CANDIDATES: usize = 1_024;
+/// So many times its resolution tokens must live to be timed by a coarse clock.
+const WORTH_COARSE: u64 = 8;
 /// A lease is at most this part of what the quota grants at once.
 const PART_OF_LIMIT: u64 = 8;
 /// A lease is at most this part of what the store had left.
@@ -82,6 +84,8 @@ pub(super) struct Leases {
     settings: Ahead,
     limit: u64,
     clock: Clock,
+    /// How long tokens live by that clock.
+    lifetime: Micros,
     hasher: foldhash::quality::RandomState,
     keys: ArcSwap<HashMap<u64, Arc<Balance>>>,
     /// A few bits of a key, and how often it was asked for.
@@ -91,10 +95,18 @@ pub(super) struct Leases {
 
 impl Leases {
     pub(super) fn new(settings: Ahead, limit: u64) -> Self {
+        // A clock that shows a moment late is read in a fraction of the time. Tokens die that much earlier by it.
+        let coarse = Clock::coarse();
+        let late = coarse.resolution();
+        let (clock, lifetime) = match settings.ttl.get() / late.get() {
+            0..WORTH_COARSE => (Clock::system(), settings.ttl),
+            _ => (coarse, settings.ttl.since(late)),
+        };
         Self {
             settings,
             limit,
-            clock: Clock::system(),
+            clock,
+            lifetime,
             hasher: foldhash::quality::RandomState::default(),
             keys: ArcSwap::default(),
             candidates: (0..CANDIDATES).map(|_| AtomicU64::new(0)).collect(),
@@ -113,6 +125,11 @@ impl Leases {
 
     pub(super) fn now(&self) -> Micros {
         self.clock.now()
+    }
+
+    /// How long tokens live by [`Leases::now`], from before they were asked for.
+    pub(super) fn lifetime(&self) -> Micros {
+        self.lifetime
     }
 
     /// The balance of a key that has one.

@@ -253,7 +253,7 @@ impl SharedLimiter {
                 let now = leases.now();
                 balance.knows(now, &decision);
                 if decision.is_granted()
-                    && let Some(slot) = balance.put(now, asked, leases.settings().time_to_live(), taken)
+                    && let Some(slot) = balance.put(now, asked, leases.lifetime(), taken)
                 {
                     balance.prove(slot, answer.charged());
                 }
