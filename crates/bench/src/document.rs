@@ -1,32 +1,22 @@
 //! The tables of `docs/benchmarks.md`, written from a run: no figure there is typed by hand.
 
 use crate::{
-    Result, machine,
+    Result, page,
     peers::{FLOOR, REFERENCE, TIDEGATE},
     report::{Figures, Report},
 };
-use std::{env, fmt::Write, fs, path::Path};
+use std::fmt::Write;
+
+/// Crates whose versions matter.
+const PEERS: [&str; 5] = ["governor", "ratelimit", "leaky-bucket", "pingora-limits", "trypema"];
 
 /// Replaces a suite's tables by those of this run.
 pub(crate) fn write(suite: &str, reports: &[Report]) -> Result<()> {
-    let path = Path::new(machine::ROOT).join("docs/benchmarks.md");
-    let at_path = |error| format!("{}: {error}", path.display());
-    let old = fs::read_to_string(&path).map_err(at_path)?;
-    let new = replace(&old, suite, &tables(reports)?)?;
-    Ok(fs::write(&path, new).map_err(at_path)?)
-}
-
-/// Puts `text` between the two markers of a suite.
-fn replace(document: &str, suite: &str, text: &str) -> Result<String> {
-    let (begin, end) = (format!("<!-- {suite}: begin -->"), format!("<!-- {suite}: end -->"));
-    let missing = || format!("docs/benchmarks.md has no `{begin}` … `{end}`");
-    let (front, rest) = document.split_once(&begin).ok_or_else(missing)?;
-    let (_, back) = rest.split_once(&end).ok_or_else(missing)?;
-    Ok(format!("{front}{begin}\n\n{}\n\n{end}{back}", text.trim()))
+    page::write(suite, &tables(reports)?)
 }
 
 fn tables(reports: &[Report]) -> Result<String> {
-    let mut text = circumstances()?;
+    let mut text = page::circumstances(&PEERS)?;
     text += &disturbances(reports);
     if reports.iter().any(|report| report.at_most.is_some()) {
         text += &targets(reports)?;
@@ -43,23 +33,6 @@ fn tables(reports: &[Report]) -> Result<String> {
     }
     text += &losses(reports)?;
     Ok(text)
-}
-
-/// When, where and what.
-fn circumstances() -> Result<String> {
-    let said = |name| env::var(name).unwrap_or_else(|_| "unknown".to_owned());
-    let mut versions = Vec::new();
-    for name in ["governor", "ratelimit", "leaky-bucket", "pingora-limits", "trypema"] {
-        versions.push(format!("{name} {}", machine::locked_version(name)?));
-    }
-    Ok(format!(
-        "Run on {} at `{}`: {}; {}; {}.\n\n",
-        said("BENCH_DATE"),
-        said("BENCH_COMMIT"),
-        machine::describe(),
-        said("BENCH_RUSTC"),
-        versions.join(", ")
-    ))
 }
 
 /// The cases that were not alone on the machine.
@@ -146,18 +119,4 @@ fn losses(reports: &[Report]) -> Result<String> {
         text += "Nowhere in this run.\n";
     }
     Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_is_between_the_markers_is_replaced() {
-        let old = "front\n<!-- a: begin -->\nold\n<!-- a: end -->\nback\n";
-        let new = replace(old, "a", "new\n").unwrap();
-        assert_eq!(new, "front\n<!-- a: begin -->\n\nnew\n\n<!-- a: end -->\nback\n");
-        assert_eq!(replace(&new, "a", "new").unwrap(), new);
-        assert!(replace(old, "b", "new").is_err());
-    }
 }

@@ -7,6 +7,7 @@ mod keys;
 mod machine;
 mod measure;
 mod memory;
+mod page;
 mod peers;
 mod report;
 

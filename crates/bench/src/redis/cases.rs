@@ -20,7 +20,13 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     about: &'static str,
     bar: Bar,
-    measure: fn(&RedisServer) -> Result<f64>,
+    measure: fn(&RedisServer) -> Result<Measured>,
+}
+
+/// A value to hold against the bar, and the figures behind it.
+pub(crate) struct Measured {
+    pub(crate) value: f64,
+    pub(crate) figures: String,
 }
 
 enum Bar {
@@ -83,20 +89,25 @@ pub(crate) fn names() -> String {
     ALL.map(|case| case.name).join(", ")
 }
 
+/// Runs all cases; the rows of a table.
+pub(crate) fn run_all() -> Result<Vec<String>> {
+    ALL.iter().map(Case::run).collect()
+}
+
 impl Case {
-    pub(crate) fn run(&self) -> Result<()> {
+    /// Runs the case; a row of a table.
+    pub(crate) fn run(&self) -> Result<String> {
         println!("{}: {}", self.name, self.about);
         let server = RedisServer::start()?;
         apart(&server);
-        let value = (self.measure)(&server)?;
-        match self.bar {
-            Bar::AtLeast(bar) if value >= bar => println!("  at least {bar}: met"),
-            Bar::AtLeast(bar) => println!("  at least {bar}: MISSED"),
-            Bar::AtMost(bar) if value <= bar => println!("  at most {bar}: met"),
-            Bar::AtMost(bar) => println!("  at most {bar}: MISSED"),
-        }
-        println!("ratio {} {value:.3}\n", self.name);
-        Ok(())
+        let Measured { value, figures } = (self.measure)(&server)?;
+        let (bar, is_met) = match self.bar {
+            Bar::AtLeast(bar) => (format!("at least {bar}"), value >= bar),
+            Bar::AtMost(bar) => (format!("at most {bar}"), value <= bar),
+        };
+        let judgement = if is_met { "met" } else { "MISSED" };
+        println!("  {figures}\n  {bar}: {judgement}\nratio {} {value:.3}\n", self.name);
+        Ok(format!("| {} | {} | {figures} | {value:.3} | {bar} | {judgement} |", self.name, self.about))
     }
 }
 
@@ -140,7 +151,7 @@ async fn beside<A, B, FA, FB>(
     (other_name, other): (&str, B),
     tasks: u64,
     figure: fn(&Run) -> f64,
-) -> f64
+) -> Measured
 where
     A: Fn(u64) -> FA + Clone + Send + 'static,
     B: Fn(u64) -> FB + Clone + Send + 'static,
@@ -163,29 +174,25 @@ where
         first.push(our);
         second.push(their);
     }
-    for (name, runs) in [(name, first), (other_name, second)] {
+    let figures = [(name, first), (other_name, second)].map(|(name, runs)| {
         let of = |figure: fn(&Run) -> f64| median(&runs.iter().map(figure).collect::<Vec<_>>());
-        println!(
-            "  {name:<16} {:>10.0}/s  median {:>7.1} us  p99 {:>8.1} us",
-            of(|run| run.rate),
-            of(|run| run.median),
-            of(|run| run.p99)
-        );
-    }
-    median(&ratios)
+        let (rate, middle, p99) = (of(|run| run.rate), of(|run| run.median), of(|run| run.p99));
+        format!("{name}: {rate:.0}/s, median {middle:.1} us, p99 {p99:.1} us")
+    });
+    Measured { value: median(&ratios), figures: figures.join("; ") }
 }
 
 const ONE: &str = "1000/s burst 1000000";
 
-fn strict(server: &RedisServer) -> Result<f64> {
+fn strict(server: &RedisServer) -> Result<Measured> {
     against_naive(server, 256, |run| run.rate)
 }
 
-fn lone(server: &RedisServer) -> Result<f64> {
+fn lone(server: &RedisServer) -> Result<Measured> {
     against_naive(server, 1, |run| run.median)
 }
 
-fn against_naive(server: &RedisServer, tasks: u64, figure: fn(&Run) -> f64) -> Result<f64> {
+fn against_naive(server: &RedisServer, tasks: u64, figure: fn(&Run) -> f64) -> Result<Measured> {
     in_runtime(async {
         let ours = limiter(server, "strict", &[ONE]).await?;
         let naive = Naive::connect(&server.url()).await?;
@@ -201,7 +208,7 @@ fn against_naive(server: &RedisServer, tasks: u64, figure: fn(&Run) -> f64) -> R
     })
 }
 
-fn three_quotas(server: &RedisServer) -> Result<f64> {
+fn three_quotas(server: &RedisServer) -> Result<Measured> {
     in_runtime(async {
         let one = limiter(server, "one", &[ONE]).await?;
         let several = [ONE, "60000/min burst 1000000", "3600000/h burst 1000000"];
@@ -213,15 +220,15 @@ fn three_quotas(server: &RedisServer) -> Result<f64> {
             }
         };
         let (ask_three, ask_one) = (ask(three), ask(one));
-        let ratio = beside(("three", ask_three.clone()), ("one", ask_one.clone()), 1, |run| run.median).await;
-        println!("  and with 256 tasks, for comparison:");
+        let lone = beside(("three", ask_three.clone()), ("one", ask_one.clone()), 1, |run| run.median).await;
         let busy = beside(("three", ask_three), ("one", ask_one), 256, |run| 1.0 / run.rate).await;
-        println!("  time per decision {busy:.2} of one quota");
-        Ok(ratio)
+        let figures =
+            format!("{}; with 256 tasks {:.2} times the time per decision", lone.figures, busy.value);
+        Ok(Measured { figures, ..lone })
     })
 }
 
-fn leased(server: &RedisServer) -> Result<f64> {
+fn leased(server: &RedisServer) -> Result<Measured> {
     const HOT: &str = "100000000/s burst 100000000";
     in_runtime(async {
         let strict = limiter(server, "hot-strict", &[HOT]).await?;
@@ -238,12 +245,12 @@ fn leased(server: &RedisServer) -> Result<f64> {
             ours.push(fast);
             theirs.push(slow);
         }
-        println!("  leased {:>12.0}/s\n  strict {:>12.0}/s", median(&ours), median(&theirs));
-        Ok(median(&ratios))
+        let figures = format!("leased: {:.0}/s; strict: {:.0}/s", median(&ours), median(&theirs));
+        Ok(Measured { value: median(&ratios), figures })
     })
 }
 
-fn bytes_per_key(server: &RedisServer) -> Result<f64> {
+fn bytes_per_key(server: &RedisServer) -> Result<Measured> {
     const MANY: u64 = 100_000;
     let used = || -> Result<f64> {
         let info = server.command(&["INFO", "memory"])?;
@@ -251,15 +258,16 @@ fn bytes_per_key(server: &RedisServer) -> Result<f64> {
         let line = text.lines().find_map(|line| line.strip_prefix("used_memory:")).ok_or("no used_memory")?;
         Ok(line.trim().parse()?)
     };
-    let mut ratios = Vec::new();
+    let (mut ratios, mut figures) = (Vec::new(), Vec::new());
     for (name, quota) in [("100/min burst 20", "100/min burst 20"), ("30/s burst 300", "30/s burst 300000")] {
         server.command(&["FLUSHALL"])?;
         let before = used()?;
         in_runtime(async {
             // An hour to drain, so that no key goes while others come.
             let limiter = limiter(server, "bytes", &[quota]).await?;
-            let cost = limiter.quotas()[0].limit();
-            for number in 0..MANY {
+            let cost = limiter.quotas()[0].limit() / 2;
+            // Twice: a key that is written in place may need more than one that was just made.
+            for number in (0..MANY).chain(0..MANY) {
                 if !limiter.check_cost(&format!("user-{number}"), cost).await.is_allowed() {
                     return Err("denied".into());
                 }
@@ -275,13 +283,13 @@ fn bytes_per_key(server: &RedisServer) -> Result<f64> {
             connection.command(&["SET", &key, "1700000000000000", "PX", "3600000"])?;
         }
         let plain = (used()? - before) / MANY as f64;
-        println!("  {name:<20} {ours:.1} bytes per key, plain {plain:.1}");
+        figures.push(format!("{name}: {ours:.1} bytes, plain {plain:.1}"));
         ratios.push(ours / plain);
     }
-    Ok(ratios.into_iter().fold(0.0, f64::max))
+    Ok(Measured { value: ratios.into_iter().fold(0.0, f64::max), figures: figures.join("; ") })
 }
 
-fn outage(server: &RedisServer) -> Result<f64> {
+fn outage(server: &RedisServer) -> Result<Measured> {
     const DEADLINE: Duration = Duration::from_millis(5);
     in_runtime(async {
         let store = RedisStore::builder().deadline(DEADLINE).connect(&server.url()).await?;
@@ -310,7 +318,8 @@ fn outage(server: &RedisServer) -> Result<f64> {
         }
         let p99 = percentile(&mut times, 0.99);
         let (count, most) = (times.len(), times.last().copied().unwrap_or_default());
-        println!("  {count} decisions, {} degraded, p99 {p99:.0} us, longest {most:?}", limiter.degraded());
-        Ok(p99 / DEADLINE.as_secs_f64() / 1e6)
+        let degraded = limiter.degraded();
+        let figures = format!("{count} decisions, {degraded} degraded, p99 {p99:.0} us, longest {most:?}");
+        Ok(Measured { value: p99 / DEADLINE.as_secs_f64() / 1e6, figures })
     })
 }

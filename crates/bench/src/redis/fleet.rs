@@ -1,6 +1,6 @@
 //! Four processes that ask for ten times what a quota allows, with tokens taken ahead.
 
-use crate::Result;
+use crate::{Result, cases::Measured};
 use std::{
     env,
     process::{Command, Stdio},
@@ -17,7 +17,7 @@ const RATE: u64 = 5_000;
 const BURST: u64 = 1_000;
 
 /// Admissions over the exact quota, by the server's own clock.
-pub(crate) fn admitted_over_quota(server: &RedisServer) -> Result<f64> {
+pub(crate) fn admitted_over_quota(server: &RedisServer) -> Result<Measured> {
     let time = || -> Result<u64> {
         let told = server.command(&["TIME"])?;
         let part = |index: usize| -> Result<u64> {
@@ -44,8 +44,8 @@ pub(crate) fn admitted_over_quota(server: &RedisServer) -> Result<f64> {
     let elapsed = time()? - before;
     // The members need a moment to start and to stop; what nobody asked for then is nobody's fault.
     let quota = BURST as f64 + RATE as f64 * elapsed as f64 / 1e6;
-    println!("  {admitted} admitted, {quota:.0} allowed in {:.2} s", elapsed as f64 / 1e6);
-    Ok(admitted as f64 / quota)
+    let figures = format!("{admitted} admitted, {quota:.0} allowed in {:.2} s", elapsed as f64 / 1e6);
+    Ok(Measured { value: admitted as f64 / quota, figures })
 }
 
 /// One process: prints how much it was allowed.

@@ -6,7 +6,12 @@
 
 mod cases;
 mod fleet;
+#[path = "../machine.rs"]
+#[allow(dead_code, reason = "the other program needs the rest")]
+mod machine;
 mod naive;
+#[path = "../page.rs"]
+mod page;
 mod rounds;
 
 use std::{env, error::Error, process::ExitCode};
@@ -19,12 +24,13 @@ fn main() -> ExitCode {
     let outcome = match args[..] {
         // A process of a fleet that this program starts for itself.
         ["fleet-member", url, key] => fleet::member(url, key),
-        ["redis"] => cases::ALL.iter().try_for_each(cases::Case::run),
+        ["redis"] => cases::run_all().map(|_| ()),
+        ["redis", "--write"] => cases::run_all().and_then(|rows| write(&rows)),
         ["redis", name] => match cases::ALL.iter().find(|case| case.name == name) {
-            Some(case) => case.run(),
+            Some(case) => case.run().map(|_| ()),
             None => Err(format!("unknown case `{name}`; there are {}", cases::names()).into()),
         },
-        _ => Err(format!("usage: scripts/bench redis [CASE], with {}", cases::names()).into()),
+        _ => Err(format!("usage: scripts/bench redis [CASE | --write], with {}", cases::names()).into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -33,4 +39,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The table of `docs/benchmarks.md`.
+fn write(rows: &[String]) -> Result<()> {
+    let head = "| case | what | measured | value | bar | |\n|---|---|---|---|---|---|\n";
+    let text = page::circumstances(&["redis", "tokio"])? + head + &rows.join("\n");
+    page::write("redis", &text)
 }

@@ -1,0 +1,53 @@
+//! `docs/benchmarks.md`: where the tables of a run go.
+
+use crate::{Result, machine};
+use std::{env, fs, path::Path};
+
+/// Replaces what a suite has to say by what this run found.
+pub(crate) fn write(suite: &str, text: &str) -> Result<()> {
+    let path = Path::new(machine::ROOT).join("docs/benchmarks.md");
+    let at_path = |error| format!("{}: {error}", path.display());
+    let old = fs::read_to_string(&path).map_err(at_path)?;
+    let new = replace(&old, suite, text)?;
+    Ok(fs::write(&path, new).map_err(at_path)?)
+}
+
+/// Puts `text` between the two markers of a suite.
+fn replace(document: &str, suite: &str, text: &str) -> Result<String> {
+    let (begin, end) = (format!("<!-- {suite}: begin -->"), format!("<!-- {suite}: end -->"));
+    let missing = || format!("docs/benchmarks.md has no `{begin}` … `{end}`");
+    let (front, rest) = document.split_once(&begin).ok_or_else(missing)?;
+    let (_, back) = rest.split_once(&end).ok_or_else(missing)?;
+    Ok(format!("{front}{begin}\n\n{}\n\n{end}{back}", text.trim()))
+}
+
+/// When, where and what, with the versions of some crates.
+pub(crate) fn circumstances(crates: &[&str]) -> Result<String> {
+    let said = |name| env::var(name).unwrap_or_else(|_| "unknown".to_owned());
+    let mut versions = Vec::new();
+    for name in crates {
+        versions.push(format!("{name} {}", machine::locked_version(name)?));
+    }
+    Ok(format!(
+        "Run on {} at `{}`: {}; {}; {}.\n\n",
+        said("BENCH_DATE"),
+        said("BENCH_COMMIT"),
+        machine::describe(),
+        said("BENCH_RUSTC"),
+        versions.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_between_the_markers_is_replaced() {
+        let old = "front\n<!-- a: begin -->\nold\n<!-- a: end -->\nback\n";
+        let new = replace(old, "a", "new\n").unwrap();
+        assert_eq!(new, "front\n<!-- a: begin -->\n\nnew\n\n<!-- a: end -->\nback\n");
+        assert_eq!(replace(&new, "a", "new").unwrap(), new);
+        assert!(replace(old, "b", "new").is_err());
+    }
+}
