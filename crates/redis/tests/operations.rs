@@ -85,6 +85,44 @@ async fn the_answers_are_those_of_memory() {
     assert_eq!(store.trouble(), None);
 }
 
+/// A key never goes before it is as good as new, and stays no more than two seconds longer; whether it is made, written
+/// in place, or told anew when to go.
+#[tokio::test]
+async fn a_key_goes_when_it_says_nothing_any_more() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server.url()).await;
+    let all = ["1000/s burst 5000", "7/s burst 1000", "100000/s burst 5000", "1000000000/s burst 5000000000"];
+    let mut rules: Vec<Vec<Quota>> = all.iter().map(|quota| vec![quota.parse().unwrap()]).collect();
+    rules.push(rules.concat());
+    rules.push(vec!["1000/s sliding-window".parse().unwrap()]);
+    for (index, quotas) in rules.iter().enumerate() {
+        let name = format!("rule-{index}");
+        let limiter = SharedLimiter::builder(&name).store(store.clone()).build_all(quotas).unwrap();
+        for cost in [1, 1, 1, 1, 500, 1, 1, 250, 1, 1] {
+            let before = time(&server);
+            let decision = limiter.check_cost("key", cost).await;
+            assert!(decision.is_allowed() && !decision.is_degraded());
+            let last = limiter.peek("key", 0).await.reset_after();
+            let after = time(&server);
+            let goes =
+                number(&server, &["PEXPIRETIME", &format!("tidegate:{{{name}:key}}:1")]) as u64 * 1_000;
+            let (earliest, latest) = (before + last.get(), after + decision.reset_after().get() + 2_001_000);
+            assert!(
+                (earliest..=latest).contains(&goes),
+                "{quotas:?}: {goes} is not in {earliest}..={latest}"
+            );
+        }
+    }
+    assert!(commands(&server, "setrange") > 0, "nothing was written in place");
+}
+
+/// The server's clock, in microseconds.
+fn time(server: &RedisServer) -> u64 {
+    let told = server.command(&["TIME"]).unwrap();
+    let part = |index: usize| told.items()[index].text().unwrap().parse::<u64>().unwrap();
+    part(0) * 1_000_000 + part(1)
+}
+
 #[tokio::test]
 async fn several_quotas_are_charged_together_or_not_at_all() {
     let server = RedisServer::start().unwrap();
