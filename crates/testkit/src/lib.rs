@@ -5,12 +5,14 @@
 //! |---|---|
 //! | [`subject`] | whatever can be asked: the core, a store, a server |
 //! | [`trace`] | reads and runs `.trace` stories on a subject |
+//! | [`conformance`] | what must hold for every store |
 //! | [`strategy`] | random quotas of every algorithm, and random callers |
 //! | [`guava`] | recorded traces of Guava's `RateLimiter` |
 //! | [`servers`] | real servers that a test starts, and wires to them that can be spoiled |
 //!
 //! A dev-dependency only: nothing here is meant for production.
 
+pub mod conformance;
 pub mod guava;
 #[cfg(target_os = "linux")]
 pub mod servers;

@@ -217,10 +217,15 @@ fn check<S: Strategy>(name: &str, stories: &S, law: impl Fn(S::Value) -> TestCas
 
 /// A runner whose stories are the same in every run.
 pub fn runner() -> TestRunner {
+    runner_of(Config::default().cases)
+}
+
+/// The same for so many stories, where each takes longer.
+pub fn runner_of(cases: u32) -> TestRunner {
     let seed: u64 = env::var("TIDEGATE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let mut bytes = [7; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let config = Config { failure_persistence: None, ..Config::default() };
+    let config = Config { failure_persistence: None, cases, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 
