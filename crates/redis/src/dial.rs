@@ -59,15 +59,10 @@ impl Dial {
         &self.shown
     }
 
-    /// Connects so many times to the same server. Answers may take as long as the deadline of a decision.
-    pub(crate) async fn connect(
-        &self,
-        times: usize,
-        deadline: Duration,
-    ) -> Result<Vec<MultiplexedConnection>, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT))
-            .set_response_timeout(Some(ANSWER.max(deadline)));
+    /// Connects so many times to the same server. How long an answer may take is up to whoever asks.
+    pub(crate) async fn connect(&self, times: usize) -> Result<Vec<MultiplexedConnection>, RedisError> {
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
         let client = match &self.way {
             Way::Address(client) => Client::clone(client),
             Way::Sentinels(sentinels) => sentinels.lock().await.async_get_client().await?,
@@ -87,8 +82,6 @@ fn quick(info: ConnectionInfo) -> ConnectionInfo {
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_millis(500);
-/// How long an answer may take before the server counts as away, unless a decision may take longer.
-const ANSWER: Duration = Duration::from_secs(1);
 
 impl fmt::Debug for Dial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

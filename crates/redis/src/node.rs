@@ -151,7 +151,8 @@ impl Node {
     }
 
     async fn inspect_scripts(&self) -> Result<(), ConnectError> {
-        self.probe(FIRST).await.map_err(|error| ConnectError::useless(self.shown(), &error))
+        let probe = self.in_time(self.probe(FIRST)).await;
+        probe.map_err(|error| ConnectError::useless(self.shown(), &error))
     }
 
     /// Tries out whether the server can count.
@@ -169,7 +170,7 @@ impl Node {
 
     /// Connects, or says why it cannot.
     pub(crate) async fn connect(&self) -> Result<(), RedisError> {
-        let connections = self.dial.connect(LANES.len(), self.deadline).await?;
+        let connections = self.dial.connect(LANES.len()).await?;
         *self.connections.write().unwrap_or_else(PoisonError::into_inner) = connections;
         Ok(())
     }
@@ -255,7 +256,7 @@ impl Node {
 
     /// What is asked, at a moment that the caller names: for checks of the store itself.
     pub(crate) async fn submit_at(self: &Arc<Self>, requests: &[Request], now: Micros) -> Vec<Answered> {
-        self.call(FIRST, requests, Some(now)).await
+        self.call_in_time(FIRST, requests, Some(now)).await
     }
 
     /// Takes note of what was wrong with an answer, if anything was.
@@ -359,7 +360,7 @@ impl Node {
         while let Some(waiting) = next {
             let (requests, answers): (Vec<_>, Vec<_>) =
                 waiting.into_iter().map(|one| (one.request, one.answer)).unzip();
-            let answered = node.call(turn.lane, &requests, None).await;
+            let answered = node.call_in_time(turn.lane, &requests, None).await;
             // Those who asked may not be there any more to take note.
             if let Some(Err(Problem::Store(error @ StoreError::Away(_)))) = answered.first() {
                 node.take_note(Some(error));
@@ -375,6 +376,17 @@ impl Node {
         turn.is_over = true;
     }
 
+    /// A call that nobody waits for any more when the server is as good as away.
+    async fn call_in_time(&self, lane: Lane, requests: &[Request], now: Option<Micros>) -> Vec<Answered> {
+        let patience = self.patience();
+        match timeout(patience, self.call(lane, requests, now)).await {
+            Ok(answers) => answers,
+            Err(_) => {
+                vec![Err(StoreError::Away(format!("no answer within {patience:?}")).into()); requests.len()]
+            }
+        }
+    }
+
     async fn call(&self, lane: Lane, requests: &[Request], now: Option<Micros>) -> Vec<Answered> {
         self.call_once(lane, requests, now).await.into_iter().map(settle).collect()
     }
@@ -387,7 +399,7 @@ impl Node {
     ) -> Vec<Result<Said, Problem>> {
         match Express::of(requests, now, |place| self.names.key(place)) {
             Some(express) => self.call_express(lane, requests, &express, now).await,
-            None => self.call_whole(lane, requests, now).await,
+            None => Box::pin(self.call_whole(lane, requests, now)).await,
         }
     }
 
@@ -411,7 +423,7 @@ impl Node {
         let unusual: Vec<_> = unusual.map(|(_, request)| request.clone()).collect();
         let mut heard = match unusual.is_empty() {
             true => Vec::new(),
-            false => self.call_whole(lane, &unusual, now).await,
+            false => Box::pin(self.call_whole(lane, &unusual, now)).await,
         }
         .into_iter();
         let said = replies.into_iter().map(|reply| match reply {
@@ -472,16 +484,32 @@ impl Node {
     async fn evaluate(&self, lane: Lane, script: &Script, command: &Cmd) -> Result<Value, RedisError> {
         match self.send_on(lane, command).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.send_on(lane, redis::cmd("SCRIPT").arg("LOAD").arg(script.text())).await?;
-                self.send_on(lane, command).await
+                Box::pin(self.load(lane, script)).await?;
+                Box::pin(self.send_on(lane, command)).await
             }
             other => other,
         }
     }
 
+    /// Tells the server a script.
+    async fn load(&self, lane: Lane, script: &Script) -> Result<Value, RedisError> {
+        self.send_on(lane, redis::cmd("SCRIPT").arg("LOAD").arg(script.text())).await
+    }
+
     /// Sends one command.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
-        self.send_on(FIRST, command).await
+        self.in_time(self.send_on(FIRST, command)).await
+    }
+
+    /// An answer, or that there is none in any reasonable time.
+    async fn in_time<T>(&self, answer: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+        let late = || RedisError::from((ErrorKind::Io, "no answer"));
+        timeout(self.patience(), answer).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// How long an answer may take before the server counts as away.
+    fn patience(&self) -> Duration {
+        ANSWER.max(self.deadline)
     }
 
     async fn send_on(&self, lane: Lane, command: &Cmd) -> Result<Value, RedisError> {
@@ -522,6 +550,8 @@ impl Node {
 
 /// Calls in a row without an answer after which a connection is of no more use.
 const MOST_UNANSWERED: u32 = 8;
+/// How long an answer may take before the server counts as away, unless a decision may take longer.
+const ANSWER: Duration = Duration::from_secs(1);
 /// How often a server that went away is looked for.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long connecting may take.

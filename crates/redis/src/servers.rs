@@ -20,7 +20,7 @@ impl Servers {
     pub(crate) async fn submit(&self, request: Request) -> Answered {
         match self {
             Self::One(node) => node.submit(request).await,
-            Self::Cluster(cluster) => cluster.submit(request).await,
+            Self::Cluster(cluster) => Box::pin(cluster.submit(request)).await,
         }
     }
 

@@ -204,11 +204,23 @@ impl RedisStore {
 }
 
 impl Inner {
+    /// What is done rarely is kept apart, here and below: a future has room for everything in it, and this one is made
+    /// for each decision.
     async fn perform(&self, request: Request) -> Result<Reply, StoreError> {
         for place in places(&request) {
-            self.announce(&place.limit).await?;
+            if !self.is_announced(&place.limit) {
+                Box::pin(self.announce(&place.limit)).await?;
+            }
         }
-        let mut answer = self.servers.submit(request.clone()).await;
+        match self.servers.submit(request.clone()).await {
+            Err(Problem::Stranger(tag)) => Box::pin(self.perform_among_strangers(request, tag)).await,
+            answer => plain(answer),
+        }
+    }
+
+    /// Learns what the tags in a state mean, one after the other, until it can be read.
+    async fn perform_among_strangers(&self, request: Request, tag: u16) -> Result<Reply, StoreError> {
+        let mut answer = Err(Problem::Stranger(tag));
         for _ in 0..MOST_MEETINGS {
             let Err(Problem::Stranger(tag)) = answer else { break };
             self.meet(&request, tag).await?;
@@ -218,13 +230,22 @@ impl Inner {
         plain(answer)
     }
 
+    /// Whether others know what the tags of these quotas mean.
+    fn is_announced(&self, limit: &Limit) -> bool {
+        let last = limit.mark().load(Ordering::Relaxed);
+        last != 0 && self.seconds().saturating_sub(last) < ANNOUNCE_EVERY.as_secs()
+    }
+
+    fn seconds(&self) -> u64 {
+        self.started.elapsed().as_secs() + 1
+    }
+
     /// Tells other processes what the tags of these quotas mean, before anything is written under them.
     async fn announce(&self, limit: &Limit) -> Result<(), StoreError> {
-        let now = self.started.elapsed().as_secs() + 1;
-        let last = limit.mark().load(Ordering::Relaxed);
-        if last != 0 && now.saturating_sub(last) < ANNOUNCE_EVERY.as_secs() {
+        if self.is_announced(limit) {
             return Ok(());
         }
+        let (now, last) = (self.seconds(), limit.mark().load(Ordering::Relaxed));
         let is_taken =
             || limit.mark().compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err();
         // One caller says it again; what was said before holds for the others.
