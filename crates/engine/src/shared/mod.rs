@@ -72,8 +72,9 @@ impl SharedLimiter {
     }
 
     /// Takes one token for `key`, now or not at all.
-    pub async fn check(&self, key: &str) -> Decision {
-        self.check_cost(key, 1).await
+    #[inline]
+    pub fn check<'a>(&'a self, key: &'a str) -> impl Future<Output = Decision> + Send + 'a {
+        self.check_cost(key, 1)
     }
 
     /// Takes `cost` tokens for `key`, now or not at all. A cost of zero takes nothing: it is a peek.
@@ -86,7 +87,8 @@ impl SharedLimiter {
                     self.refill(key, leases, balance);
                     decision
                 }
-                None => self.ask_beside_leases(leases, key, cost).await,
+                // Rare, and a future has room for everything in it.
+                None => Box::pin(self.ask_beside_leases(leases, key, cost)).await,
             },
             Home::Store(remote) => self.put(remote, key, Demand::now(cost)).await,
         }
