@@ -117,12 +117,16 @@ impl LimiterBuilder {
     /// # Ok::<(), tidegate_engine::BuildError>(())
     /// ```
     pub fn build_tiers(self, quotas: &[Quota]) -> Result<Limiter, BuildError> {
-        if let Some((first, rest)) = quotas.split_first()
-            && let Some(other) = rest.iter().find(|quota| quota.kind().name() != first.kind().name())
-        {
-            return Err(BuildError::MixedTiers { first: first.to_string(), other: other.to_string() });
-        }
+        Self::refuse_mixed_tiers(quotas)?;
         self.build_space(quotas, Layout::Tiers)
+    }
+
+    pub(crate) fn refuse_mixed_tiers(quotas: &[Quota]) -> Result<(), BuildError> {
+        let Some((first, rest)) = quotas.split_first() else { return Err(BuildError::NoQuota) };
+        match rest.iter().find(|quota| quota.kind().name() != first.kind().name()) {
+            None => Ok(()),
+            Some(other) => Err(BuildError::MixedTiers { first: first.to_string(), other: other.to_string() }),
+        }
     }
 
     fn build_space(self, quotas: &[Quota], layout: Layout) -> Result<Limiter, BuildError> {

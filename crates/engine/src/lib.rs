@@ -45,7 +45,7 @@ pub use reservation::{Permit, Reservation};
 #[cfg(feature = "tokio")]
 pub use shared::{
     Ahead, Outage, SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation,
-    decide_all_shared,
+    SharedTier, decide_all_shared,
 };
 pub use store::{Store, StoreError};
 pub use throttle::{Throttle, ThrottleBuilder};

@@ -155,6 +155,12 @@ impl Limiter {
         Bucket::of_key(self, self.fingerprint(key))
     }
 
+    /// The bucket of one key under a tier; under the first if there is no such tier.
+    pub(crate) fn bucket<K: Key + ?Sized>(&self, key: &K, tier: usize) -> Bucket<'_> {
+        let bucket = self.key(key);
+        bucket.tier(tier).unwrap_or(bucket)
+    }
+
     /// A question for one token, to be decided together with others.
     pub fn ask<K: Key + ?Sized>(&self, key: &K) -> Ask<'_> {
         Ask { limiter: self, owner: self.fingerprint(key), cost: 1 }

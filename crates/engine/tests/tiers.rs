@@ -46,7 +46,9 @@ fn tiers_share_a_history() {
                     written = written.filter(|_| name == "concurrency");
                 }
                 let mut model = written.clone().unwrap_or_else(|| Plain::new(all[tier]));
-                if model.quota != all[tier] {
+                if model.would(moment.now, Demand::probe(0)).decision.reset_after() == Micros::ZERO {
+                    model = Plain::new(all[tier]); // what a tier has forgotten is forgotten
+                } else if model.quota != all[tier] {
                     model.change(moment.now, all[tier], Inherit::Additive);
                 }
                 let demand = match name {

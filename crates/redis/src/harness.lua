@@ -111,6 +111,8 @@ local out, size = {}, 0
 local function state_of(key, cell, place, quota, tiers, how)
   local state, writer = cell.states[place], cell.writers[place]
   if not state then return quota.kind.new() end
+  -- What one tier has forgotten is forgotten, though another would remember it for longer.
+  if tiers and writer.kind.forgotten(writer, state, now) <= now then return quota.kind.new() end
   if writer.tag == quota.tag then return state end
   if tiers then
     -- A copy: a denial must leave the history as the other tier wrote it.

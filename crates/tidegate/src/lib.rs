@@ -26,7 +26,7 @@ pub use tidegate_core::{
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{
     Ahead, Outage, SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation,
-    decide_all_shared,
+    SharedTier, decide_all_shared,
 };
 pub use tidegate_engine::{
     Ask, Bucket, BuildError, Capacity, Clock, ClockHand, DeniedKey, Key, Limiter, LimiterBuilder, Overflow,

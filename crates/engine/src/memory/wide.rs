@@ -243,20 +243,11 @@ impl Held<'_> {
         let Some(quota) = self.plan.quotas.get(tier) else { return Decision::unlimited() };
         let now = self.now;
         // On a copy: a denial must leave the history as the other tier wrote it.
-        let mut words = Body { cell: self.cell, start: STATE_OF_TIER };
-        let mut copy: Vec<u64> = Vec::new();
-        let written = self.plan.tier(self.cell).filter(|written| *written != tier);
-        let step = match written {
-            Some(written) => {
-                let width = Wide::width(&self.plan.quotas, Layout::Tiers) - STATE_OF_TIER;
-                copy.extend((0..width).map(|index| words.get(index)));
-                quota.inherit(&self.plan.quotas[written], copy.as_mut_slice(), now, Inherit::Additive);
-                quota.decide(copy.as_mut_slice(), now, demand)
-            }
-            None => quota.decide(&mut words, now, demand),
-        };
+        let mut state = self.carried(tier);
+        let step = quota.decide(state.as_mut_slice(), now, demand);
         if step.receipt.cost > 0 {
-            copy.iter().enumerate().for_each(|(index, word)| words.set(index, *word));
+            let mut words = Body { cell: self.cell, start: STATE_OF_TIER };
+            state.iter().enumerate().for_each(|(index, word)| words.set(index, *word));
             self.cell.body(TIER).store(tier as u64 + 1, Ordering::Relaxed);
             self.keep_until(now.plus(step.decision.reset_after()).get());
         }
@@ -264,22 +255,36 @@ impl Held<'_> {
         step.decision.of_quota(tier)
     }
 
+    /// What the key has used under whatever tier, as a state of this one. What that tier has forgotten is forgotten.
+    fn carried(&self, tier: usize) -> Vec<u64> {
+        let width = Wide::width(&self.plan.quotas, Layout::Tiers) - STATE_OF_TIER;
+        let mut state: Vec<u64> = vec![0; width];
+        let (Some(written), Some(quota)) = (self.plan.tier(self.cell), self.plan.quotas.get(tier)) else {
+            return state;
+        };
+        let (words, writer) = (Body { cell: self.cell, start: STATE_OF_TIER }, &self.plan.quotas[written]);
+        state.iter_mut().enumerate().for_each(|(index, word)| *word = words.get(index));
+        let look = writer.decide(state.as_mut_slice(), self.now, Demand::probe(0));
+        match look.decision.reset_after() {
+            Micros::ZERO => state.fill(0),
+            _ if written == tier => {}
+            _ => quota.inherit(writer, state.as_mut_slice(), self.now, Inherit::Additive),
+        }
+        state
+    }
+
     /// A copy of the state, as a question for `tier` would find it.
     pub(crate) fn sketch(&self, tier: usize) -> Sketch {
         let copy = |(quota, words): (&Quota, Body<'_>)| {
             (*quota, (0..quota.width()).map(|index| words.get(index)).collect())
         };
-        let mut states: Vec<(Quota, Vec<u64>)> = self.plan.states(self.cell).map(copy).collect();
-        if self.plan.layout == Layout::Tiers
-            && let Some(quota) = self.plan.quotas.get(tier)
-        {
-            let mut words = vec![0; Wide::width(&self.plan.quotas, Layout::Tiers)];
-            if let Some((written, state)) = states.pop() {
-                words[..state.len()].copy_from_slice(&state);
-                quota.inherit(&written, words.as_mut_slice(), self.now, Inherit::Additive);
+        let states = match self.plan.layout {
+            Layout::Together => self.plan.states(self.cell).map(copy).collect(),
+            Layout::Tiers => {
+                let quota = self.plan.quotas.get(tier);
+                quota.map(|quota| (*quota, self.carried(tier))).into_iter().collect()
             }
-            states = vec![(*quota, words)];
-        }
+        };
         Sketch { at: self.now, states }
     }
 

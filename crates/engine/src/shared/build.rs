@@ -82,16 +82,29 @@ impl SharedLimiterBuilder {
 
     /// Makes a limiter of several quotas, all of which apply.
     pub fn build_all(self, quotas: &[Quota]) -> Result<SharedLimiter, BuildError> {
+        self.build_choice(quotas, Choice::All)
+    }
+
+    /// Makes a limiter of several tiers, one of which applies: the one that a call names, see [`SharedLimiter::tier`].
+    /// A key that changes its tier keeps what it has used. All tiers count by the same algorithm; none takes tokens
+    /// ahead.
+    pub fn build_tiers(self, quotas: &[Quota]) -> Result<SharedLimiter, BuildError> {
+        LimiterBuilder::refuse_mixed_tiers(quotas)?;
+        self.build_choice(quotas, Choice::Tier)
+    }
+
+    fn build_choice(self, quotas: &[Quota], choice: Choice) -> Result<SharedLimiter, BuildError> {
         let home = match self.store {
+            None if choice == Choice::Tier => Home::Memory(Box::new(self.memory.build_tiers(quotas)?)),
             None => Home::Memory(Box::new(self.memory.build_all(quotas)?)),
             Some(store) => {
                 let quotas: Vec<_> = quotas.iter().map(|quota| store.adapt(*quota)).collect();
-                let fallback = Fallback::new(self.outage, &quotas)?;
+                let fallback = Fallback::new(self.outage, &quotas, choice)?;
                 let limit_at_once = quotas.iter().map(Quota::limit).min().unwrap_or(0);
                 let counts_permits = quotas.iter().any(|quota| quota.rate().is_none());
-                let ahead = self.ahead.filter(|_| !counts_permits);
+                let ahead = self.ahead.filter(|_| !counts_permits && choice == Choice::All);
                 let leases = ahead.map(|ahead| Arc::new(Leases::new(ahead, limit_at_once)));
-                let limit = Limit::new(&self.name, quotas, Choice::All, self.inherit);
+                let limit = Limit::new(&self.name, quotas, choice, self.inherit);
                 Home::Store(Remote { store, limit: ArcSwap::from_pointee(limit), fallback, leases })
             }
         };

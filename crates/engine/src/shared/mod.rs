@@ -5,17 +5,19 @@ mod lease;
 mod outage;
 mod reservation;
 mod several;
+mod tier;
 
 pub use build::SharedLimiterBuilder;
 pub use lease::Ahead;
 pub use outage::Outage;
 pub use reservation::{SharedPermit, SharedReservation};
 pub use several::{SharedAsk, decide_all_shared};
+pub use tier::SharedTier;
 
 use crate::{
     fold::Fold,
     limiter::Limiter,
-    store::{Answer, Inquiry, Limit, Place, Reply, Request, Slots, Store, StoreError},
+    store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots, Store, StoreError},
 };
 use arc_swap::ArcSwap;
 use lease::{Balance, Leases, Need};
@@ -90,7 +92,7 @@ impl SharedLimiter {
                 // Rare, and a future has room for everything in it.
                 None => Box::pin(self.ask_beside_leases(leases, key, cost)).await,
             },
-            Home::Store(remote) => self.put(remote, key, Demand::now(cost)).await,
+            Home::Store(remote) => self.put(remote, key, FIRST, Demand::now(cost)).await,
         }
     }
 
@@ -98,7 +100,7 @@ impl SharedLimiter {
     pub async fn check_on_credit(&self, key: &str, cost: u64) -> Decision {
         match &self.home {
             Home::Memory(limiter) => limiter.key(key).check_on_credit(cost),
-            Home::Store(remote) => self.put(remote, key, Demand::now(cost).on_credit()).await,
+            Home::Store(remote) => self.put(remote, key, FIRST, Demand::now(cost).on_credit()).await,
         }
     }
 
@@ -106,36 +108,40 @@ impl SharedLimiter {
     pub async fn peek(&self, key: &str, cost: u64) -> Decision {
         match &self.home {
             Home::Memory(limiter) => limiter.key(key).peek(cost),
-            Home::Store(remote) => self.put(remote, key, Demand::probe(cost)).await,
+            Home::Store(remote) => self.put(remote, key, FIRST, Demand::probe(cost)).await,
         }
     }
 
     /// Takes as much as there is, up to `most`, and says how much that was; see [`crate::Bucket::take_up_to`].
     pub async fn take_up_to(&self, key: &str, most: u64) -> (u64, Decision) {
+        self.take_up_to_in(key, FIRST, most).await
+    }
+
+    async fn take_up_to_in(&self, key: &str, tier: usize, most: u64) -> (u64, Decision) {
         let remote = match &self.home {
-            Home::Memory(limiter) => return limiter.key(key).take_up_to(most),
+            Home::Memory(limiter) => return limiter.bucket(key, tier).take_up_to(most),
             Home::Store(remote) => remote,
         };
-        let ask = Inquiry { receipt: true, ..remote.inquiry(key, Demand::now(most), Slots::Look) };
+        let ask = Inquiry { receipt: true, ..remote.inquiry(key, tier, Demand::now(most), Slots::Look) };
         match remote.store.perform(Request::TakeUpTo(ask)).await.and_then(only) {
             Ok(answer) => {
-                let decision = fold(&answer);
+                let decision = fold(&answer, tier);
                 let taken = answer.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
                 (if decision.is_granted() { taken } else { 0 }, decision)
             }
-            Err(_) => self.without_store(remote.fallback.take_up_to(key, most)),
+            Err(_) => self.without_store(remote.fallback.take_up_to(key, tier, most)),
         }
     }
 
     /// Takes `cost` and accepts to wait for it up to `patience`; see [`crate::Bucket::reserve`].
     pub async fn reserve(&self, key: &str, cost: u64, patience: Duration) -> SharedReservation<'_> {
-        self.take(key, Demand::within(cost, patience.into()), Slots::Look).await
+        self.take(key, FIRST, Demand::within(cost, patience.into()), Slots::Look).await
     }
 
     /// Takes a slot that is held until the permit is dropped; see [`crate::Bucket::permit`]. In a store it is a lease,
     /// which is renewed for as long as the permit lives: a process that dies gives its slots back when it expires.
     pub async fn permit(&self, key: &str) -> SharedPermit<'_> {
-        let reservation = self.take(key, Demand::now(1), Slots::Take).await;
+        let reservation = self.take(key, FIRST, Demand::now(1), Slots::Take).await;
         SharedPermit::new(reservation)
     }
 
@@ -155,7 +161,7 @@ impl SharedLimiter {
             Home::Memory(limiter) => limiter.key(key).reset(),
             Home::Store(remote) => {
                 remote.leases.iter().for_each(|leases| leases.forget(key));
-                remote.store.perform(Request::Reset(remote.place(key))).await?;
+                remote.store.perform(Request::Reset(remote.place(key, FIRST))).await?;
             }
         }
         Ok(())
@@ -175,6 +181,17 @@ impl SharedLimiter {
         match &self.home {
             Home::Memory(limiter) => limiter.quotas(),
             Home::Store(remote) => remote.limit.load().quotas().to_vec(),
+        }
+    }
+
+    /// How many tiers a call can choose from; one unless it was built with [`SharedLimiterBuilder::build_tiers`].
+    pub fn tiers(&self) -> usize {
+        match &self.home {
+            Home::Memory(limiter) => limiter.tiers(),
+            Home::Store(remote) => match remote.limit.load().choice() {
+                Choice::All => 1,
+                Choice::Tier => remote.limit.load().quotas().len(),
+            },
         }
     }
 
@@ -200,18 +217,18 @@ impl SharedLimiter {
         self.degraded.load(Ordering::Relaxed)
     }
 
-    async fn put(&self, remote: &Remote, key: &str, demand: Demand) -> Decision {
-        let ask = remote.inquiry(key, demand, Slots::Look);
+    async fn put(&self, remote: &Remote, key: &str, tier: usize, demand: Demand) -> Decision {
+        let ask = remote.inquiry(key, tier, demand, Slots::Look);
         match remote.store.perform(Request::Decide(vec![ask])).await.and_then(only) {
-            Ok(answer) => fold(&answer),
-            Err(_) => self.without_store(remote.fallback.decide(key, demand)),
+            Ok(answer) => fold(&answer, tier),
+            Err(_) => self.without_store(remote.fallback.decide(key, tier, demand)),
         }
     }
 
     /// Asks the store about one call, and takes tokens ahead if the key is worth it.
     async fn ask_beside_leases(&self, leases: &Arc<Leases>, key: &str, cost: u64) -> Decision {
         let Home::Store(remote) = &self.home else { return Decision::unlimited() };
-        let decision = self.put(remote, key, Demand::now(cost)).await;
+        let decision = self.put(remote, key, FIRST, Demand::now(cost)).await;
         if decision.is_degraded() {
             return decision;
         }
@@ -245,12 +262,12 @@ impl SharedLimiter {
             }
             return balance.filled();
         };
-        let ask = Inquiry { receipt: true, ..remote.inquiry(key, Demand::now(amount), Slots::Look) };
+        let ask = Inquiry { receipt: true, ..remote.inquiry(key, FIRST, Demand::now(amount), Slots::Look) };
         let (store, leases) = (remote.store.clone(), leases.clone());
         drop(runtime.spawn(async move {
             let answer = store.perform(Request::TakeUpTo(ask)).await.and_then(only);
             if let Ok(answer) = answer {
-                let decision = fold(&answer);
+                let decision = fold(&answer, FIRST);
                 let taken = answer.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
                 let now = leases.now();
                 balance.knows(now, &decision);
@@ -264,17 +281,19 @@ impl SharedLimiter {
         }));
     }
 
-    async fn take(&self, key: &str, demand: Demand, slots: Slots) -> SharedReservation<'_> {
+    async fn take(&self, key: &str, tier: usize, demand: Demand, slots: Slots) -> SharedReservation<'_> {
         let remote = match &self.home {
-            Home::Memory(limiter) => return SharedReservation::in_memory(limiter.key(key), demand, slots),
+            Home::Memory(limiter) => {
+                return SharedReservation::in_memory(limiter.bucket(key, tier), demand, slots);
+            }
             Home::Store(remote) => remote,
         };
-        let ask = Inquiry { receipt: true, ..remote.inquiry(key, demand, slots) };
+        let ask = Inquiry { receipt: true, ..remote.inquiry(key, tier, demand, slots) };
         let place = ask.place.clone();
         match remote.store.perform(Request::Decide(vec![ask])).await.and_then(only) {
             Ok(answer) => SharedReservation::in_store(&remote.store, place, demand, slots, &answer),
             Err(_) => {
-                let reservation = remote.fallback.take(key, demand, slots);
+                let reservation = remote.fallback.take(key, tier, demand, slots);
                 self.degraded.fetch_add(1, Ordering::Relaxed);
                 reservation
             }
@@ -290,7 +309,7 @@ impl SharedLimiter {
             };
         }
         loop {
-            let reservation = self.take(key, demand, Slots::Look).await;
+            let reservation = self.take(key, FIRST, demand, Slots::Look).await;
             let decision = *reservation.decision();
             match decision.outcome() {
                 // A bounded queue of the quota's own is full: there is room later.
@@ -313,12 +332,12 @@ impl SharedLimiter {
 }
 
 impl Remote {
-    fn place(&self, key: &str) -> Place {
-        Place { limit: self.limit.load_full(), key: key.to_owned(), tier: 0 }
+    fn place(&self, key: &str, tier: usize) -> Place {
+        Place { limit: self.limit.load_full(), key: key.to_owned(), tier }
     }
 
-    fn inquiry(&self, key: &str, demand: Demand, slots: Slots) -> Inquiry {
-        Inquiry { place: self.place(key), demand, slots, receipt: false }
+    fn inquiry(&self, key: &str, tier: usize, demand: Demand, slots: Slots) -> Inquiry {
+        Inquiry { place: self.place(key, tier), demand, slots, receipt: false }
     }
 
     fn change_all(&self, quotas: &[Quota], how: Inherit) -> Result<(), crate::BuildError> {
@@ -340,7 +359,7 @@ impl Drop for SharedLimiter {
             return;
         };
         for (key, charge, cost) in remote.leases.iter().flat_map(|leases| leases.empty()) {
-            let refund = Request::Refund { place: remote.place(&key), charge, cost };
+            let refund = Request::Refund { place: remote.place(&key, FIRST), charge, cost };
             drop(runtime.spawn(remote.store.perform(refund)));
         }
     }
@@ -358,12 +377,18 @@ fn only(reply: Reply) -> Result<Answer, StoreError> {
 
 const NO_ANSWER: &str = "an answer to another question";
 
-/// One decision of all quotas that applied.
-fn fold(answer: &Answer) -> Decision {
+/// One decision of all quotas that applied, or of the one tier that did.
+fn fold(answer: &Answer, tier: usize) -> Decision {
     let mut fold = Fold::default();
     answer.steps.iter().for_each(|step| fold.add(step.decision));
-    fold.finish()
+    match tier {
+        FIRST => fold.finish(),
+        _ => fold.finish().of_quota(tier),
+    }
 }
+
+/// The tier of a call that chooses none; where there are no tiers, all quotas apply to it.
+const FIRST: usize = 0;
 
 impl fmt::Debug for SharedLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

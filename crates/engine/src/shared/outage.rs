@@ -1,7 +1,11 @@
 //! What is decided when the store is away.
 
 use super::reservation::SharedReservation;
-use crate::{BuildError, limiter::Limiter, store::Slots};
+use crate::{
+    BuildError,
+    limiter::Limiter,
+    store::{Choice, Slots},
+};
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 use tidegate_core::{Decision, Demand, Micros, Quota};
@@ -34,35 +38,36 @@ const RETRY: Micros = Micros::from_secs(1);
 pub(super) enum Fallback {
     Open,
     Closed { limit: u64 },
-    Local { nodes: u64, limiter: ArcSwap<Limiter> },
+    Local { nodes: u64, choice: Choice, limiter: ArcSwap<Limiter> },
 }
 
 impl Fallback {
-    pub(super) fn new(outage: Outage, quotas: &[Quota]) -> Result<Self, BuildError> {
+    pub(super) fn new(outage: Outage, quotas: &[Quota], choice: Choice) -> Result<Self, BuildError> {
         Ok(match outage {
             Outage::Open => Self::Open,
             Outage::Closed => Self::Closed { limit: quotas.iter().map(Quota::limit).min().unwrap_or(0) },
             Outage::Local { nodes } => {
-                Self::Local { nodes, limiter: ArcSwap::from_pointee(share(nodes, quotas)?) }
+                let limiter = ArcSwap::from_pointee(share(nodes, quotas, choice)?);
+                Self::Local { nodes, choice, limiter }
             }
         })
     }
 
     pub(super) fn change_all(&self, quotas: &[Quota]) -> Result<(), BuildError> {
-        if let Self::Local { nodes, limiter } = self {
-            limiter.store(Arc::new(share(*nodes, quotas)?));
+        if let Self::Local { nodes, choice, limiter } = self {
+            limiter.store(Arc::new(share(*nodes, quotas, *choice)?));
         }
         Ok(())
     }
 
-    pub(super) fn decide(&self, key: &str, demand: Demand) -> Decision {
-        self.answer(|limiter| limiter.key(key).decide(demand))
+    pub(super) fn decide(&self, key: &str, tier: usize, demand: Demand) -> Decision {
+        self.answer(|limiter| limiter.bucket(key, tier).decide(demand))
     }
 
-    pub(super) fn take_up_to(&self, key: &str, most: u64) -> (u64, Decision) {
+    pub(super) fn take_up_to(&self, key: &str, tier: usize, most: u64) -> (u64, Decision) {
         match self {
             Self::Local { limiter, .. } => {
-                let (taken, decision) = limiter.load().key(key).take_up_to(most);
+                let (taken, decision) = limiter.load().bucket(key, tier).take_up_to(most);
                 (taken, decision.degraded())
             }
             Self::Open => (most, self.answer(|limiter| limiter.key(key).check(0))),
@@ -70,12 +75,18 @@ impl Fallback {
         }
     }
 
-    pub(super) fn take(&self, key: &str, demand: Demand, slots: Slots) -> SharedReservation<'static> {
+    pub(super) fn take(
+        &self,
+        key: &str,
+        tier: usize,
+        demand: Demand,
+        slots: Slots,
+    ) -> SharedReservation<'static> {
         match self {
             Self::Local { limiter, .. } => {
-                SharedReservation::locally(limiter.load_full(), key, demand, slots)
+                SharedReservation::locally(limiter.load_full(), key, tier, demand, slots)
             }
-            Self::Open | Self::Closed { .. } => SharedReservation::settled(self.decide(key, demand)),
+            Self::Open | Self::Closed { .. } => SharedReservation::settled(self.decide(key, tier, demand)),
         }
     }
 
@@ -88,7 +99,10 @@ impl Fallback {
     }
 }
 
-fn share(nodes: u64, quotas: &[Quota]) -> Result<Limiter, BuildError> {
+fn share(nodes: u64, quotas: &[Quota], choice: Choice) -> Result<Limiter, BuildError> {
     let shares: Vec<_> = quotas.iter().map(|quota| quota.share(nodes)).collect();
-    Limiter::builder().build_all(&shares)
+    match choice {
+        Choice::All => Limiter::builder().build_all(&shares),
+        Choice::Tier => Limiter::builder().build_tiers(&shares),
+    }
 }

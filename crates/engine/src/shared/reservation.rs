@@ -84,7 +84,7 @@ impl<'a> SharedReservation<'a> {
         slots: Slots,
         answer: &Answer,
     ) -> Self {
-        let decision = super::fold(answer);
+        let decision = super::fold(answer, place.tier);
         if !decision.is_granted() {
             return Self::settled(decision);
         }
@@ -103,9 +103,15 @@ impl<'a> SharedReservation<'a> {
     }
 
     /// What was taken in this process because the store was away.
-    pub(super) fn locally(limiter: Arc<Limiter>, key: &str, demand: Demand, slots: Slots) -> Self {
+    pub(super) fn locally(
+        limiter: Arc<Limiter>,
+        key: &str,
+        tier: usize,
+        demand: Demand,
+        slots: Slots,
+    ) -> Self {
         let hold = if slots == Slots::Take { Hold::Permit } else { Hold::Nothing };
-        let (decision, charge) = limiter.key(key).take(demand, hold).into_parts();
+        let (decision, charge) = limiter.bucket(key, tier).take(demand, hold).into_parts();
         if !decision.is_granted() {
             return Self::settled(decision.degraded());
         }

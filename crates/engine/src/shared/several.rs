@@ -1,6 +1,6 @@
 //! One decision over keys of several limiters, wherever they are counted.
 
-use super::{Home, Remote, SharedLimiter, fold};
+use super::{FIRST, Home, Remote, SharedLimiter, fold};
 use crate::{
     limiter::decide_all,
     store::{Inquiry, Reply, Request, Slots},
@@ -68,7 +68,7 @@ pub async fn decide_all_shared(asks: &[SharedAsk<'_>]) -> Option<Vec<Decision>> 
     }
     let questions = asks.iter().filter_map(|ask| {
         let demand = Demand::now(ask.cost);
-        ask.limiter.remote().map(|remote| remote.inquiry(ask.key, demand, Slots::Look))
+        ask.limiter.remote().map(|remote| remote.inquiry(ask.key, FIRST, demand, Slots::Look))
     });
     let questions = join(questions.collect());
     let places: Vec<_> = questions.iter().map(|(_, indices)| indices.clone()).collect();
@@ -77,14 +77,14 @@ pub async fn decide_all_shared(asks: &[SharedAsk<'_>]) -> Option<Vec<Decision>> 
     match remote.store.perform(request).await {
         Ok(Reply::Decided(answers)) => {
             for (answer, indices) in answers.iter().zip(places) {
-                indices.into_iter().for_each(|index| decisions[index] = fold(answer));
+                indices.into_iter().for_each(|index| decisions[index] = fold(answer, FIRST));
             }
         }
         Ok(_) | Err(_) => {
             for (decision, ask) in decisions.iter_mut().zip(asks) {
                 ask.limiter.degraded.fetch_add(1, Ordering::Relaxed);
                 if let Some(remote) = ask.limiter.remote() {
-                    *decision = remote.fallback.decide(ask.key, Demand::now(ask.cost));
+                    *decision = remote.fallback.decide(ask.key, FIRST, Demand::now(ask.cost));
                 }
             }
         }
