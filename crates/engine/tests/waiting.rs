@@ -279,6 +279,19 @@ fn a_timeout_counts_those_who_stand_before() {
     }
 }
 
+/// Hope is not lost, but there is no point in looking further than to the end of time.
+#[test]
+fn a_line_of_centuries_is_looked_at_in_no_time() {
+    for quota in ["1 per 52w", "1 per 52w fixed-window", "1 per 52w sliding-log"] {
+        let (throttle, _hand) = throttle(quota);
+        let bucket = throttle.bucket();
+        assert!(bucket.check(1).is_allowed());
+        let _line: Vec<_> = (0..400).map(|_| acquire(&bucket)).collect();
+        let last = Sleeper::new(bucket.try_acquire(1, Duration::MAX));
+        assert!(last.end().is_none_or(|decision| !decision.is_granted()), "{quota}");
+    }
+}
+
 /// A key is looked at as its next caller will find it: in another tier with the history of the one before.
 #[test]
 fn a_timeout_counts_what_the_key_has_taken_in_another_tier() {

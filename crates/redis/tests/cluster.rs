@@ -3,6 +3,9 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
+mod common;
+
+use common::soon;
 use std::{
     collections::BTreeMap,
     future::poll_fn,
@@ -132,8 +135,7 @@ async fn who_gives_up_leaves_nothing_charged() {
         drop(request);
         tokio::task::yield_now().await;
     }
-    eventually("all calls have ended", async || Handle::current().metrics().num_alive_tasks() <= before)
-        .await;
+    soon("all calls have ended", async || Handle::current().metrics().num_alive_tasks() <= before).await;
     assert_eq!(left(&store, &places).await, [1000; 3]);
 }
 
@@ -177,15 +179,15 @@ async fn a_primary_dies_under_load() {
             }
         });
     }
-    eventually("the load is on", async || answers.load(Ordering::Relaxed) > 1_000).await;
+    soon("the load is on", async || answers.load(Ordering::Relaxed) > 1_000).await;
     block_in_place(|| {
         victim.kill();
         cluster.wait_until_ok()
     })
     .unwrap();
-    eventually("all keys are decided", async || all_decided(&limiter, &keys).await).await;
+    soon("all keys are decided", async || all_decided(&limiter, &keys).await).await;
     let then = answers.load(Ordering::Relaxed);
-    eventually("everybody goes on", async || answers.load(Ordering::Relaxed) > then + 1_000).await;
+    soon("everybody goes on", async || answers.load(Ordering::Relaxed) > then + 1_000).await;
     is_over.store(true, Ordering::Relaxed);
     tasks.join_all().await;
 
@@ -200,8 +202,7 @@ async fn a_primary_dies_under_load() {
     assert_eq!(store.trouble(), None);
 
     // The dead node has left, and nobody looks for it.
-    eventually("no task is left", async || Handle::current().metrics().num_alive_tasks() <= tasks_before)
-        .await;
+    soon("no task is left", async || Handle::current().metrics().num_alive_tasks() <= tasks_before).await;
     let listener = TcpListener::bind(victim.address()).unwrap();
     listener.set_nonblocking(true).unwrap();
     let degraded = limiter.degraded();
@@ -224,7 +225,7 @@ async fn trouble_ends_without_anybody_asking() {
     limiter.check("a").await;
     assert!(store.trouble().is_some());
     block_in_place(|| cluster.wait_until_ok()).unwrap();
-    eventually("all is well", async || store.trouble().is_none()).await;
+    soon("all is well", async || store.trouble().is_none()).await;
     assert_eq!(store.outages(), 1, "what a node that has left went through still counts");
 }
 
@@ -358,11 +359,11 @@ async fn everything_restarts() {
         assert_eq!(granted(&limiter, key, 4).await, 4);
     }
     block_in_place(|| cluster.restart_all()).unwrap();
-    eventually("all keys are decided", async || all_decided(&limiter, &keys).await).await;
+    soon("all keys are decided", async || all_decided(&limiter, &keys).await).await;
     for key in &keys {
         assert_eq!(granted(&limiter, key, 20).await, 6, "{key}");
     }
-    eventually("all is well", async || store.trouble().is_none()).await;
+    soon("all is well", async || store.trouble().is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -383,8 +384,8 @@ async fn a_store_opens_before_its_cluster_does() {
     })
     .unwrap();
     let keys: Vec<_> = (0..12).map(|index| format!("key-{index}")).collect();
-    eventually("all keys are decided", async || all_decided(&limiter, &keys).await).await;
-    eventually("all is well", async || store.trouble().is_none()).await;
+    soon("all keys are decided", async || all_decided(&limiter, &keys).await).await;
+    soon("all is well", async || store.trouble().is_none()).await;
 }
 
 /// However much is asked while a node is away, the others are asked ten times a second who has what, and not more.
@@ -401,7 +402,7 @@ async fn nobody_is_bothered_with_questions_about_slots() {
     };
     cluster.kill_primary_of(slot).unwrap();
     let before = questions();
-    eventually("the replica decides", async || {
+    soon("the replica decides", async || {
         for _ in 0..100 {
             limiter.check("a").await;
             tokio::task::yield_now().await;
@@ -549,15 +550,4 @@ fn replica_knows(primary: &RedisServer) -> Result<(), String> {
     let [_, Value::Integer(written), replicas] = role.items() else { return Err(format!("{role}")) };
     let known = replicas.items().first().and_then(|replica| replica.items()[2].text()?.parse::<i64>().ok());
     if known == Some(*written) { Ok(()) } else { Err(format!("{known:?} of {written}")) }
-}
-
-/// Asks again and again until the answer is yes, for some twenty seconds at most.
-async fn eventually(what: &str, mut ask: impl AsyncFnMut() -> bool) {
-    for _ in 0..4_000 {
-        if ask().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("waited in vain until {what}");
 }

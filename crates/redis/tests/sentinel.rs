@@ -3,6 +3,9 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
+mod common;
+
+use common::soon;
 use std::{
     sync::{
         Arc,
@@ -120,7 +123,7 @@ async fn a_primary_that_turned_replica_is_left() {
 
     // What is denied is not written, so a denial would not show where it comes from.
     let mut admitted = 4;
-    eventually("decisions come from the new primary", async || {
+    soon("decisions come from the new primary", async || {
         let decision = limiter.check("quiet").await;
         admitted += u64::from(decision.is_allowed());
         !decision.is_degraded()
@@ -163,7 +166,7 @@ impl Load {
 
     async fn goes_on(&self) {
         let now = self.answers.load(Ordering::Relaxed);
-        eventually("everybody goes on", async || self.answers.load(Ordering::Relaxed) > now + 1_000).await;
+        soon("everybody goes on", async || self.answers.load(Ordering::Relaxed) > now + 1_000).await;
     }
 
     async fn stop(self) {
@@ -192,7 +195,7 @@ async fn granted(limiter: &SharedLimiter, key: &str) -> u64 {
 }
 
 async fn recovered(store: &RedisStore, limiter: &SharedLimiter) {
-    eventually("the store decides", async || {
+    soon("the store decides", async || {
         store.trouble().is_none() && !limiter.peek("quiet", 1).await.is_degraded()
     })
     .await;
@@ -219,15 +222,4 @@ fn replica_follows(replica: &RedisServer) -> Result<(), String> {
 fn connected_clients(server: &RedisServer) -> usize {
     let told = server.command(&["CLIENT", "LIST", "TYPE", "normal"]).unwrap();
     told.text().unwrap().lines().filter(|line| line.contains("cmd=evalsha")).count()
-}
-
-/// Asks again and again until the answer is yes, for some twenty seconds at most.
-async fn eventually(what: &str, mut ask: impl AsyncFnMut() -> bool) {
-    for _ in 0..4_000 {
-        if ask().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("waited in vain until {what}");
 }

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         // A process of a fleet that this program starts for itself.
         ["fleet-member", url, key] => fleet::member(url, key),
         ["redis"] => cases::run_all().map(|_| ()),
-        ["redis", "--write"] => cases::run_all().and_then(|rows| write(&rows)),
+        ["redis", "--write"] => write(),
         ["redis", name] => match cases::ALL.iter().find(|case| case.name == name) {
             Some(case) => case.run().map(|_| ()),
             None => Err(format!("unknown case `{name}`; there are {}", cases::names()).into()),
@@ -42,8 +42,9 @@ fn main() -> ExitCode {
 }
 
 /// The table of `docs/benchmarks.md`.
-fn write(rows: &[String]) -> Result<()> {
+fn write() -> Result<()> {
+    // Before the cases: they leave this program only one core.
+    let circumstances = page::circumstances(&["redis", "tokio"])?;
     let head = "| case | what | measured | value | bar | |\n|---|---|---|---|---|---|\n";
-    let text = page::circumstances(&["redis", "tokio"])? + head + &rows.join("\n");
-    page::write("redis", &text)
+    page::write("redis", &format!("{circumstances}{head}{}", cases::run_all()?.join("\n")))
 }

@@ -23,7 +23,8 @@ impl Sketch {
     pub(crate) fn ready_at(mut self, costs: impl IntoIterator<Item = u64>, latest: Micros) -> Micros {
         for cost in costs {
             let demand = Demand::within(cost, Micros::MAX);
-            while self.at <= latest {
+            // At the end of time nothing changes any more.
+            while self.at <= latest && self.at < Micros::MAX {
                 match self.decide(Demand { effect: Effect::Probe, ..demand }).outcome() {
                     Outcome::Allow | Outcome::Delay(_) => {
                         self.at = self.at.plus(self.decide(demand).wait());
