@@ -38,6 +38,9 @@ mod bound;
 mod decision;
 mod math;
 mod quota;
+mod report;
+mod setting;
+mod share;
 mod units;
 mod words;
 
@@ -45,5 +48,8 @@ pub use algorithm::{Algorithm, Credit, Demand, Effect, Inherit, Kind, Receipt, S
 pub use bound::Bound;
 pub use decision::{Decision, Outcome, Retry};
 pub use quota::{Quota, QuotaError, Rate, Reader, Unit};
+pub use report::Report;
+pub use setting::SettingError;
+pub use share::Share;
 pub use units::{LARGEST_EXACT, Micros};
 pub use words::{Offset, Words};

@@ -1,0 +1,130 @@
+//! A part of a whole: `50%`.
+
+use crate::setting::SettingError;
+use alloc::format;
+use core::{fmt, str::FromStr};
+
+/// A part of a whole, from nothing to all of it, in millionths.
+///
+/// ```
+/// use tidegate_core::Share;
+///
+/// let half: Share = "50%".parse()?;
+/// assert!(half.is_reached_by(3, 6) && !half.is_reached_by(2, 6));
+/// assert_eq!(half.of(7), 3);
+/// assert!("120%".parse::<Share>().is_err());
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Share(u32);
+
+impl Share {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// All of it.
+    pub const ALL: Self = Self(Self::WHOLE);
+
+    const WHOLE: u32 = 1_000_000;
+
+    /// So many percent, rounded to a millionth of the whole; from 0 to 100.
+    pub fn percent(percent: f64) -> Result<Self, SettingError> {
+        if !(0.0..=100.0).contains(&percent) {
+            return Err(SettingError::new(format!("a share of {percent} %"), "give a number from 0 to 100"));
+        }
+        Ok(Self((percent * f64::from(Self::WHOLE / 100) + 0.5) as u32))
+    }
+
+    /// What part of `whole` is `part`; all of it at most, and nothing of nothing.
+    pub fn ratio(part: u64, whole: u64) -> Self {
+        if whole == 0 {
+            return Self::NONE;
+        }
+        let millionths = u128::from(part) * u128::from(Self::WHOLE) / u128::from(whole);
+        u32::try_from(millionths).map_or(Self::ALL, |millionths| Self(millionths.min(Self::WHOLE)))
+    }
+
+    /// The share in millionths.
+    pub const fn millionths(self) -> u32 {
+        self.0
+    }
+
+    /// The share as a number from 0 to 1.
+    pub fn as_f64(self) -> f64 {
+        f64::from(self.0) / f64::from(Self::WHOLE)
+    }
+
+    /// This part of `whole`, rounded down.
+    pub fn of(self, whole: u64) -> u64 {
+        crate::math::mul_div_floor(whole, u64::from(self.0), u64::from(Self::WHOLE))
+    }
+
+    /// Whether `part` of `whole` is this share or more, without rounding. Nothing of nothing reaches nothing only.
+    pub fn is_reached_by(self, part: u64, whole: u64) -> bool {
+        u128::from(part) * u128::from(Self::WHOLE) >= u128::from(self.0) * u128::from(whole)
+            && (whole > 0 || self == Self::NONE)
+    }
+
+    /// What is missing to the whole.
+    #[must_use]
+    pub const fn rest(self) -> Self {
+        Self(Self::WHOLE - self.0)
+    }
+}
+
+/// Reads `50%` and `0.1 %`.
+impl FromStr for Share {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let number = text.trim().strip_suffix('%').map(str::trim_end);
+        match number.and_then(|number| number.parse().ok()) {
+            Some(percent) => Self::percent(percent),
+            None => {
+                Err(SettingError::new(format!("`{text}` is not a share"), "write a percentage, as in `50%`"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, rest) = (self.0 / 10_000, self.0 % 10_000);
+        match rest {
+            0 => write!(f, "{whole}%"),
+            _ => write!(f, "{whole}.{}%", format!("{rest:04}").trim_end_matches('0')),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn prints_what_it_reads() {
+        for text in ["0%", "0.0001%", "0.1%", "50%", "99.4%", "100%"] {
+            assert_eq!(text.parse::<Share>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_part() {
+        for text in ["", "%", "50", "-1%", "100.1%", "NaN%", "inf%", "half"] {
+            assert!(text.parse::<Share>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn compares_without_rounding() {
+        let third = Share::ratio(1, 3);
+        assert!(third.is_reached_by(1, 3) && third < Share::percent(33.34).unwrap());
+        assert!(!Share::percent(33.34).unwrap().is_reached_by(1, 3));
+        assert!(Share::ALL.is_reached_by(u64::MAX, u64::MAX));
+        assert!(!Share::percent(1.0).unwrap().is_reached_by(0, 0) && Share::NONE.is_reached_by(0, 0));
+        assert_eq!(
+            (Share::ALL.of(u64::MAX), Share::ratio(7, 5), Share::NONE.rest()),
+            (u64::MAX, Share::ALL, Share::ALL)
+        );
+    }
+}
