@@ -33,6 +33,7 @@
 
 extern crate alloc;
 
+pub mod adaptive;
 pub mod algorithm;
 mod bound;
 mod decision;

@@ -1,0 +1,79 @@
+//! Netflix's second gradient: compares latency now with latency over a long time, and shrinks when it got worse.
+//!
+//! ```text
+//!   gradient = tolerance · long-term latency / latency      (from 0.5 to 1)
+//!   limit    = limit · gradient + queue                     (a fifth of the way at each call)
+//! ```
+//!
+//! Its surprise: latency that is bad for long enough becomes what it compares with. Under timeouts that all take the
+//! same time the gradient is 1, and the limit grows without end. It does not look at failures at all. It is here to
+//! be compared with; use [`super::Anchored`].
+
+use super::{Bounds, Call, Controller};
+use crate::report::Report;
+
+/// Netflix's `Gradient2Limit`, with its defaults.
+#[derive(Clone, Debug)]
+pub struct Gradient2 {
+    bounds: Bounds,
+    limit: f64,
+    long_term: Average,
+}
+
+const SMOOTHING: f64 = 0.2;
+const QUEUE: f64 = 4.0;
+const TOLERANCE: f64 = 1.5;
+
+impl Gradient2 {
+    /// The controller with Netflix's defaults but for the ends of its range, which are 20 and 200 there.
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, limit: bounds.initial().into(), long_term: Average::default() }
+    }
+}
+
+impl Controller for Gradient2 {
+    fn limit(&self) -> u32 {
+        self.limit as u32
+    }
+
+    fn record(&mut self, call: Call) -> u32 {
+        if call.report == Report::Ignored {
+            return self.limit();
+        }
+        let latency = call.latency().get() as f64;
+        let long_term = self.long_term.add(latency);
+        // After a long overload, come back faster.
+        if long_term / latency > 2.0 {
+            self.long_term.value *= 0.95;
+        }
+        if f64::from(call.in_flight) < self.limit / 2.0 {
+            return self.limit();
+        }
+        let gradient = (TOLERANCE * long_term / latency).clamp(0.5, 1.0);
+        let wanted = self.limit * gradient + QUEUE;
+        self.limit = self.bounds.clamp(self.limit * (1.0 - SMOOTHING) + wanted * SMOOTHING);
+        self.limit()
+    }
+}
+
+/// An exponential average over 600 calls that begins as a plain mean of the first ten.
+#[derive(Clone, Debug, Default)]
+struct Average {
+    value: f64,
+    calls: u32,
+}
+
+impl Average {
+    const WARM_UP: u32 = 10;
+    const FACTOR: f64 = 2.0 / 601.0;
+
+    fn add(&mut self, value: f64) -> f64 {
+        if self.calls < Self::WARM_UP {
+            self.calls += 1;
+            self.value += (value - self.value) / f64::from(self.calls);
+        } else {
+            self.value = self.value * (1.0 - Self::FACTOR) + value * Self::FACTOR;
+        }
+        self.value
+    }
+}
