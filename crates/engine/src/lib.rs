@@ -21,6 +21,7 @@
 //!
 //! No background thread, no sweep on the way to a decision, no memory beyond the bound that was given.
 
+mod adaptive;
 mod bucket;
 mod build;
 mod clock;
@@ -31,11 +32,13 @@ mod memory;
 mod reservation;
 #[cfg(feature = "tokio")]
 mod shared;
+mod slots;
 pub mod store;
 mod sync;
 mod throttle;
 mod wait;
 
+pub use adaptive::{AdaptiveLimit, Attempt};
 pub use bucket::Bucket;
 pub use build::{BuildError, Capacity, LimiterBuilder};
 pub use clock::{Clock, ClockHand};
@@ -47,6 +50,7 @@ pub use shared::{
     Ahead, Outage, SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation,
     SharedTier, decide_all_shared,
 };
+pub use slots::{Slot, Slots, SlotsBuilder};
 pub use store::{Store, StoreError};
 pub use throttle::{Throttle, ThrottleBuilder};
 pub use wait::{Priority, Refused, Waiter};

@@ -217,6 +217,13 @@ impl Ticket<'_> {
         before.map(|(_, place)| place.cost).collect()
     }
 
+    /// Whether nobody is before this caller.
+    pub(crate) fn is_first(&self) -> bool {
+        let waiting = self.lines.waiting();
+        let first = waiting.lines.get(&self.owner).and_then(Line::first);
+        first.is_some_and(|(rank, _)| *rank == self.rank)
+    }
+
     /// Whether it is this caller's turn to hold a reservation.
     pub(crate) fn may_be_served(&self) -> bool {
         let mut waiting = self.lines.waiting();

@@ -8,17 +8,17 @@
 mod line;
 mod pause;
 
-pub(crate) use line::{Lines, Manner};
+pub(crate) use line::{Lines, Manner, Ticket};
 pub use line::{Priority, Refused, Waiter};
+#[cfg(feature = "tokio")]
+pub(crate) use pause::Pause;
+pub(crate) use pause::block_until;
 
 use crate::{
     bucket::Bucket,
     memory::Hold,
     reservation::{Permit, Reservation},
 };
-use line::Ticket;
-#[cfg(feature = "tokio")]
-use pause::Pause;
 use std::time::Duration;
 use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Retry};
 
@@ -229,7 +229,7 @@ impl<'a> Wait<'a> {
         loop {
             match self.step() {
                 Step::Done(end) => return end,
-                Step::Pause(until) => pause::block_until(self.bucket.clock(), until, self.bell()),
+                Step::Pause(until) => block_until(self.bucket.clock(), until, self.bell()),
             }
         }
     }
