@@ -68,12 +68,16 @@ struct Mark {
     latency: f64,
 }
 
-/// A round ends after this many calls, or twice the limit if that is more, ...
+/// A round ends after so many calls for each place of the limit, so that chance does not judge an experiment, ...
+const CALLS_PER_PLACE: u32 = 4;
+/// ... after fewer if the brake is needed, ...
+const CALLS_PER_PLACE_TO_BRAKE: u32 = 2;
+/// ... but not before it has this many, ...
 const LEAST_CALLS: u32 = 16;
 /// ... or after this time, with whatever it has.
 const LONGEST_ROUND: Micros = Micros::from_secs(1);
-/// One lost call in so many is no reason to brake.
-const LOSSES_ENDURED: u32 = 100;
+/// So few lost calls are no reason to brake.
+const LOSSES_ENDURED: f64 = 0.01;
 /// What an experiment downwards leaves of the limit, and a brake at most.
 const LESS: f64 = 0.9;
 /// What a step leaves of the limit at least.
@@ -125,25 +129,19 @@ impl Anchored {
 
     /// Moves the limit, and says what was done.
     fn next_step(&mut self, round: &Round) -> Step {
-        let calls = f64::from(round.successes + round.losses);
-        let lost = f64::from(round.losses) / calls;
-        let Some(mark) = round.mark(self.limit) else {
-            // Nothing succeeded.
-            self.limit *= LEAST_LEFT;
-            return Step::Stay;
-        };
-        if lost * f64::from(LOSSES_ENDURED) > 1.0 || mark.latency > self.target {
-            let left = (self.target / mark.latency).min(1.0 - lost);
+        let left = round.left(self.target);
+        if left < 1.0 {
             self.limit *= left.clamp(LEAST_LEFT, LESS);
             return Step::Stay;
         }
+        let Some(mark) = round.mark(self.limit) else { return Step::Stay };
         if !round.is_full {
             self.learn(mark.latency);
             return self.step.after_a_pause();
         }
         let unloaded = *self.unloaded.insert(self.unloaded.map_or(mark.latency, |it| it.min(mark.latency)));
         match self.step {
-            Step::Grow(before) if !mark.pays_more_than(&before) => {
+            Step::Grow(before) if mark.queues_more_than(&before) => {
                 self.limit = before.limit * LESS;
                 Step::Shrink(before)
             }
@@ -194,7 +192,8 @@ impl Controller for Anchored {
         };
         if report != Report::Ignored && call.start >= self.round.since {
             self.round.add(&Call { report, ..call }, self.limit());
-            if self.round.is_over(self.limit()) {
+            let is_overloaded = self.round.left(self.target) < 1.0;
+            if self.round.is_over(self.limit(), is_overloaded) {
                 self.end_round();
             }
         }
@@ -217,9 +216,19 @@ impl Round {
         }
     }
 
-    fn is_over(&self, limit: u32) -> bool {
-        let calls = self.successes + self.losses;
-        calls >= LEAST_CALLS.max(limit.saturating_mul(2)) || self.elapsed() >= LONGEST_ROUND
+    fn is_over(&self, limit: u32, is_overloaded: bool) -> bool {
+        let per_place = if is_overloaded { CALLS_PER_PLACE_TO_BRAKE } else { CALLS_PER_PLACE };
+        let enough = LEAST_CALLS.max(limit.saturating_mul(per_place));
+        self.successes + self.losses >= enough || self.elapsed() >= LONGEST_ROUND
+    }
+
+    /// What the anchors leave of a limit: less than 1 when calls were lost or the latency is over the target.
+    fn left(&self, target: f64) -> f64 {
+        let (successes, losses) = (f64::from(self.successes), f64::from(self.losses));
+        let lost = losses / (successes + losses);
+        let kept = if lost > LOSSES_ENDURED { 1.0 - lost } else { 1.0 };
+        // Without a success there is no latency, and everything is lost.
+        if self.successes == 0 { kept } else { kept.min(target * successes / self.latencies) }
     }
 
     fn elapsed(&self) -> Micros {
@@ -238,16 +247,17 @@ impl Round {
 }
 
 impl Mark {
-    /// Whether at least half of what was added to the limit came out as throughput.
-    fn pays_more_than(&self, before: &Self) -> bool {
-        let added = self.limit / before.limit - 1.0;
-        self.throughput >= before.throughput * (1.0 + added / 2.0)
+    /// Whether a larger limit made a queue: half of what was added or more came out as latency, and not as throughput.
+    fn queues_more_than(&self, before: &Self) -> bool {
+        let half = (self.limit / before.limit - 1.0) / 2.0;
+        self.latency > before.latency * (1.0 + half) && self.throughput < before.throughput * (1.0 + half)
     }
 
-    /// Whether at least half of what was taken from the limit was missing in throughput.
+    /// Whether a smaller limit cost something: half of what was taken or more is missing in throughput, or was not
+    /// gained in latency.
     fn costs_more_than(&self, before: &Self) -> bool {
-        let taken = 1.0 - self.limit / before.limit;
-        self.throughput < before.throughput * (1.0 - taken / 2.0)
+        let half = (1.0 - self.limit / before.limit) / 2.0;
+        self.throughput < before.throughput * (1.0 - half) || self.latency > before.latency * (1.0 - half)
     }
 }
 

@@ -1,0 +1,122 @@
+//! What stands between clients and the backend.
+
+use std::fmt;
+use tidegate_core::{
+    Micros, Report,
+    adaptive::{Call, Controller},
+};
+
+/// Decides which attempts reach the backend, and hears how they ended.
+pub trait Guard: fmt::Debug {
+    /// Lets an attempt through, or not. `roll` is random, from 0 to just below 1.
+    fn admit(&mut self, now: Micros, roll: f64) -> Option<Pass>;
+
+    /// An attempt that was let through has ended.
+    fn end(&mut self, pass: Pass, now: Micros, report: Report);
+
+    /// On which side it stands.
+    fn side(&self) -> Side {
+        Side::Server
+    }
+
+    /// How many may be in flight, if that is what it limits.
+    fn limit(&self) -> Option<u32> {
+        None
+    }
+}
+
+/// Where a guard stands, and so when it hears of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Before the backend: an attempt ends when the backend is done with it, whether or not anyone still waits.
+    Server,
+    /// In the client: an attempt that takes too long has failed, whatever the backend does.
+    Client,
+}
+
+/// What a guard knows of an attempt that it let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// When.
+    pub start: Micros,
+    /// How many were in flight then, itself included.
+    pub in_flight: u32,
+    /// A mark of the guard's own.
+    pub mark: u64,
+}
+
+/// Lets everything through.
+#[derive(Clone, Copy, Debug)]
+pub struct NoGuard;
+
+impl Guard for NoGuard {
+    fn admit(&mut self, now: Micros, _roll: f64) -> Option<Pass> {
+        Some(Pass { start: now, in_flight: 0, mark: 0 })
+    }
+
+    fn end(&mut self, _pass: Pass, _now: Micros, _report: Report) {}
+}
+
+/// So many in flight, always.
+#[derive(Clone, Copy, Debug)]
+pub struct FixedGuard {
+    limit: u32,
+    in_flight: u32,
+}
+
+impl FixedGuard {
+    /// At most `limit` in flight.
+    pub fn new(limit: u32) -> Self {
+        Self { limit, in_flight: 0 }
+    }
+}
+
+impl Guard for FixedGuard {
+    fn admit(&mut self, now: Micros, _roll: f64) -> Option<Pass> {
+        (self.in_flight < self.limit).then(|| {
+            self.in_flight += 1;
+            Pass { start: now, in_flight: self.in_flight, mark: 0 }
+        })
+    }
+
+    fn end(&mut self, _pass: Pass, _now: Micros, _report: Report) {
+        self.in_flight -= 1;
+    }
+
+    fn limit(&self) -> Option<u32> {
+        Some(self.limit)
+    }
+}
+
+/// As many in flight as a controller says. Errors of the backend are faults, not overload: the controller is not told.
+#[derive(Debug)]
+pub struct AdaptiveGuard {
+    controller: Box<dyn Controller>,
+    in_flight: u32,
+}
+
+impl AdaptiveGuard {
+    /// At most as many as `controller` says.
+    pub fn new(controller: impl Controller + 'static) -> Self {
+        Self { controller: Box::new(controller), in_flight: 0 }
+    }
+}
+
+impl Guard for AdaptiveGuard {
+    fn admit(&mut self, now: Micros, _roll: f64) -> Option<Pass> {
+        (self.in_flight < self.controller.limit()).then(|| {
+            self.in_flight += 1;
+            Pass { start: now, in_flight: self.in_flight, mark: 0 }
+        })
+    }
+
+    fn end(&mut self, pass: Pass, now: Micros, report: Report) {
+        self.in_flight -= 1;
+        let report = if report == Report::Failure { Report::Ignored } else { report };
+        self.controller.record(Call { start: pass.start, end: now, in_flight: pass.in_flight, report });
+    }
+
+    fn limit(&self) -> Option<u32> {
+        Some(self.controller.limit())
+    }
+}
