@@ -42,6 +42,7 @@ mod quota;
 mod report;
 mod setting;
 mod share;
+pub mod triage;
 mod units;
 mod words;
 

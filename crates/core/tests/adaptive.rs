@@ -139,6 +139,8 @@ fn any_call() -> impl Strategy<Value = Call> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn no_call_however_absurd_moves_a_limit_past_its_ends(
         calls in prop::collection::vec(any_call(), 1..400),

@@ -29,6 +29,7 @@ mod denied;
 mod fold;
 mod limiter;
 mod memory;
+mod priority;
 mod reservation;
 #[cfg(feature = "tokio")]
 mod shared;
@@ -44,6 +45,7 @@ pub use build::{BuildError, Capacity, LimiterBuilder};
 pub use clock::{Clock, ClockHand};
 pub use denied::DeniedKey;
 pub use limiter::{Ask, Key, Limiter, Overflow, Stats, decide_all};
+pub use priority::{PriorityAttempt, PriorityLimit, PriorityLimitBuilder};
 pub use reservation::{Permit, Reservation};
 #[cfg(feature = "tokio")]
 pub use shared::{

@@ -174,6 +174,8 @@ fn deed() -> impl Strategy<Value = Deed> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn slots_are_conserved_in_any_order(deeds in prop::collection::vec(deed(), 1..60)) {
         let (slots, hand) = slots(3, 5);
