@@ -167,6 +167,13 @@ impl Decision {
         Self::on_count(Verb::Allow, limit, count)
     }
 
+    /// A grant of permits, of which `held` of `limit` are held now, until they are given back.
+    #[inline]
+    pub fn holding(limit: u64, held: u64) -> Self {
+        let count = Count { remaining: limit.saturating_sub(held), reset: Micros::MAX, wait: Micros::ZERO };
+        Self::on_count(Verb::Allow, limit, count)
+    }
+
     /// A denial because the store that counts is away, and none is to be made without it.
     pub fn closed(limit: u64, retry: Micros) -> Self {
         Self::denied_for(limit, retry).degraded()

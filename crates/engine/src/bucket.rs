@@ -3,7 +3,7 @@
 use crate::{
     clock::Clock,
     limiter::Limiter,
-    memory::{Charge, Hold, Question, Sketch},
+    memory::{Awaited, Charge, Hold, Question, Sketch, SlotTable},
     reservation::{Permit, Reservation},
     throttle::Throttle,
     wait::Lines,
@@ -95,8 +95,12 @@ impl<'a> Bucket<'a> {
     /// Takes a slot that gives itself back when the permit is dropped. For concurrency quotas: beside one, the
     /// others are charged and stay charged. Without one it is a reservation that refunds on drop what time has not
     /// given back.
+    #[inline]
     pub fn permit(&self) -> Permit<'a> {
-        Permit::new(self.take(Demand::now(1), Hold::Permit))
+        match self.slots().and_then(|(slots, owner)| slots.try_take_one(owner)) {
+            Some((decision, taken)) => Permit::of_slot(*self, decision, taken),
+            None => Permit::new(self.take(Demand::now(1), Hold::Permit)),
+        }
     }
 
     /// Forgets the key: it is as good as new. Reservations that it has outstanding then give nothing back,
@@ -144,6 +148,28 @@ impl<'a> Bucket<'a> {
             Place::Throttle(throttle) => throttle.refund(charge, cost),
         }
         self.lines().wake_first(self.owner());
+    }
+
+    /// Has the next to give back a permit of this key ring the bell of the first in line.
+    pub(crate) fn await_release(&self, cost: u64) -> Awaited {
+        match self.place {
+            Place::Key { limiter, owner, .. } => limiter.space().await_release(owner, cost),
+            Place::Throttle(throttle) => throttle.await_release(cost),
+        }
+    }
+
+    /// Tells the first in line that a permit was given back.
+    pub(crate) fn released(&self) {
+        self.lines().wake_first(self.owner());
+    }
+
+    /// The permits, where that is all there is to count.
+    #[inline]
+    fn slots(&self) -> Option<(&'a SlotTable, u64)> {
+        match self.place {
+            Place::Key { limiter, owner, .. } => limiter.space().slots().map(|slots| (slots, owner)),
+            Place::Throttle(throttle) => throttle.slots(),
+        }
     }
 
     pub(crate) fn clock(&self) -> &'a Clock {

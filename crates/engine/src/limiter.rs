@@ -156,6 +156,7 @@ impl Limiter {
     }
 
     /// The bucket of one key under a tier; under the first if there is no such tier.
+    #[cfg(feature = "tokio")]
     pub(crate) fn bucket<K: Key + ?Sized>(&self, key: &K, tier: usize) -> Bucket<'_> {
         let bucket = self.key(key);
         bucket.tier(tier).unwrap_or(bucket)

@@ -2,7 +2,7 @@
 
 use crate::{
     bucket::Bucket,
-    memory::{Charge, Hold},
+    memory::{Awaited, Charge, Hold, Taken},
 };
 use std::time::Duration;
 use tidegate_core::{Decision, Demand, Micros};
@@ -103,16 +103,48 @@ impl Drop for Reservation<'_> {
 #[derive(Debug)]
 #[must_use = "dropping a permit gives its slot back"]
 pub struct Permit<'a> {
-    reservation: Reservation<'a>,
+    held: Held<'a>,
+}
+
+#[derive(Debug)]
+enum Held<'a> {
+    /// A slot and nothing else.
+    Slot(HeldSlot<'a>),
+    /// A slot beside other quotas, or tokens, or nothing.
+    Reservation(Reservation<'a>),
+}
+
+#[derive(Debug)]
+struct HeldSlot<'a> {
+    bucket: Bucket<'a>,
+    decision: Decision,
+    taken: Taken<'a>,
 }
 
 impl<'a> Permit<'a> {
     pub(crate) fn new(reservation: Reservation<'a>) -> Self {
-        Self { reservation }
+        Self { held: Held::Reservation(reservation) }
+    }
+
+    #[inline]
+    pub(crate) fn of_slot(bucket: Bucket<'a>, decision: Decision, taken: Taken<'a>) -> Self {
+        Self { held: Held::Slot(HeldSlot { bucket, decision, taken }) }
     }
 
     /// Whether the slot was granted.
     pub fn decision(&self) -> &Decision {
-        self.reservation.decision()
+        match &self.held {
+            Held::Slot(slot) => &slot.decision,
+            Held::Reservation(reservation) => reservation.decision(),
+        }
+    }
+}
+
+impl Drop for HeldSlot<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.taken.give_back(1) == Awaited::Yes {
+            self.bucket.released();
+        }
     }
 }

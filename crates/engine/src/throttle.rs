@@ -5,7 +5,9 @@ use crate::{
     build::{BuildError, LimiterBuilder},
     clock::Clock,
     limiter::Overflow,
-    memory::{Charge, Layout, Plan, Plans, Question, Resets, Sketch, Space, UNUSED, Word},
+    memory::{
+        Awaited, Charge, Layout, Plan, Plans, Question, Resets, Sketch, SlotTable, Space, UNUSED, Word,
+    },
     sync::{AtomicU64, Mutex, lock},
     wait::Lines,
 };
@@ -131,6 +133,15 @@ impl Throttle {
     /// The quota that callers are limited by.
     pub fn quota(&self) -> Quota {
         *lock(&self.quota)
+    }
+
+    /// The permits, where that is all there is to count.
+    pub(crate) fn slots(&self) -> Option<(&SlotTable, u64)> {
+        self.space.as_ref().and_then(Space::slots).map(|slots| (slots, ONLY))
+    }
+
+    pub(crate) fn await_release(&self, cost: u64) -> Awaited {
+        self.space.as_ref().map_or(Awaited::Yes, |space| space.await_release(ONLY, cost))
     }
 
     pub(crate) fn decide(&self, demand: Demand) -> Decision {

@@ -4,9 +4,10 @@
 
 use super::{
     several::decide_together,
+    slots::{Awaited, SlotTable},
     space::{Space, Spot},
     table::Stripe,
-    wide::{Layout, Question},
+    wide::{Hold, Layout, Question},
 };
 use crate::{
     build::Capacity,
@@ -225,4 +226,52 @@ fn loom_a_new_cell_meets_two_changes() {
             assert_eq!(remaining(&space, ALICE, 1_000), 4);
         });
     }
+}
+
+fn permits() -> Arc<SlotTable> {
+    Arc::new(SlotTable::new("1 at once".parse().unwrap(), 1).unwrap())
+}
+
+/// A question that takes one permit.
+fn permit() -> Question {
+    Question { hold: Hold::Permit, ..Question::plain(Demand::now(1)) }
+}
+
+/// A cell that holds nothing goes to another key, while its own comes back for it.
+#[test]
+fn loom_permits_are_counted_for_their_own_key() {
+    explore(|| {
+        let slots = permits();
+        for key in [ALICE, CARL] {
+            let (_, taken) = slots.decide(key, permit()).unwrap();
+            taken.unwrap().give_back(1);
+        }
+        let other = slots.clone();
+        let bob = thread::spawn(move || other.decide(BOB, permit()).unwrap().1.is_some());
+        let carl = slots.try_take_one(CARL).is_some();
+        let carl = carl || slots.decide(CARL, permit()).unwrap().1.is_some();
+        assert!(carl & bob.join().unwrap(), "each has a permit of its own");
+        assert_eq!([ALICE, BOB, CARL].map(|key| slots.held(key)), [0, 1, 1]);
+        for key in [BOB, CARL] {
+            assert!(slots.decide(key, permit()).unwrap().1.is_none(), "and no second one");
+            slots.give_back(key, 1);
+            assert_eq!(slots.held(key), 0);
+        }
+    });
+}
+
+/// Who finds a key at its limit and waits is told of the permit that is given back.
+#[test]
+fn loom_who_waits_for_a_permit_hears_of_it() {
+    explore(|| {
+        let slots = permits();
+        assert!(slots.decide(ALICE, permit()).unwrap().1.is_some());
+        let other = slots.clone();
+        let holder = thread::spawn(move || other.give_back(ALICE, 1));
+        let taken = slots.decide(ALICE, permit()).unwrap().1.is_some();
+        let waits = !taken && slots.await_release(ALICE, 1) == Awaited::Yes;
+        let told = holder.join().unwrap() == Awaited::Yes;
+        assert!(!waits || told, "it waits for ever");
+        assert!(taken || slots.decide(ALICE, permit()).unwrap().1.is_some());
+    });
 }

@@ -1,4 +1,4 @@
-//! State in this process: a table of cells, and two ways to count in one.
+//! State in this process: a table of cells, and three ways to count in one.
 
 mod cell;
 #[cfg(all(test, loom))]
@@ -6,6 +6,7 @@ mod loom;
 mod resets;
 mod several;
 mod sketch;
+mod slots;
 mod space;
 mod table;
 mod wide;
@@ -14,6 +15,7 @@ mod word;
 pub(crate) use resets::Resets;
 pub(crate) use several::decide_together;
 pub(crate) use sketch::Sketch;
+pub(crate) use slots::{Awaited, SlotTable, Taken};
 pub(crate) use space::{Charge, Space};
 pub(crate) use table::Table;
 pub(crate) use wide::{Hold, Layout, Question};

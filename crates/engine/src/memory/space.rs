@@ -4,6 +4,7 @@ use super::{
     cell::{Cell, LOCK},
     resets::Resets,
     sketch::Sketch,
+    slots::{self, Awaited, SlotTable},
     table::{OutOfMemory, Place, Stripe, Table},
     wide::{Held, Hold, Layout, Question, Wide},
     word::{Plan, Plans, Word},
@@ -20,6 +21,8 @@ use tidegate_core::{Decision, Demand, Inherit, Micros, Quota, Receipt};
 pub(crate) enum Space {
     /// One quota that one word can count.
     Word { table: Table, plans: Box<Plans>, changing: Mutex<Quota> },
+    /// Permits without a lease.
+    Slots(SlotTable),
     /// Anything else.
     Wide(Wide),
 }
@@ -72,13 +75,18 @@ impl Space {
             let plans = Box::new(Plans::new(plan, now, Resets::of_many()));
             return Ok(Self::Word { table, plans, changing: Mutex::new(*quota) });
         }
+        if let ([quota], Layout::Together) = (quotas, layout)
+            && SlotTable::can_count(quota)
+        {
+            return SlotTable::new(*quota, keys).map(Self::Slots);
+        }
         Wide::new(quotas, layout, keys).map(Self::Wide)
     }
 
     /// Words of state behind a cell's head for these quotas.
     pub(crate) fn width(quotas: &[Quota], layout: Layout) -> usize {
         match (quotas, layout) {
-            ([quota], Layout::Together) if Plan::of(quota).is_some() => 0,
+            ([quota], Layout::Together) if Plan::of(quota).is_some() || SlotTable::can_count(quota) => 0,
             _ => Wide::width(quotas, layout),
         }
     }
@@ -86,13 +94,24 @@ impl Space {
     pub(crate) fn table(&self) -> &Table {
         match self {
             Self::Word { table, .. } => table,
+            Self::Slots(slots) => slots.table(),
             Self::Wide(wide) => &wide.table,
+        }
+    }
+
+    /// The permits, where that is all there is to count.
+    #[inline]
+    pub(crate) fn slots(&self) -> Option<&SlotTable> {
+        match self {
+            Self::Slots(slots) => Some(slots),
+            _ => None,
         }
     }
 
     pub(crate) fn quotas(&self) -> Vec<Quota> {
         match self {
             Self::Word { changing, .. } => vec![*lock(changing)],
+            Self::Slots(slots) => vec![slots.quota()],
             Self::Wide(wide) => wide.quotas(),
         }
     }
@@ -100,7 +119,7 @@ impl Space {
     /// How many tiers a question can name.
     pub(crate) fn tiers(&self) -> usize {
         match self {
-            Self::Word { .. } => 1,
+            Self::Word { .. } | Self::Slots(_) => 1,
             Self::Wide(wide) => wide.tiers(),
         }
     }
@@ -144,6 +163,14 @@ impl Space {
         overflow: Overflow,
     ) -> (Decision, Charge) {
         let mut charge = Charge::of(&question);
+        if let Self::Slots(slots) = self {
+            let Some((decision, taken)) = slots.decide(owner, question) else {
+                return (self.no_room(), charge);
+            };
+            let cost = if taken.is_some() { question.demand.cost } else { 0 };
+            charge.receipts.push(Receipt { cost, ..Receipt::default() });
+            return (decision, charge);
+        }
         loop {
             let now = clock.now();
             let (cell, counted, _guard) = match self.spot(owner, Stripe::Free, now, overflow) {
@@ -160,6 +187,8 @@ impl Space {
                         answer.decision
                     })
                 }
+                // Answered above.
+                Self::Slots(_) => Some(self.no_room()),
                 Self::Wide(wide) => wide.hold(cell, now).map(|mut held| {
                     charge.settlement = held.settlement();
                     charge.at = held.now;
@@ -179,6 +208,10 @@ impl Space {
             Self::Word { plans, changing, .. } => {
                 let quota = *lock(changing);
                 cell.and_then(|cell| Word::sketch(&cell, plans, quota, clock))
+            }
+            Self::Slots(slots) => {
+                let states = vec![(slots.quota(), vec![slots.held(owner)])];
+                Some(Sketch { at: clock.now(), states })
             }
             Self::Wide(wide) => {
                 let held = cell.and_then(|cell| wide.hold(cell, clock.now()));
@@ -207,6 +240,9 @@ impl Space {
             Self::Word { table, plans, .. } => {
                 table.find_or_insert(owner, stripe, || plans.empty(now), |head| plans.is_spent(head, now))
             }
+            Self::Slots(slots) => {
+                return slots.spot(owner, stripe).map_or(Spot::NoRoom, Spot::Own);
+            }
             Self::Wide(wide) => {
                 wide.table.find_or_insert(owner, stripe, || wide.empty(now), |head| Wide::is_spent(head, now))
             }
@@ -220,6 +256,11 @@ impl Space {
 
     /// Gives back up to `cost` of what the receipts prove.
     pub(crate) fn refund(&self, owner: u64, clock: &Clock, charge: &Charge, cost: u64) {
+        if let Self::Slots(slots) = self {
+            let held: u64 = charge.receipts.iter().map(|receipt| receipt.cost).sum();
+            slots.give_back(owner, cost.min(held));
+            return;
+        }
         let cell = match charge.counted {
             Counted::Own => self.table().find(owner),
             Counted::Shared => Some(self.table().shared_cell(owner)),
@@ -232,6 +273,7 @@ impl Space {
                     Word::refund(&cell, plans, clock, *receipt, cost);
                 }
             }
+            Self::Slots(_) => {}
             Self::Wide(wide) => {
                 if let Some(mut held) = wide.hold(cell, clock.now()) {
                     held.refund(charge, cost);
@@ -255,11 +297,22 @@ impl Space {
         let Some(cell) = self.table().find(owner) else { return };
         match self {
             Self::Word { plans, .. } => Word::reset(&cell, plans, now),
+            // Permits in flight are facts: their holders will give them back.
+            Self::Slots(_) => {}
             Self::Wide(wide) => {
                 if let Some(mut held) = wide.hold(cell, now) {
                     held.reset();
                 }
             }
+        }
+    }
+
+    /// Has the next to give back a permit of this key tell so, where that is not always done; or finds that `cost` is
+    /// free already.
+    pub(crate) fn await_release(&self, owner: u64, cost: u64) -> Awaited {
+        match self {
+            Self::Slots(slots) => slots.await_release(owner, cost),
+            _ => Awaited::Yes,
         }
     }
 
@@ -278,6 +331,10 @@ impl Space {
                 }
                 Ok(())
             }
+            Self::Slots(slots) => match quotas {
+                [quota] => slots.change(*quota),
+                _ => Err(()),
+            },
             Self::Wide(wide) => wide.change(quotas, how, now),
         }
     }
@@ -290,6 +347,7 @@ impl Space {
             Self::Word { plans, .. } => {
                 heads.filter(|head| *head != 0 && !plans.is_spent(*head, now)).count()
             }
+            Self::Slots(_) => heads.filter(|head| !slots::is_spent(*head)).count(),
             Self::Wide(_) => heads.filter(|head| *head != 0 && !Wide::is_spent(*head, now)).count(),
         };
         live as u64
@@ -298,6 +356,7 @@ impl Space {
     pub(crate) fn limit(&self) -> u64 {
         match self {
             Self::Word { plans, .. } => plans.limit(),
+            Self::Slots(slots) => slots.limit(),
             Self::Wide(wide) => wide.limit(),
         }
     }
@@ -310,6 +369,7 @@ impl Space {
                 // Read under the lock, and once: all answers are then by the same plan.
                 Some(Gripped::Word { cell, plans, plan: plans.current(), word })
             }
+            Self::Slots(slots) => cell.is_ours().then_some(Gripped::Slots { cell, slots }),
             Self::Wide(wide) => wide.hold(cell, now).map(Gripped::Wide),
         }
     }
@@ -317,7 +377,17 @@ impl Space {
 
 /// A locked cell of either kind.
 pub(crate) enum Gripped<'a> {
-    Word { cell: Cell<'a>, plans: &'a Plans, plan: (u64, Plan), word: u64 },
+    Word {
+        cell: Cell<'a>,
+        plans: &'a Plans,
+        plan: (u64, Plan),
+        word: u64,
+    },
+    /// Not locked: without a permit to give it back, a slot is only looked at.
+    Slots {
+        cell: Cell<'a>,
+        slots: &'a SlotTable,
+    },
     Wide(Held<'a>),
 }
 
@@ -330,6 +400,7 @@ impl Gripped<'_> {
                 *word = next;
                 decision
             }
+            Self::Slots { cell, slots } => slots.look(cell, demand),
             Self::Wide(held) => {
                 held.see(now);
                 held.decide(Question::plain(demand), &mut Vec::new())

@@ -16,7 +16,7 @@ pub(crate) use pause::block_until;
 
 use crate::{
     bucket::Bucket,
-    memory::Hold,
+    memory::{Awaited, Hold},
     reservation::{Permit, Reservation},
 };
 use std::time::Duration;
@@ -194,7 +194,11 @@ impl<'a> Wait<'a> {
                 match reservation.decision().outcome() {
                     Outcome::Allow | Outcome::Delay(_) => self.held = Some(reservation),
                     Outcome::Deny(Retry::Never) => return Step::Done(Err(Refused::Never)),
-                    Outcome::Deny(Retry::WhenReleased) => return Step::until_the_bell(ticket, now),
+                    Outcome::Deny(Retry::WhenReleased) => match self.bucket.await_release(ticket.cost()) {
+                        Awaited::Yes => return Step::until_the_bell(ticket, now),
+                        // One was given back meanwhile: look again, unless it is too late.
+                        Awaited::No => return Step::Pause(Some(now)),
+                    },
                     // Nobody before us, and still too late: say so now rather than then.
                     Outcome::Deny(Retry::After(_)) if patience < Micros::MAX => {
                         return Step::Done(Err(ticket.too_late()));
