@@ -26,6 +26,7 @@
 //! | [`Decision`] | one answer: allow, delay or deny, and its numbers |
 //! | [`Receipt`] | proof of a charge, with which it can be given back |
 //! | [`Bound`] | the worst case that a quota lets through |
+//! | [`breaker`] | a state machine that keeps calls from what fails |
 //!
 //! It does not store, wait or talk to anyone: that is what `tidegate-engine` is for.
 
@@ -36,10 +37,13 @@ extern crate alloc;
 pub mod adaptive;
 pub mod algorithm;
 mod bound;
+pub mod breaker;
 mod decision;
 mod math;
 mod quota;
+mod rejection;
 mod report;
+mod rolling;
 mod setting;
 mod share;
 pub mod triage;
@@ -48,9 +52,12 @@ mod words;
 
 pub use algorithm::{Algorithm, Credit, Demand, Effect, Inherit, Kind, Receipt, Step};
 pub use bound::Bound;
+pub use breaker::{BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts};
 pub use decision::{Decision, Outcome, Retry};
 pub use quota::{Quota, QuotaError, Rate, Reader, Unit};
+pub use rejection::Rejection;
 pub use report::Report;
+pub use rolling::Rolling;
 pub use setting::SettingError;
 pub use share::Share;
 pub use units::{LARGEST_EXACT, Micros};

@@ -1,0 +1,144 @@
+//! What a breaker remembers of past calls: the last so many, or those of the last seconds.
+
+use super::settings::{BreakerSettings, Over};
+use crate::{rolling::Rolling, units::Micros};
+use alloc::{boxed::Box, vec};
+
+/// How a call ended, in two bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome(u64);
+
+impl Outcome {
+    const FAILED: u64 = 1;
+    const SLOW: u64 = 2;
+    const BITS: usize = 2;
+    const MASK: u64 = 3;
+
+    pub(super) fn new(failed: bool, slow: bool) -> Self {
+        Self(u64::from(failed) * Self::FAILED + u64::from(slow) * Self::SLOW)
+    }
+
+    fn failures(self) -> u64 {
+        self.0 & Self::FAILED
+    }
+
+    fn slow(self) -> u64 {
+        (self.0 & Self::SLOW) / Self::SLOW
+    }
+}
+
+/// Calls, and how many of them failed or were slow; a call can be both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallCounts {
+    /// All calls.
+    pub calls: u64,
+    /// Those that failed.
+    pub failures: u64,
+    /// Those that were slow, whether they failed or not.
+    pub slow: u64,
+}
+
+impl CallCounts {
+    pub(super) fn add(&mut self, outcome: Outcome) {
+        self.calls += 1;
+        self.failures += outcome.failures();
+        self.slow += outcome.slow();
+    }
+
+    fn remove(&mut self, outcome: Outcome) {
+        self.calls -= 1;
+        self.failures -= outcome.failures();
+        self.slow -= outcome.slow();
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Window {
+    Calls(Ring),
+    Time(Rolling<3>),
+}
+
+impl Window {
+    /// An empty window.
+    pub(super) fn new(settings: &BreakerSettings) -> Self {
+        match settings.over {
+            // The settings were checked when they were built; a window of one call is what is left otherwise.
+            Over::Time { window, buckets } => match Rolling::new(window, buckets) {
+                Ok(rolling) => Self::Time(rolling),
+                Err(_) => Self::Calls(Ring::new(1)),
+            },
+            Over::Calls(calls) => Self::Calls(Ring::new(calls)),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        match self {
+            Self::Calls(ring) => ring.clear(),
+            Self::Time(rolling) => rolling.clear(),
+        }
+    }
+
+    /// Adds a call, and tells what the window holds then.
+    pub(super) fn record(&mut self, now: Micros, outcome: Outcome) -> CallCounts {
+        match self {
+            Self::Calls(ring) => ring.push(outcome),
+            Self::Time(rolling) => rolling.add(now, [1, outcome.failures(), outcome.slow()]),
+        }
+        self.counts(now)
+    }
+
+    pub(super) fn counts(&self, now: Micros) -> CallCounts {
+        match self {
+            Self::Calls(ring) => ring.counts,
+            Self::Time(rolling) => {
+                let [calls, failures, slow] = rolling.totals(now);
+                CallCounts { calls, failures, slow }
+            }
+        }
+    }
+
+    /// Whether one more quick success would leave it as it is: it replaces another of the same.
+    pub(super) fn is_spotless(&self) -> bool {
+        match self {
+            Self::Calls(ring) => ring.counts == CallCounts { calls: ring.size as u64, failures: 0, slow: 0 },
+            Self::Time(_) => false,
+        }
+    }
+}
+
+/// The last calls, two bits each.
+#[derive(Clone, Debug)]
+pub(super) struct Ring {
+    words: Box<[u64]>,
+    size: usize,
+    /// Where the next call goes; once the ring is full, the oldest one is there.
+    next: usize,
+    counts: CallCounts,
+}
+
+impl Ring {
+    const PER_WORD: usize = u64::BITS as usize / Outcome::BITS;
+
+    fn new(calls: u32) -> Self {
+        let size = calls.max(1) as usize;
+        let words = vec![0; size.div_ceil(Self::PER_WORD)].into();
+        Self { words, size, next: 0, counts: CallCounts::default() }
+    }
+
+    fn clear(&mut self) {
+        self.words.fill(0);
+        self.next = 0;
+        self.counts = CallCounts::default();
+    }
+
+    fn push(&mut self, outcome: Outcome) {
+        let shift = self.next % Self::PER_WORD * Outcome::BITS;
+        let Some(word) = self.words.get_mut(self.next / Self::PER_WORD) else { return };
+        if self.counts.calls == self.size as u64 {
+            self.counts.remove(Outcome(*word >> shift & Outcome::MASK));
+        }
+        *word = *word & !(Outcome::MASK << shift) | outcome.0 << shift;
+        self.counts.add(outcome);
+        self.next = if self.next + 1 == self.size { 0 } else { self.next + 1 };
+    }
+}
