@@ -27,6 +27,7 @@
 //! | [`Receipt`] | proof of a charge, with which it can be given back |
 //! | [`Bound`] | the worst case that a quota lets through |
 //! | [`breaker`] | a state machine that keeps calls from what fails |
+//! | [`error_rate`] | the same by chance, or by a quota |
 //!
 //! It does not store, wait or talk to anyone: that is what `tidegate-engine` is for.
 
@@ -39,6 +40,7 @@ pub mod algorithm;
 mod bound;
 pub mod breaker;
 mod decision;
+pub mod error_rate;
 mod math;
 mod quota;
 mod rejection;
@@ -54,6 +56,7 @@ pub use algorithm::{Algorithm, Credit, Demand, Effect, Inherit, Kind, Receipt, S
 pub use bound::Bound;
 pub use breaker::{BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts};
 pub use decision::{Decision, Outcome, Retry};
+pub use error_rate::{ClientThrottleBuilder, ClientThrottleSettings, ErrorRateBuilder, ErrorRateSettings};
 pub use quota::{Quota, QuotaError, Rate, Reader, Unit};
 pub use rejection::Rejection;
 pub use report::Report;

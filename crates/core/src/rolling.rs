@@ -35,6 +35,9 @@ pub struct Rolling<const KINDS: usize> {
     buckets: Box<[[u64; KINDS]]>,
     /// The number of the latest bucket that was used, counted from the start of time.
     newest: u64,
+    /// Where that one is and when it began: most calls find it still open, and need not divide.
+    slot: usize,
+    began: u64,
     totals: [u64; KINDS],
 }
 
@@ -45,15 +48,29 @@ impl<const KINDS: usize> Rolling<KINDS> {
     /// Counters over `window`, in so many buckets of the same length, rounded up to whole microseconds.
     pub fn new(window: Micros, buckets: u32) -> Result<Self, SettingError> {
         check_window(window, buckets)?;
-        let width = window.get().div_ceil(u64::from(buckets));
-        Ok(Self { width, buckets: vec![[0; KINDS]; buckets as usize].into(), newest: 0, totals: [0; KINDS] })
+        Ok(Self::of_checked(window, buckets))
+    }
+
+    /// The same for a window that was checked before.
+    pub(crate) fn of_checked(window: Micros, buckets: u32) -> Self {
+        let buckets = buckets.max(1);
+        let width = window.get().div_ceil(buckets.into()).max(1);
+        Self {
+            width,
+            buckets: vec![[0; KINDS]; buckets as usize].into(),
+            newest: 0,
+            slot: 0,
+            began: 0,
+            totals: [0; KINDS],
+        }
     }
 
     /// Counts so many of each kind. Takes longer only when time has passed, and never longer than all buckets take.
     pub fn add(&mut self, now: Micros, counts: [u64; KINDS]) {
-        self.roll(now);
-        let slot = self.slot(self.newest);
-        if let Some(bucket) = self.buckets.get_mut(slot) {
+        if !self.is_newest(now) {
+            self.roll(now);
+        }
+        if let Some(bucket) = self.buckets.get_mut(self.slot) {
             each(bucket, counts, u64::saturating_add);
             each(&mut self.totals, counts, u64::saturating_add);
         }
@@ -76,10 +93,10 @@ impl<const KINDS: usize> Rolling<KINDS> {
 
     /// What the window holds at `now`.
     pub fn totals(&self, now: Micros) -> [u64; KINDS] {
-        let number = now.get() / self.width;
-        if number == self.newest {
+        if self.is_newest(now) {
             return self.totals;
         }
+        let number = now.get() / self.width;
         if self.is_anew(number) {
             return [0; KINDS];
         }
@@ -99,13 +116,9 @@ impl<const KINDS: usize> Rolling<KINDS> {
 
     fn roll(&mut self, now: Micros) {
         let number = now.get() / self.width;
-        if number == self.newest {
-            return;
-        }
         if self.is_anew(number) {
             self.clear();
-            self.newest = number;
-            return;
+            return self.begin(number);
         }
         self.totals = self.totals(now);
         for gone in self.expired(number) {
@@ -114,7 +127,18 @@ impl<const KINDS: usize> Rolling<KINDS> {
                 *bucket = [0; KINDS];
             }
         }
-        self.newest = self.newest.max(number);
+        self.begin(self.newest.max(number));
+    }
+
+    fn begin(&mut self, number: u64) {
+        self.newest = number;
+        self.slot = self.slot(number);
+        self.began = number * self.width;
+    }
+
+    #[inline]
+    fn is_newest(&self, now: Micros) -> bool {
+        now.get().wrapping_sub(self.began) < self.width
     }
 
     /// Whether nothing of what is counted belongs to a window that ends with this bucket: far ahead or far back.

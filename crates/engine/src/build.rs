@@ -9,7 +9,7 @@ use crate::{
     wait::{Lines, Manner},
 };
 use std::{convert::Infallible, error, fmt, time::Duration};
-use tidegate_core::{Kind, Micros, Quota, QuotaError};
+use tidegate_core::{Kind, Micros, Quota, QuotaError, SettingError};
 
 /// How much memory a limiter may take, fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +175,8 @@ fn manner(quotas: &[Quota]) -> Manner {
 pub enum BuildError {
     /// The quota is not one.
     Quota(QuotaError),
+    /// A setting makes no sense.
+    Setting(SettingError),
     /// No quota was given.
     NoQuota,
     /// The capacity leaves no room for a single key.
@@ -214,6 +216,7 @@ impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Quota(error) => error.fmt(f),
+            Self::Setting(error) => error.fmt(f),
             Self::NoQuota => f.write_str("no quota was given; give at least one"),
             Self::NoRoom => f.write_str("a capacity of zero keys; give room for at least one"),
             Self::OutOfMemory { keys, bytes } => {
@@ -239,6 +242,7 @@ impl error::Error for BuildError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             Self::Quota(error) => Some(error),
+            Self::Setting(error) => Some(error),
             _ => None,
         }
     }
@@ -247,6 +251,12 @@ impl error::Error for BuildError {
 impl From<QuotaError> for BuildError {
     fn from(error: QuotaError) -> Self {
         Self::Quota(error)
+    }
+}
+
+impl From<SettingError> for BuildError {
+    fn from(error: SettingError) -> Self {
+        Self::Setting(error)
     }
 }
 

@@ -17,15 +17,21 @@
 //! | [`Bucket`] | one key of a limiter, and everything that can be done with it |
 //! | [`Reservation`] | tokens taken ahead of their use |
 //! | [`Permit`] | a slot that gives itself back on drop |
+//! | [`Breaker`] | keeps calls from what fails |
+//! | [`ClientThrottle`], [`ErrorThrottle`] | let fewer calls through to what fails |
+//! | [`Controller`] | what these have in common: a [`Pass`] per call, and a report of its end |
 //! | [`Clock`] | the machine's time, or a test's |
 //!
 //! No background thread, no sweep on the way to a decision, no memory beyond the bound that was given.
 
 mod adaptive;
+mod breaker;
 mod bucket;
 mod build;
 mod clock;
+mod controller;
 mod denied;
+mod error_rate;
 mod fold;
 mod limiter;
 mod memory;
@@ -40,10 +46,13 @@ mod throttle;
 mod wait;
 
 pub use adaptive::{AdaptiveLimit, Attempt};
+pub use breaker::{Breaker, BreakerEntry};
 pub use bucket::Bucket;
 pub use build::{BuildError, Capacity, LimiterBuilder};
 pub use clock::{Clock, ClockHand};
+pub use controller::{CallError, Controller, Pass};
 pub use denied::DeniedKey;
+pub use error_rate::{ClientThrottle, ClientThrottleEntry, ErrorThrottle};
 pub use limiter::{Ask, Key, Limiter, Overflow, Stats, decide_all};
 pub use priority::{PriorityAttempt, PriorityLimit, PriorityLimitBuilder};
 pub use reservation::{Permit, Reservation};

@@ -206,6 +206,19 @@ impl Breaker {
         }
     }
 
+    /// Whether no report could open it now, and none is counted by time: then the time of a report, and its roll,
+    /// do not matter.
+    pub fn is_timeless(&self) -> bool {
+        match self.mode {
+            Mode::Closed | Mode::MetricsOnly => match self.window.at_worst() {
+                Some(counts) => counts.calls < self.settings.min_calls || !self.settings.is_reached(counts),
+                None => false,
+            },
+            Mode::Disabled | Mode::ForcedOpen | Mode::Open { .. } => true,
+            Mode::HalfOpen { .. } => false,
+        }
+    }
+
     /// The settings.
     pub fn settings(&self) -> &BreakerSettings {
         &self.settings

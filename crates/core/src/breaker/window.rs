@@ -62,11 +62,7 @@ impl Window {
     /// An empty window.
     pub(super) fn new(settings: &BreakerSettings) -> Self {
         match settings.over {
-            // The settings were checked when they were built; a window of one call is what is left otherwise.
-            Over::Time { window, buckets } => match Rolling::new(window, buckets) {
-                Ok(rolling) => Self::Time(rolling),
-                Err(_) => Self::Calls(Ring::new(1)),
-            },
+            Over::Time { window, buckets } => Self::Time(Rolling::of_checked(window, buckets)),
             Over::Calls(calls) => Self::Calls(Ring::new(calls)),
         }
     }
@@ -95,6 +91,13 @@ impl Window {
                 CallCounts { calls, failures, slow }
             }
         }
+    }
+
+    /// What it holds at worst after one more call, if that does not depend on time.
+    pub(super) fn at_worst(&self) -> Option<CallCounts> {
+        let Self::Calls(Ring { size, counts, .. }) = self else { return None };
+        let calls = (counts.calls + 1).min(*size as u64);
+        Some(CallCounts { calls, failures: counts.failures + 1, slow: counts.slow + 1 })
     }
 
     /// Whether one more quick success would leave it as it is: it replaces another of the same.

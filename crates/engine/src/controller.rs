@@ -1,0 +1,203 @@
+//! A pass for each call, and a report of how it ended.
+//!
+//! ```text
+//!   try_pass ──▶ Pass ──▶ succeed, fail, ignore, report
+//!      │           └────▶ dropped: ignored, or failed if that is a panic
+//!      └──▶ Rejection
+//! ```
+//!
+//! Whatever watches how calls end is a [`Controller`]: breakers, and throttles that follow errors. Middleware is
+//! written once for all of them.
+
+use std::{error, fmt, ops::Deref, sync::Arc, thread};
+use tidegate_core::{Rejection, Report};
+
+/// Lets calls through or not, by how others ended.
+///
+/// ```
+/// use tidegate_core::BreakerSettings;
+/// use tidegate_engine::{Breaker, CallError, Controller};
+///
+/// let breaker = Breaker::new(BreakerSettings::builder().over_calls(1).build()?);
+/// let answer = breaker.call(|| "4x".parse::<u8>());
+/// assert!(matches!(answer, Err(CallError::Failed(_))));
+/// let answer = breaker.call(|| "42".parse::<u8>());
+/// assert!(matches!(answer, Err(CallError::Rejected(_))));
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+pub trait Controller {
+    /// What must be known of a call when it ends.
+    type Entry;
+
+    /// Lets a call through, or not. Whoever is let through calls [`settle`](Self::settle) exactly once; a [`Pass`]
+    /// sees to that.
+    fn enter(&self) -> Result<Self::Entry, Rejection>;
+
+    /// Hears how a call ended.
+    fn settle(&self, entry: Self::Entry, report: Report);
+
+    /// A pass for one call.
+    #[inline]
+    fn try_pass(&self) -> Result<Pass<&Self>, Rejection>
+    where
+        Self: Sized,
+    {
+        Ok(Pass { entry: Some(self.enter()?), controller: self })
+    }
+
+    /// A pass that borrows nothing, for futures that outlive their maker.
+    #[inline]
+    fn try_pass_owned(self: &Arc<Self>) -> Result<Pass<Arc<Self>>, Rejection>
+    where
+        Self: Sized,
+    {
+        Ok(Pass { entry: Some(self.enter()?), controller: self.clone() })
+    }
+
+    /// Makes a call if it may be made; an `Err` is a failure.
+    #[inline]
+    fn call<T, E>(&self, call: impl FnOnce() -> Result<T, E>) -> Result<T, CallError<E>>
+    where
+        Self: Sized,
+    {
+        self.call_classified(Report::of, call)
+    }
+
+    /// Makes a call if it may be made, and has `classify` say how it ended.
+    #[inline]
+    fn call_classified<T, E>(
+        &self,
+        classify: impl FnOnce(&Result<T, E>) -> Report,
+        call: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, CallError<E>>
+    where
+        Self: Sized,
+    {
+        let pass = self.try_pass().map_err(CallError::Rejected)?;
+        let result = call();
+        pass.report(classify(&result));
+        result.map_err(CallError::Failed)
+    }
+
+    /// Makes an asynchronous call if it may be made; an `Err` is a failure, a dropped future is ignored.
+    fn call_async<F: Future<Output = Result<T, E>>, T, E>(
+        &self,
+        call: impl FnOnce() -> F,
+    ) -> impl Future<Output = Result<T, CallError<E>>>
+    where
+        Self: Sized,
+    {
+        self.call_async_classified(Report::of, call)
+    }
+
+    /// Makes an asynchronous call if it may be made, and has `classify` say how it ended. It enters when it is polled
+    /// first; a dropped future is ignored.
+    fn call_async_classified<F: Future<Output = Result<T, E>>, T, E>(
+        &self,
+        classify: impl FnOnce(&Result<T, E>) -> Report,
+        call: impl FnOnce() -> F,
+    ) -> impl Future<Output = Result<T, CallError<E>>>
+    where
+        Self: Sized,
+    {
+        async move {
+            let pass = self.try_pass().map_err(CallError::Rejected)?;
+            let result = call().await;
+            pass.report(classify(&result));
+            result.map_err(CallError::Failed)
+        }
+    }
+}
+
+/// Leave to make one call, which reports how it ended.
+///
+/// A pass that is dropped without a word is [ignored](Report::Ignored): the call was given up, which says nothing of
+/// what was called. While its thread panics it is a [failure](Report::Failure).
+#[must_use = "a pass that is dropped at once was given for nothing"]
+pub struct Pass<B: Deref<Target: Controller>> {
+    controller: B,
+    /// Until it is reported.
+    entry: Option<<B::Target as Controller>::Entry>,
+}
+
+impl<B: Deref<Target: Controller>> Pass<B> {
+    /// The call did what it should.
+    #[inline]
+    pub fn succeed(self) {
+        self.report(Report::Success);
+    }
+
+    /// The call failed in a way that tells of trouble.
+    #[inline]
+    pub fn fail(self) {
+        self.report(Report::Failure);
+    }
+
+    /// The call says nothing of what was called.
+    #[inline]
+    pub fn ignore(self) {
+        self.report(Report::Ignored);
+    }
+
+    /// The call ended in this way.
+    #[inline]
+    pub fn report(mut self, report: Report) {
+        if let Some(entry) = self.entry.take() {
+            self.controller.settle(entry, report);
+        }
+    }
+}
+
+impl<B: Deref<Target: Controller>> Drop for Pass<B> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry.take() {
+            let report = if thread::panicking() { Report::Failure } else { Report::Ignored };
+            self.controller.settle(entry, report);
+        }
+    }
+}
+
+impl<B: Deref<Target: Controller>> fmt::Debug for Pass<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pass")
+    }
+}
+
+/// Why a call came to nothing: it was not made, or it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallError<E> {
+    /// It was not made.
+    Rejected(Rejection),
+    /// It was made, and this is its error.
+    Failed(E),
+}
+
+impl<E> CallError<E> {
+    /// The error of the call, if it was made.
+    pub fn into_failed(self) -> Option<E> {
+        match self {
+            Self::Rejected(_) => None,
+            Self::Failed(error) => Some(error),
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for CallError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rejected(rejection) => rejection.fmt(f),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Stands for the rejection or for the error of the call, so its source is theirs.
+impl<E: error::Error> error::Error for CallError<E> {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Rejected(_) => None,
+            Self::Failed(error) => error.source(),
+        }
+    }
+}
