@@ -1,0 +1,9 @@
+//! The breaker: stories of its peers, laws on random stories, and input that makes no sense.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+mod laws;
+mod mistakes;
+mod naive;
+mod peers;
+mod story;
