@@ -15,6 +15,9 @@
 //! and threads do not get in each other's way. The word is written under the lock, before anybody learns what was
 //! decided there.
 
+#[cfg(all(test, loom))]
+mod loom;
+
 use crate::{
     clock::Clock,
     controller::Controller,
