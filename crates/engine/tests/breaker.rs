@@ -191,6 +191,7 @@ fn threads_never_get_more_probes_than_places() {
     let (breaker, hand) = half_open(settings().probes(PROBES));
     let (start, end) = (Barrier::new(THREADS + 1), Barrier::new(THREADS + 1));
     let (passed, reported) = (AtomicU32::new(0), Barrier::new(THREADS + 1));
+    let mut rounds = Vec::new();
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -207,15 +208,17 @@ fn threads_never_get_more_probes_than_places() {
                 }
             });
         }
-        for round in 0..ROUNDS {
+        // Looked at afterwards: a panic here would leave the threads waiting.
+        for _ in 0..ROUNDS {
             start.wait();
             end.wait();
-            assert_eq!(passed.swap(0, Ordering::Relaxed), PROBES, "in round {round}");
+            let passed = passed.swap(0, Ordering::Relaxed);
             reported.wait();
-            assert_eq!(breaker.state(), BreakerState::Open, "in round {round}");
+            rounds.push((passed, breaker.state()));
             hand.advance(SECOND);
         }
     });
+    assert_eq!(rounds, [(PROBES, BreakerState::Open); ROUNDS]);
 }
 
 /// Places that come and go: never are more of them taken than there are.

@@ -27,11 +27,7 @@ fn a_healthy_backend_is_never_shielded() {
     for call in 0..1_000 {
         let pass = throttle.try_pass().unwrap();
         // Half of them fail, which a multiplier of two makes good.
-        if call % 2 == 0 {
-            pass.succeed()
-        } else {
-            pass.fail()
-        }
+        pass.report(if call % 2 == 0 { Report::Success } else { Report::Failure });
         assert!(throttle.chance() < 0.01);
     }
 }
@@ -94,7 +90,7 @@ fn few_errors_limit_nothing_however_many_calls() {
     let (throttle, _hand) = by_quota();
     for call in 0..1_000 {
         let pass = throttle.try_pass().unwrap();
-        if call % 2 == 0 { pass.succeed() } else { pass.fail() }
+        pass.report(if call % 2 == 0 { Report::Success } else { Report::Failure });
     }
     assert!(!throttle.is_limiting());
     assert_eq!(throttle.counts(), [1_000, 1_000, 500]);

@@ -18,10 +18,15 @@
 //! A [`SharedLimiter`] counts in memory or, with the feature `redis`, in a store that a fleet shares: the same
 //! declaration, the same decisions.
 //!
+//! A [`Breaker`] keeps calls from what fails; a [`ClientThrottle`] and an [`ErrorThrottle`] let fewer of them through.
+//! Each is a [`Controller`]: it gives a [`Pass`] and wants to know how the call ended.
+//!
 //! It does not speak any wire: middleware and gateways build on it.
 
 pub use tidegate_core::{
-    Bound, Credit, Decision, Demand, Inherit, Kind, Micros, Outcome, Quota, QuotaError, Rate, Retry, Unit,
+    Bound, BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts, ClientThrottleBuilder,
+    ClientThrottleSettings, Credit, Decision, Demand, ErrorRateBuilder, ErrorRateSettings, Inherit, Kind,
+    Micros, Outcome, Quota, QuotaError, Rate, Rejection, Report, Retry, SettingError, Share, Unit,
 };
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{
@@ -29,7 +34,8 @@ pub use tidegate_engine::{
     SharedTier, decide_all_shared,
 };
 pub use tidegate_engine::{
-    Ask, Bucket, BuildError, Capacity, Clock, ClockHand, DeniedKey, Key, Limiter, LimiterBuilder, Overflow,
+    Ask, Breaker, BreakerEntry, Bucket, BuildError, CallError, Capacity, ClientThrottle, ClientThrottleEntry,
+    Clock, ClockHand, Controller, DeniedKey, ErrorThrottle, Key, Limiter, LimiterBuilder, Overflow, Pass,
     Permit, Priority, Refused, Reservation, Stats, Store, StoreError, Throttle, ThrottleBuilder, Waiter,
     decide_all, store,
 };

@@ -1,16 +1,15 @@
 //! A circuit breaker: calls that would fail anyway are not made.
 //!
 //! ```text
-//!                 rate ≥ threshold              open time over
-//!      CLOSED ────────────────────────▶ OPEN ───────────────────▶ HALF-OPEN
-//!        ▲                               ▲     the next question     │  │
-//!        │                               └──────────────────────────-┘  │
-//!        └──────────────────────────────────────────────────────────────┘
-//!                         k probes, or the deadline, decide
+//!               rate ≥ threshold             open time over
+//!      CLOSED ───────────────────────▶ OPEN ────────────────▶ HALF-OPEN
+//!        ▲                              ▲                      │   │
+//!        │                              └─── probes failed ────┘   │
+//!        └───────────────────── probes went well ──────────────────┘
 //! ```
 //!
 //! A pure state machine: time and chance are arguments. Rates are compared by `>=` and without rounding; a call is
-//! slow if it took longer than the threshold.
+//! slow if it took longer than the threshold. Nothing moves by itself: the next question finds that a time is over.
 //!
 //! Every pass belongs to a generation, and every change of state starts another. A result that comes back in another
 //! generation decides nothing and is not recorded, so a call from before cannot close or open a half-open breaker.
