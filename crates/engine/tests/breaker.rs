@@ -269,3 +269,23 @@ fn threads_lose_no_report() {
         assert_eq!(failures(&breaker), (12_000, 4_000));
     }
 }
+
+/// Successes that are counted beside the lock push out exactly as many failures.
+#[test]
+fn threads_lose_no_success_in_a_full_window() {
+    let (breaker, _hand) = breaker(BreakerSettings::builder().over_calls(10_000));
+    breaker.metrics_only();
+    (0..10_000).for_each(|_| breaker.try_pass().unwrap().fail());
+    for expected in [5_200, 400] {
+        thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| (0..300).for_each(|_| breaker.try_pass().unwrap().succeed()));
+            }
+        });
+        assert_eq!(failures(&breaker), (10_000, expected));
+    }
+    (0..400).for_each(|_| breaker.try_pass().unwrap().succeed());
+    assert_eq!(failures(&breaker), (10_000, 0));
+    breaker.try_pass().unwrap().fail();
+    assert_eq!((failures(&breaker), breaker.snapshot().generation), ((10_000, 1), 1));
+}

@@ -34,6 +34,15 @@ use window::{Outcome, Window};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Generation(pub u64);
 
+impl Generation {
+    /// A shell has room for a few bits beside one. They begin anew after 570 years of a change in each microsecond.
+    pub const BITS: u32 = 54;
+
+    fn next(self) -> Self {
+        Self((self.0 + 1) % (1 << Self::BITS))
+    }
+}
+
 /// What would change nothing, so that a shell need not ask or tell until the next change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leeway {
@@ -41,6 +50,8 @@ pub enum Leeway {
     None,
     /// All pass.
     Pass,
+    /// All pass, and quick successes open nothing: it is enough to hand in their number before anything else is told.
+    PassAndCount,
     /// All pass, and one more quick success changes nothing.
     PassAndSucceed,
     /// All pass, and no report changes anything.
@@ -165,6 +176,14 @@ impl Breaker {
         }
     }
 
+    /// Records so many quick successes at once, that were counted by the leeway of
+    /// [`PassAndCount`](Leeway::PassAndCount) in this generation.
+    pub fn succeed(&mut self, calls: u64) {
+        if matches!(self.mode, Mode::Closed | Mode::MetricsOnly) {
+            self.window.succeed(calls);
+        }
+    }
+
     /// Closes it by hand, with nothing recorded.
     pub fn close(&mut self) {
         self.window.clear();
@@ -198,8 +217,7 @@ impl Breaker {
     /// What would change nothing now.
     pub fn leeway(&self) -> Leeway {
         match self.mode {
-            Mode::Closed | Mode::MetricsOnly if self.window.is_spotless() => Leeway::PassAndSucceed,
-            Mode::Closed | Mode::MetricsOnly => Leeway::Pass,
+            Mode::Closed | Mode::MetricsOnly => self.window.leeway(),
             Mode::Disabled => Leeway::Everything,
             Mode::Open { .. } | Mode::HalfOpen { .. } | Mode::ForcedOpen => Leeway::None,
         }
@@ -308,6 +326,6 @@ impl Breaker {
 
     fn change(&mut self, mode: Mode) {
         self.mode = mode;
-        self.generation = Generation(self.generation.0.wrapping_add(1));
+        self.generation = self.generation.next();
     }
 }

@@ -1,6 +1,9 @@
 //! What a breaker remembers of past calls: the last so many, or those of the last seconds.
 
-use super::settings::{BreakerSettings, Over};
+use super::{
+    Leeway,
+    settings::{BreakerSettings, Over},
+};
 use crate::{rolling::Rolling, units::Micros};
 use alloc::{boxed::Box, vec};
 
@@ -100,11 +103,23 @@ impl Window {
         Some(CallCounts { calls, failures: counts.failures + 1, slow: counts.slow + 1 })
     }
 
-    /// Whether one more quick success would leave it as it is: it replaces another of the same.
-    pub(super) fn is_spotless(&self) -> bool {
+    /// Quick successes, in a window that counts calls.
+    pub(super) fn succeed(&mut self, calls: u64) {
+        let Self::Calls(ring) = self else { return };
+        (0..calls.min(ring.size as u64)).for_each(|_| ring.push(Outcome::default()));
+    }
+
+    /// In a full window a quick success replaces a call that was no better: no rate can rise. If all were as good, it
+    /// leaves everything as it is.
+    pub(super) fn leeway(&self) -> Leeway {
         match self {
-            Self::Calls(ring) => ring.counts == CallCounts { calls: ring.size as u64, failures: 0, slow: 0 },
-            Self::Time(_) => false,
+            Self::Calls(Ring { size, counts, .. }) if counts.calls == *size as u64 => {
+                match counts.failures + counts.slow {
+                    0 => Leeway::PassAndSucceed,
+                    _ => Leeway::PassAndCount,
+                }
+            }
+            _ => Leeway::Pass,
         }
     }
 }

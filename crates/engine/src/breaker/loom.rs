@@ -111,6 +111,45 @@ fn loom_a_success_counts_where_it_falls() {
     });
 }
 
+/// Successes that are counted beside the lock are not lost, whoever looks or reports meanwhile.
+#[test]
+fn loom_no_success_is_lost() {
+    explore(|| {
+        let breaker = breaker(settings(3, 1));
+        (0..2).for_each(|_| breaker.try_pass().unwrap().succeed());
+        breaker.try_pass().unwrap().fail();
+        let others = [
+            beside(&breaker, |breaker| breaker.try_pass().unwrap().succeed()),
+            beside(&breaker, |breaker| breaker.try_pass().unwrap().succeed()),
+        ];
+        let meanwhile = breaker.snapshot().counts;
+        assert_eq!((meanwhile.calls, meanwhile.failures), (3, 1));
+        others.into_iter().for_each(|other| other.join().unwrap());
+        breaker.try_pass().unwrap().fail();
+        let seen = breaker.snapshot().counts;
+        assert_eq!((seen.calls, seen.failures), (3, 1), "two successes came after the first failure");
+    });
+}
+
+/// A success that was counted in one generation does not count in the next.
+#[test]
+fn loom_successes_are_counted_in_their_generation() {
+    explore(|| {
+        let breaker = breaker(settings(2, 1));
+        breaker.try_pass().unwrap().succeed();
+        breaker.try_pass().unwrap().fail();
+        let pass = breaker.try_pass().unwrap();
+        let other = beside(&breaker, |breaker| {
+            breaker.metrics_only();
+            (0..2).for_each(|_| breaker.try_pass().unwrap().fail());
+        });
+        pass.succeed();
+        other.join().unwrap();
+        let seen = breaker.snapshot().counts;
+        assert_eq!((seen.calls, seen.failures), (2, 2));
+    });
+}
+
 /// A probe of one half-open stretch reports while a hand opens and ends another: it decides nothing there.
 #[test]
 fn loom_a_generation_is_respected() {

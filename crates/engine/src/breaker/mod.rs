@@ -1,19 +1,19 @@
 //! A breaker that threads share.
 //!
-//! The state machine sits behind a lock. Beside it, one word says which generation it is and what would change
-//! nothing in it:
+//! The state machine sits behind a lock. Beside it, one word says which generation it is and what need not be told:
 //!
 //! ```text
-//!   63                                2 1 0
-//!   ┌──────────────────────────────────┬───┐   0  ask and tell
-//!   │            generation            │   │   1  all pass
-//!   └──────────────────────────────────┴───┘   2  all pass, a success changes nothing
-//!                                              3  all pass, nothing is recorded
+//!   63           10 9        3 2    0
+//!   ┌──────────────┬──────────┬──────┐   0  ask and tell
+//!   │  generation  │ counted  │leeway│   1  all pass
+//!   └──────────────┴──────────┴──────┘   2  all pass, successes are counted here
+//!                                        3  all pass, a success changes nothing
+//!                                        4  all pass, nothing is recorded
 //! ```
 //!
-//! So a call that goes well through a breaker whose last calls all went well takes two loads, no lock and no clock,
-//! and threads do not get in each other's way. The word is written under the lock, before anybody learns what was
-//! decided there.
+//! So a call that goes well takes a load and a swap without a lock or a clock, and two loads if the last calls all
+//! went well: then threads do not get in each other's way at all. The leeway is written under the lock only. Whoever
+//! holds it first takes over what was counted and stops the counting, so that all calls keep their order.
 
 #[cfg(all(test, loom))]
 mod loom;
@@ -83,7 +83,8 @@ impl Breaker {
     /// A closed breaker on this clock.
     pub fn with_clock(settings: BreakerSettings, clock: Clock) -> Self {
         let machine = breaker::Breaker::new(settings.clone());
-        Self { word: AtomicU64::new(word_of(&machine)), settings, machine: Mutex::new(machine), clock }
+        let word = word_of(machine.generation(), leeway_of(&machine));
+        Self { word: AtomicU64::new(word), settings, machine: Mutex::new(machine), clock }
     }
 
     /// Closes it, with nothing recorded. The way back from every other state.
@@ -118,8 +119,7 @@ impl Breaker {
 
     /// All its numbers at this moment.
     pub fn snapshot(&self) -> BreakerSnapshot {
-        let machine = lock(&self.machine);
-        machine.snapshot(self.clock.now())
+        self.with(|machine, now| machine.snapshot(now))
     }
 
     /// The settings.
@@ -154,12 +154,39 @@ impl Breaker {
     #[inline]
     fn change<R>(&self, change: impl FnOnce(&mut breaker::Breaker) -> R) -> R {
         let mut machine = lock(&self.machine);
+        if self.word.load(Ordering::Relaxed) & LEEWAY == PASS_AND_COUNT {
+            let counting = self.word.swap(word_of(machine.generation(), PASS), Ordering::AcqRel);
+            machine.succeed((counting & COUNTED) / ONE);
+        }
         let result = change(&mut machine);
-        let word = word_of(&machine);
+        let word = word_of(machine.generation(), leeway_of(&machine));
         if word != self.word.load(Ordering::Relaxed) {
             self.word.store(word, Ordering::Release);
         }
         result
+    }
+
+    /// Reports by the word alone, if its leeway allows.
+    #[inline]
+    fn tell_briefly(&self, generation: Generation, report: Report, is_slow: bool) -> Told {
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            if generation_of(word) != generation {
+                return Told::Yes;
+            }
+            match (word & LEEWAY, report) {
+                (NONE, _) => return Told::No,
+                (EVERYTHING, _) | (_, Report::Ignored) => return Told::Yes,
+                (PASS_AND_SUCCEED, Report::Success) if !is_slow => return Told::Yes,
+                (PASS_AND_COUNT, Report::Success) if !is_slow && word & COUNTED != COUNTED => {}
+                _ => return Told::No,
+            }
+            let counted = word + ONE;
+            match self.word.compare_exchange_weak(word, counted, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Told::Yes,
+                Err(other) => word = other,
+            }
+        }
     }
 
     fn roll(&self) -> f64 {
@@ -183,19 +210,12 @@ impl Controller for Breaker {
 
     #[inline]
     fn settle(&self, entry: BreakerEntry, report: Report) {
-        let took =
-            if self.settings.watches_time() { self.clock.now().since(entry.began) } else { Micros::ZERO };
-        let word = self.word.load(Ordering::Acquire);
-        if generation_of(word) != entry.generation {
-            return;
-        }
-        let changes = match (word & LEEWAY, report) {
-            (NONE, _) => true,
-            (EVERYTHING, _) | (_, Report::Ignored) => false,
-            (PASS_AND_SUCCEED, Report::Success) => self.settings.is_slow(took),
-            _ => true,
+        let took = match self.settings.watches_time() {
+            true => self.clock.now().since(entry.began),
+            false => Micros::ZERO,
         };
-        if changes {
+        let told = self.tell_briefly(entry.generation, report, self.settings.is_slow(took));
+        if told == Told::No {
             self.tell(entry.generation, report, took);
         }
     }
@@ -207,24 +227,42 @@ impl fmt::Debug for Breaker {
     }
 }
 
+/// Whether a report has reached the machine, or need not.
+#[derive(PartialEq)]
+enum Told {
+    Yes,
+    No,
+}
+
 /// The lowest bits of the word, and what they say.
-const LEEWAY: u64 = 3;
+const LEEWAY: u64 = 7;
 const NONE: u64 = 0;
 const PASS: u64 = 1;
-const PASS_AND_SUCCEED: u64 = 2;
-const EVERYTHING: u64 = 3;
+const PASS_AND_COUNT: u64 = 2;
+const PASS_AND_SUCCEED: u64 = 3;
+const EVERYTHING: u64 = 4;
+/// The bits above them count successes: one, and the most. The next one takes the lock, and finds out whether all is
+/// well again.
+const ONE: u64 = LEEWAY + 1;
+const COUNTED: u64 = (1 << SHIFT) - ONE;
+/// The rest is the generation.
+const SHIFT: u32 = u64::BITS - Generation::BITS;
 
-fn word_of(machine: &breaker::Breaker) -> u64 {
-    let leeway = match machine.leeway() {
+fn leeway_of(machine: &breaker::Breaker) -> u64 {
+    match machine.leeway() {
         Leeway::None => NONE,
         Leeway::Pass => PASS,
+        Leeway::PassAndCount => PASS_AND_COUNT,
         Leeway::PassAndSucceed => PASS_AND_SUCCEED,
         Leeway::Everything => EVERYTHING,
-    };
-    machine.generation().0 << 2 | leeway
+    }
+}
+
+fn word_of(generation: Generation, leeway: u64) -> u64 {
+    generation.0 << SHIFT | leeway
 }
 
 #[inline]
 fn generation_of(word: u64) -> Generation {
-    Generation(word >> 2)
+    Generation(word >> SHIFT)
 }
