@@ -1,10 +1,11 @@
-//! Why a controller let a call not through.
+//! Why a guard did not let a call through.
 
-use crate::{decision::Retry, units::Micros};
+use crate::{decision::Retry, triage::Shed, units::Micros};
 use core::{error, fmt};
 
-/// Why a controller rejected a call, and when it is worth asking again.
+/// Why a guard rejected a call, and when it is worth asking again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Rejection {
     /// The breaker is open; the next probe may go after exactly this time.
     Open(Micros),
@@ -16,6 +17,10 @@ pub enum Rejection {
     Shed,
     /// Too much fails, and the quota that holds meanwhile is used up.
     OverQuota(Retry),
+    /// As many calls are in flight as may be.
+    Full,
+    /// Others are more important, or have a better claim to what is free.
+    Outranked(Shed),
 }
 
 impl Rejection {
@@ -23,7 +28,7 @@ impl Rejection {
     pub fn retry_after(self) -> Option<Micros> {
         match self {
             Self::Open(wait) | Self::Probing(wait) | Self::OverQuota(Retry::After(wait)) => Some(wait),
-            Self::ForcedOpen | Self::Shed | Self::OverQuota(_) => None,
+            Self::ForcedOpen | Self::Shed | Self::OverQuota(_) | Self::Full | Self::Outranked(_) => None,
         }
     }
 }
@@ -39,6 +44,8 @@ impl fmt::Display for Rejection {
                 write!(f, "limited, because too many calls fail; ask again in {wait}")
             }
             Self::OverQuota(_) => f.write_str("limited, because too many calls fail"),
+            Self::Full => f.write_str("as many calls are in flight as may be"),
+            Self::Outranked(shed) => shed.fmt(f),
         }
     }
 }

@@ -3,39 +3,49 @@
 #[cfg(feature = "tokio")]
 use crate::wait::{Refused, Waiter};
 use crate::{
-    clock::Clock,
+    guard::{Guard, Pass, Settle},
     slots::{Slot, Slots, SlotsBuilder},
     sync::{Mutex, lock},
 };
-use std::{fmt, sync::Arc, thread};
+use std::fmt;
 use tidegate_core::{
-    Micros, Report, SettingError,
+    Micros, Rejection, Report, SettingError,
     adaptive::{Call, Controller},
 };
 
 /// As many calls in flight as the backend can take, found by a controller such as
 /// [`Anchored`](tidegate_core::adaptive::Anchored).
 ///
-/// Clones share the limit.
-///
 /// ```
 /// use tidegate_core::{Micros, adaptive::Anchored};
-/// use tidegate_engine::AdaptiveLimit;
+/// use tidegate_engine::{AdaptiveLimit, Guard};
 ///
 /// let limit = AdaptiveLimit::new(Anchored::new(Micros::from_millis(250))?)?; // the latency that you promise
-/// match limit.try_enter() {
-///     None => println!("busy: tell the caller to come back later"),
-///     Some(attempt) => {
+/// match limit.try_pass() {
+///     Err(rejection) => println!("come back later: {rejection}"),
+///     Ok(pass) => {
 ///         // … call the backend …
-///         attempt.succeed();
+///         pass.succeed();
 ///     }
 /// }
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
-#[derive(Clone)]
+///
+/// A failure is one that tells of overload: a timeout, a refusal, a dropped connection. Report errors of other kinds as
+/// ignored, or as successes. A pass that is dropped without a word is ignored, which tells the controller nothing unless
+/// the call was given up late.
+///
+/// Share it by reference or in an `Arc`; see [`Guard`] for how to ask, and [`Pass`] for how to report.
 pub struct AdaptiveLimit {
     slots: Slots,
-    controller: Arc<Mutex<Box<dyn Controller>>>,
+    controller: Mutex<Box<dyn Controller>>,
+}
+
+/// What an adaptive limit must know of a call when it ends.
+#[derive(Debug)]
+pub struct AdaptiveEntry {
+    slot: Slot,
+    began: Micros,
 }
 
 impl AdaptiveLimit {
@@ -50,18 +60,14 @@ impl AdaptiveLimit {
         slots: SlotsBuilder,
     ) -> Result<Self, SettingError> {
         let slots = slots.build(controller.limit())?;
-        Ok(Self { slots, controller: Arc::new(Mutex::new(Box::new(controller))) })
-    }
-
-    /// Lets a call in, if there is room for it.
-    pub fn try_enter(&self) -> Option<Attempt> {
-        self.slots.try_take_owned().map(|slot| self.attempt(slot))
+        Ok(Self { slots, controller: Mutex::new(Box::new(controller)) })
     }
 
     /// Waits in line for room. Only the time after that counts as the call's.
     #[cfg(feature = "tokio")]
-    pub async fn enter(&self, waiter: Waiter) -> Result<Attempt, Refused> {
-        self.slots.take_owned(waiter).await.map(|slot| self.attempt(slot))
+    pub async fn pass(&self, waiter: Waiter) -> Result<Pass<&Self>, Refused> {
+        let slot = self.slots.take_owned(waiter).await?;
+        Ok(Pass::new(self, self.entry(slot)))
     }
 
     /// How many calls may be in flight now.
@@ -74,18 +80,30 @@ impl AdaptiveLimit {
         self.slots.in_flight()
     }
 
-    fn attempt(&self, slot: Slot) -> Attempt {
-        let start = self.clock().now();
-        Attempt { limit: self.clone(), in_flight: slot.in_flight(), slot: Some(slot), start }
+    fn entry(&self, slot: Slot) -> AdaptiveEntry {
+        AdaptiveEntry { slot, began: self.slots.clock().now() }
     }
+}
 
-    fn clock(&self) -> &Clock {
-        self.slots.clock()
+impl Guard for AdaptiveLimit {
+    fn enter(&self) -> Result<AdaptiveEntry, Rejection> {
+        self.slots.try_take_owned().map(|slot| self.entry(slot)).ok_or(Rejection::Full)
     }
+}
 
-    fn record(&self, call: Call) {
+impl Settle for AdaptiveLimit {
+    type Entry = AdaptiveEntry;
+
+    fn settle(&self, entry: AdaptiveEntry, report: Report) {
+        let AdaptiveEntry { slot, began } = entry;
+        let in_flight = slot.in_flight();
+        // Given back before the controller hears of it, so that the next is not kept waiting.
+        drop(slot);
         let mut controller = lock(&self.controller);
-        let (before, limit) = (controller.limit(), controller.record(call));
+        // Read under the lock, so that ends are in order.
+        let end = self.slots.clock().now();
+        let before = controller.limit();
+        let limit = controller.record(Call { start: began, end, in_flight, report });
         if limit != before {
             // Under the lock, so that the last word is the controller's. A floor of zero cannot be built.
             let _ = self.slots.resize(limit);
@@ -96,60 +114,5 @@ impl AdaptiveLimit {
 impl fmt::Debug for AdaptiveLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdaptiveLimit").field("slots", &self.slots).finish_non_exhaustive()
-    }
-}
-
-/// A call in flight. Say how it ended; the slot is given back either way.
-///
-/// One that is dropped without a word is [ignored](Report::Ignored), which tells the controller nothing unless the call
-/// was given up late (see [`Anchored`](tidegate_core::adaptive::Anchored)). One that is dropped by a panic has failed.
-#[must_use = "dropping an attempt ends it"]
-pub struct Attempt {
-    limit: AdaptiveLimit,
-    /// Given back before the controller hears of it, so that the next is not kept waiting.
-    slot: Option<Slot>,
-    in_flight: u32,
-    start: Micros,
-}
-
-impl Attempt {
-    /// It did what it should.
-    pub fn succeed(self) {
-        self.report(Report::Success);
-    }
-
-    /// It failed in a way that tells of overload: a timeout, a refusal, a dropped connection.
-    pub fn fail(self) {
-        self.report(Report::Failure);
-    }
-
-    /// It tells nothing about the backend.
-    pub fn ignore(self) {
-        self.report(Report::Ignored);
-    }
-
-    /// Ends it as told.
-    pub fn report(mut self, report: Report) {
-        self.end(report);
-    }
-
-    fn end(&mut self, report: Report) {
-        if let Some(slot) = self.slot.take() {
-            drop(slot);
-            let end = self.limit.clock().now();
-            self.limit.record(Call { start: self.start, end, in_flight: self.in_flight, report });
-        }
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        self.end(if thread::panicking() { Report::Failure } else { Report::Ignored });
-    }
-}
-
-impl fmt::Debug for Attempt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Attempt(since {} of {:?})", self.start, self.limit)
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     build::BuildError,
     clock::Clock,
-    controller::Controller,
+    guard::{Guard, Settle},
     sync::{Mutex, lock},
     throttle::Throttle,
 };
@@ -17,7 +17,7 @@ use tidegate_core::{
 ///
 /// ```
 /// use tidegate_core::ClientThrottleSettings;
-/// use tidegate_engine::{ClientThrottle, Controller};
+/// use tidegate_engine::{ClientThrottle, Guard};
 ///
 /// let throttle = ClientThrottle::new(ClientThrottleSettings::builder().build()?);
 /// throttle.try_pass()?.succeed();
@@ -59,9 +59,7 @@ impl ClientThrottle {
     }
 }
 
-impl Controller for ClientThrottle {
-    type Entry = ClientThrottleEntry;
-
+impl Guard for ClientThrottle {
     fn enter(&self) -> Result<ClientThrottleEntry, Rejection> {
         let roll = fastrand::f64();
         let mut machine = lock(&self.machine);
@@ -69,6 +67,10 @@ impl Controller for ClientThrottle {
         machine.try_pass(began, roll)?;
         Ok(ClientThrottleEntry { began })
     }
+}
+
+impl Settle for ClientThrottle {
+    type Entry = ClientThrottleEntry;
 
     fn settle(&self, entry: ClientThrottleEntry, report: Report) {
         let mut machine = lock(&self.machine);
@@ -87,7 +89,7 @@ impl fmt::Debug for ClientThrottle {
 /// ```
 /// use std::time::Duration;
 /// use tidegate_core::ErrorRateSettings;
-/// use tidegate_engine::{Controller, ErrorThrottle};
+/// use tidegate_engine::{Guard, ErrorThrottle};
 ///
 /// let settings = ErrorRateSettings::builder()
 ///     .over_time(Duration::from_secs(10))
@@ -158,9 +160,7 @@ impl ErrorThrottle {
     }
 }
 
-impl Controller for ErrorThrottle {
-    type Entry = ();
-
+impl Guard for ErrorThrottle {
     fn enter(&self) -> Result<(), Rejection> {
         if !self.note() {
             return Ok(());
@@ -171,6 +171,10 @@ impl Controller for ErrorThrottle {
             Outcome::Deny(retry) => Err(Rejection::OverQuota(retry)),
         }
     }
+}
+
+impl Settle for ErrorThrottle {
+    type Entry = ();
 
     fn settle(&self, (): (), report: Report) {
         if report != Report::Ignored {

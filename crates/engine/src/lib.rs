@@ -19,7 +19,7 @@
 //! | [`Permit`] | a slot that gives itself back on drop |
 //! | [`Breaker`] | keeps calls from what fails |
 //! | [`ClientThrottle`], [`ErrorThrottle`] | let fewer calls through to what fails |
-//! | [`Controller`] | what these have in common: a [`Pass`] per call, and a report of its end |
+//! | [`Guard`] | what these have in common: a [`Pass`] per call, and a report of its end |
 //! | [`Clock`] | the machine's time, or a test's |
 //!
 //! No background thread, no sweep on the way to a decision, no memory beyond the bound that was given.
@@ -29,10 +29,10 @@ mod breaker;
 mod bucket;
 mod build;
 mod clock;
-mod controller;
 mod denied;
 mod error_rate;
 mod fold;
+mod guard;
 mod limiter;
 mod memory;
 mod priority;
@@ -45,16 +45,16 @@ mod sync;
 mod throttle;
 mod wait;
 
-pub use adaptive::{AdaptiveLimit, Attempt};
+pub use adaptive::{AdaptiveEntry, AdaptiveLimit};
 pub use breaker::{Breaker, BreakerEntry};
 pub use bucket::Bucket;
 pub use build::{BuildError, Capacity, LimiterBuilder};
 pub use clock::{Clock, ClockHand};
-pub use controller::{CallError, Controller, Pass};
 pub use denied::DeniedKey;
 pub use error_rate::{ClientThrottle, ClientThrottleEntry, ErrorThrottle};
+pub use guard::{CallError, Guard, Pass, Settle};
 pub use limiter::{Ask, Key, Limiter, Overflow, Stats, decide_all};
-pub use priority::{PriorityAttempt, PriorityLimit, PriorityLimitBuilder};
+pub use priority::{PriorityLimit, PriorityLimitBuilder};
 pub use reservation::{Permit, Reservation};
 #[cfg(feature = "tokio")]
 pub use shared::{

@@ -2,6 +2,7 @@
 
 use crate::{
     clock::Clock,
+    guard::{Pass, Settle},
     sync::{Mutex, lock},
 };
 use foldhash::quality::RandomState;
@@ -9,18 +10,15 @@ use std::{
     fmt,
     hash::{BuildHasher, Hash},
     sync::Arc,
-    thread,
 };
 use tidegate_core::{
-    Report, SettingError,
+    Rejection, Report, SettingError,
     adaptive::{Call, Controller},
-    triage::{Arrival, Class, Seat, Shed, Triage},
+    triage::{Arrival, Class, Seat, Triage},
 };
 
 /// Slots for work in flight that several classes share, see [`tidegate_core::triage`]: each class has its share, what is
 /// left goes to the more important first, and nothing is left idle.
-///
-/// Clones share the limit.
 ///
 /// ```
 /// use tidegate_core::triage::{Arrival, Class};
@@ -30,19 +28,16 @@ use tidegate_core::{
 /// let (user, batch) = (0, 1);
 /// let limit = PriorityLimit::new(classes, 100)?;
 /// let paying = Arrival::of(user).level(9).user(limit.user("alice"));
-/// match limit.try_enter(paying) {
-///     Ok(attempt) => attempt.succeed(),
-///     Err(shed) => println!("not now: {shed:?}"),
+/// match limit.try_pass(paying) {
+///     Ok(pass) => pass.succeed(),
+///     Err(rejection) => println!("not now: {rejection}"),
 /// }
-/// assert!(limit.try_enter(Arrival::of(batch)).is_ok(), "nobody else wants it");
+/// assert!(limit.try_pass(Arrival::of(batch)).is_ok(), "nobody else wants it");
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
-#[derive(Clone)]
+///
+/// Share it by reference or in an `Arc`; see [`Pass`] for how to report.
 pub struct PriorityLimit {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     state: Mutex<State>,
     clock: Clock,
     hasher: RandomState,
@@ -72,45 +67,58 @@ impl PriorityLimit {
         PriorityLimitBuilder { classes: classes.into_iter().collect(), clock: None }
     }
 
-    /// Lets an arrival in, or says why it was turned away.
-    pub fn try_enter(&self, arrival: Arrival) -> Result<PriorityAttempt, Shed> {
-        let now = self.shared.clock.now();
-        let seat = lock(&self.shared.state).triage.arrive(now, arrival)?;
-        Ok(PriorityAttempt { limit: self.clone(), seat: Some(seat) })
+    /// A pass for one arrival, or why it was turned away.
+    pub fn try_pass(&self, arrival: Arrival) -> Result<Pass<&Self>, Rejection> {
+        self.enter(arrival).map(|seat| Pass::new(self, seat))
+    }
+
+    /// A pass that borrows nothing, for futures that outlive their maker.
+    pub fn try_pass_owned(self: &Arc<Self>, arrival: Arrival) -> Result<Pass<Arc<Self>>, Rejection> {
+        self.enter(arrival).map(|seat| Pass::new(self.clone(), seat))
     }
 
     /// What stands for a user in an [`Arrival`].
     pub fn user<U: Hash + ?Sized>(&self, user: &U) -> u64 {
-        self.shared.hasher.hash_one(user)
+        self.hasher.hash_one(user)
     }
 
     /// Changes the number of slots. What is taken stays taken.
     pub fn resize(&self, limit: u32) -> Result<(), SettingError> {
         SettingError::refuse_zero("a number of slots", limit.into())?;
-        lock(&self.shared.state).triage.resize(limit);
+        lock(&self.state).triage.resize(limit);
         Ok(())
     }
 
     /// How many slots there are.
     pub fn limit(&self) -> u32 {
-        lock(&self.shared.state).triage.limit()
+        lock(&self.state).triage.limit()
     }
 
     /// How many of a class are in flight.
     pub fn in_flight_of(&self, class: usize) -> u32 {
-        lock(&self.shared.state).triage.in_flight_of(class)
+        lock(&self.state).triage.in_flight_of(class)
     }
 
-    fn leave(&self, seat: Seat, report: Report) {
-        let mut state = lock(&self.shared.state);
-        // Read under the lock, so that ends are in order.
-        let now = self.shared.clock.now();
-        state.triage.leave(now, seat);
+    fn enter(&self, arrival: Arrival) -> Result<Seat, Rejection> {
+        let mut state = lock(&self.state);
+        // Read under the lock, so that arrivals are in order.
+        let now = self.clock.now();
+        state.triage.arrive(now, arrival).map_err(Rejection::Outranked)
+    }
+}
+
+impl Settle for PriorityLimit {
+    type Entry = Seat;
+
+    fn settle(&self, seat: Seat, report: Report) {
+        let mut state = lock(&self.state);
+        let now = self.clock.now();
         let State { triage, controller } = &mut *state;
         if let Some(controller) = controller {
             let call = Call { start: seat.since(), end: now, in_flight: seat.in_flight(), report };
             triage.resize(controller.record(call));
         }
+        triage.leave(now, seat);
     }
 }
 
@@ -140,65 +148,15 @@ impl PriorityLimitBuilder {
         controller: Option<Box<dyn Controller>>,
     ) -> Result<PriorityLimit, SettingError> {
         let state = Mutex::new(State { triage: Triage::new(self.classes, limit)?, controller });
-        let shared = Shared { state, clock: self.clock.unwrap_or_default(), hasher: RandomState::default() };
-        Ok(PriorityLimit { shared: Arc::new(shared) })
+        Ok(PriorityLimit { state, clock: self.clock.unwrap_or_default(), hasher: RandomState::default() })
     }
 }
 
 impl fmt::Debug for PriorityLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = lock(&self.shared.state);
+        let state = lock(&self.state);
         let classes = state.triage.classes().enumerate();
         let held = classes.map(|(index, class)| (class.name(), state.triage.in_flight_of(index)));
         write!(f, "PriorityLimit({:?} of {})", held.collect::<Vec<_>>(), state.triage.limit())
-    }
-}
-
-/// Work in flight. Say how it ended; its slot is given back either way, and when it is dropped.
-///
-/// One that is dropped without a word is ignored; one that is dropped by a panic has failed.
-#[must_use = "dropping an attempt ends it"]
-pub struct PriorityAttempt {
-    limit: PriorityLimit,
-    seat: Option<Seat>,
-}
-
-impl PriorityAttempt {
-    /// It did what it should.
-    pub fn succeed(self) {
-        self.report(Report::Success);
-    }
-
-    /// It failed in a way that tells of overload.
-    pub fn fail(self) {
-        self.report(Report::Failure);
-    }
-
-    /// It tells nothing.
-    pub fn ignore(self) {
-        self.report(Report::Ignored);
-    }
-
-    /// Ends it as told.
-    pub fn report(mut self, report: Report) {
-        self.end(report);
-    }
-
-    fn end(&mut self, report: Report) {
-        if let Some(seat) = self.seat.take() {
-            self.limit.leave(seat, report);
-        }
-    }
-}
-
-impl Drop for PriorityAttempt {
-    fn drop(&mut self) {
-        self.end(if thread::panicking() { Report::Failure } else { Report::Ignored });
-    }
-}
-
-impl fmt::Debug for PriorityAttempt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PriorityAttempt({:?} of {:?})", self.seat, self.limit)
     }
 }

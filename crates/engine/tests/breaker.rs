@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{BreakerBuilder, BreakerSettings, BreakerState, CallCounts, Rejection, Report, Share};
-use tidegate_engine::{Breaker, CallError, Clock, ClockHand, Controller};
+use tidegate_engine::{Breaker, CallError, Clock, ClockHand, Guard};
 
 const SECOND: Duration = Duration::from_secs(1);
 

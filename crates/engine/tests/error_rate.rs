@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, thread, time::Duration};
 use tidegate_core::{ClientThrottleSettings, ErrorRateSettings, Rejection, Report, Retry, Share};
-use tidegate_engine::{BuildError, CallError, ClientThrottle, Clock, ClockHand, Controller, ErrorThrottle};
+use tidegate_engine::{BuildError, CallError, ClientThrottle, Clock, ClockHand, ErrorThrottle, Guard};
 
 const SECOND: Duration = Duration::from_secs(1);
 

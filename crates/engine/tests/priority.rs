@@ -14,34 +14,34 @@ use std::{
     thread,
 };
 use tidegate_core::{
-    Micros,
+    Micros, Rejection,
     adaptive::{Anchored, Bounds},
     triage::{Arrival, Class, Shed},
 };
-use tidegate_engine::{Clock, PriorityLimit};
+use tidegate_engine::{Clock, Pass, PriorityLimit};
 
 fn classes() -> [Class; 2] {
     [Class::new("user", "50%".parse().unwrap()), Class::new("batch", "20%".parse().unwrap())]
 }
 
 #[test]
-fn attempts_give_their_slots_back_however_they_end() {
+fn passes_give_their_slots_back_however_they_end() {
     let limit = PriorityLimit::new(classes(), 3).unwrap();
     let arrival = Arrival::of(0);
-    limit.try_enter(arrival).unwrap().succeed();
-    limit.try_enter(arrival).unwrap().fail();
-    drop(limit.try_enter(arrival).unwrap());
+    limit.try_pass(arrival).unwrap().succeed();
+    limit.try_pass(arrival).unwrap().fail();
+    drop(limit.try_pass(arrival).unwrap());
     let panic = catch_unwind(AssertUnwindSafe(|| {
-        let _attempt = limit.try_enter(arrival).unwrap();
+        let _pass = limit.try_pass(arrival).unwrap();
         std::panic::resume_unwind(Box::new("at work"));
     }));
     assert!(panic.is_err());
     assert_eq!(limit.in_flight_of(0), 0);
-    let all: Vec<_> = std::iter::from_fn(|| limit.try_enter(arrival).ok()).collect();
-    assert_eq!((all.len(), limit.try_enter(arrival).unwrap_err()), (3, Shed::Full));
+    let all: Vec<_> = std::iter::from_fn(|| limit.try_pass(arrival).ok()).collect();
+    assert_eq!((all.len(), limit.try_pass(arrival).unwrap_err()), (3, Rejection::Outranked(Shed::Full)));
     assert!(limit.resize(0).is_err());
     limit.resize(4).unwrap();
-    assert!(limit.try_enter(arrival).is_ok());
+    assert!(limit.try_pass(arrival).is_ok());
 }
 
 #[test]
@@ -55,11 +55,11 @@ fn sixteen_threads_never_hold_more_than_there_is() {
                 barrier.wait();
                 for turn in 0..1_000_u64 {
                     let arrival = Arrival::of(index % 2).level(turn as u8 % 3).user(limit.user(&turn));
-                    if let Ok(attempt) = limit.try_enter(arrival) {
+                    if let Ok(pass) = limit.try_pass(arrival) {
                         most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         thread::yield_now();
                         inside.fetch_sub(1, Ordering::SeqCst);
-                        attempt.succeed();
+                        pass.succeed();
                     }
                 }
             });
@@ -77,12 +77,12 @@ fn a_controller_takes_slots_away_under_pressure_and_the_less_important_feel_it()
     let limit = PriorityLimit::builder(classes()).clock(clock).build_adaptive(controller).unwrap();
     let (mut users, mut batches) = (0, 0);
     for _ in 0..200 {
-        let mut attempts: Vec<_> = (0..40).filter_map(|_| limit.try_enter(Arrival::of(1)).ok()).collect();
-        batches = attempts.len();
-        attempts.extend((0..3).filter_map(|_| limit.try_enter(Arrival::of(0)).ok()));
-        users = attempts.len() - batches;
+        let mut passes: Vec<_> = (0..40).filter_map(|_| limit.try_pass(Arrival::of(1)).ok()).collect();
+        batches = passes.len();
+        passes.extend((0..3).filter_map(|_| limit.try_pass(Arrival::of(0)).ok()));
+        users = passes.len() - batches;
         advance(&hand, 150);
-        attempts.into_iter().for_each(tidegate_engine::PriorityAttempt::succeed);
+        passes.into_iter().for_each(Pass::succeed);
     }
     assert_eq!(limit.limit(), 4, "everything takes too long");
     assert_eq!((users, batches), (3, 0), "all users; what is left is kept for one more of them");

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Micros, adaptive::Anchored, adaptive::Bounds};
-use tidegate_engine::{AdaptiveLimit, Clock, ClockHand, Priority, Refused, Slot, Slots, Waiter};
+use tidegate_engine::{AdaptiveLimit, Clock, ClockHand, Guard, Pass, Priority, Refused, Slot, Slots, Waiter};
 
 type Answer = Result<Slot, Refused>;
 
@@ -244,23 +244,23 @@ fn an_adaptive_limit_follows_its_controller() {
 
     // Four at a time in ten milliseconds each: there is room for more.
     for _ in 0..8 {
-        let attempts: Vec<_> = std::iter::from_fn(|| limit.try_enter()).collect();
+        let passes: Vec<_> = std::iter::from_fn(|| limit.try_pass().ok()).collect();
         advance(&hand, 10);
-        attempts.into_iter().for_each(tidegate_engine::Attempt::succeed);
+        passes.into_iter().for_each(Pass::succeed);
     }
     assert!(limit.limit() > 4, "{limit:?}");
 
     // All are lost, by a panic, a late drop or a failure: back to the floor.
     for round in 0..60 {
-        let attempts: Vec<_> = std::iter::from_fn(|| limit.try_enter()).collect();
+        let passes: Vec<_> = std::iter::from_fn(|| limit.try_pass().ok()).collect();
         advance(&hand, 101);
-        for attempt in attempts {
+        for pass in passes {
             match round % 3 {
-                0 => attempt.fail(),
-                1 => drop(attempt),
+                0 => pass.fail(),
+                1 => drop(pass),
                 _ => {
                     let panic = catch_unwind(AssertUnwindSafe(|| {
-                        let _attempt = attempt;
+                        let _pass = pass;
                         std::panic::resume_unwind(Box::new("at work"));
                     }));
                     assert!(panic.is_err());

@@ -19,7 +19,7 @@
 //! declaration, the same decisions.
 //!
 //! A [`Breaker`] keeps calls from what fails; a [`ClientThrottle`] and an [`ErrorThrottle`] let fewer of them through.
-//! Each is a [`Controller`]: it gives a [`Pass`] and wants to know how the call ended.
+//! Each is a [`Guard`]: it gives a [`Pass`] and wants to know how the call ended.
 //!
 //! It does not speak any wire: middleware and gateways build on it.
 
@@ -35,9 +35,9 @@ pub use tidegate_engine::{
 };
 pub use tidegate_engine::{
     Ask, Breaker, BreakerEntry, Bucket, BuildError, CallError, Capacity, ClientThrottle, ClientThrottleEntry,
-    Clock, ClockHand, Controller, DeniedKey, ErrorThrottle, Key, Limiter, LimiterBuilder, Overflow, Pass,
-    Permit, Priority, Refused, Reservation, Stats, Store, StoreError, Throttle, ThrottleBuilder, Waiter,
-    decide_all, store,
+    Clock, ClockHand, DeniedKey, ErrorThrottle, Guard, Key, Limiter, LimiterBuilder, Overflow, Pass, Permit,
+    Priority, Refused, Reservation, Stats, Store, StoreError, Throttle, ThrottleBuilder, Waiter, decide_all,
+    store,
 };
 
 /// State in Redis or Valkey.

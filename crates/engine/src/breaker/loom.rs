@@ -1,7 +1,7 @@
 //! Every order in which threads can meet at a breaker; `scripts/test loom` runs them.
 
 use super::Breaker;
-use crate::{clock::Clock, controller::Controller};
+use crate::{clock::Clock, guard::Guard};
 use loom::{sync::Arc, thread};
 use tidegate_core::{BreakerBuilder, BreakerSettings, BreakerState, Micros, Share};
 

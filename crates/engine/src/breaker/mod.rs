@@ -20,7 +20,7 @@ mod loom;
 
 use crate::{
     clock::Clock,
-    controller::Controller,
+    guard::{Guard, Settle},
     sync::{AtomicU64, Mutex, Ordering, lock},
 };
 use std::{fmt, time::Duration};
@@ -34,7 +34,7 @@ use tidegate_core::{
 /// ```
 /// use std::time::Duration;
 /// use tidegate_core::{BreakerSettings, BreakerState};
-/// use tidegate_engine::{Breaker, Clock, Controller};
+/// use tidegate_engine::{Breaker, Clock, Guard};
 ///
 /// let (clock, hand) = Clock::manual();
 /// let settings = BreakerSettings::builder()
@@ -58,7 +58,7 @@ use tidegate_core::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Share it by reference or in an `Arc`; see [`Controller`] for how to ask, and [`crate::Pass`] for how to report.
+/// Share it by reference or in an `Arc`; see [`Guard`] for how to ask, and [`crate::Pass`] for how to report.
 pub struct Breaker {
     word: AtomicU64,
     settings: BreakerSettings,
@@ -194,9 +194,7 @@ impl Breaker {
     }
 }
 
-impl Controller for Breaker {
-    type Entry = BreakerEntry;
-
+impl Guard for Breaker {
     #[inline]
     fn enter(&self) -> Result<BreakerEntry, Rejection> {
         let word = self.word.load(Ordering::Acquire);
@@ -207,6 +205,10 @@ impl Controller for Breaker {
         let began = if self.settings.watches_time() { self.clock.now() } else { Micros::ZERO };
         Ok(BreakerEntry { generation, began })
     }
+}
+
+impl Settle for Breaker {
+    type Entry = BreakerEntry;
 
     #[inline]
     fn settle(&self, entry: BreakerEntry, report: Report) {

@@ -6,8 +6,8 @@
 //!      └──▶ Rejection
 //! ```
 //!
-//! Whatever watches how calls end is a [`Controller`]: breakers, and throttles that follow errors. Middleware is
-//! written once for all of them.
+//! Whatever lets calls through by how others ended is a [`Guard`]: breakers, throttles that follow errors, adaptive limits.
+//! Middleware is written once for all of them.
 
 use std::{error, fmt, ops::Deref, sync::Arc, thread};
 use tidegate_core::{Rejection, Report};
@@ -16,7 +16,7 @@ use tidegate_core::{Rejection, Report};
 ///
 /// ```
 /// use tidegate_core::BreakerSettings;
-/// use tidegate_engine::{Breaker, CallError, Controller};
+/// use tidegate_engine::{Breaker, CallError, Guard};
 ///
 /// let breaker = Breaker::new(BreakerSettings::builder().over_calls(1).build()?);
 /// let answer = breaker.call(|| "4x".parse::<u8>());
@@ -25,16 +25,10 @@ use tidegate_core::{Rejection, Report};
 /// assert!(matches!(answer, Err(CallError::Rejected(_))));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
-pub trait Controller {
-    /// What must be known of a call when it ends.
-    type Entry;
-
-    /// Lets a call through, or not. Whoever is let through calls [`settle`](Self::settle) exactly once; a [`Pass`]
+pub trait Guard: Settle {
+    /// Lets a call through, or not. Whoever is let through calls [`settle`](Settle::settle) exactly once; a [`Pass`]
     /// sees to that.
     fn enter(&self) -> Result<Self::Entry, Rejection>;
-
-    /// Hears how a call ended.
-    fn settle(&self, entry: Self::Entry, report: Report);
 
     /// A pass for one call.
     #[inline]
@@ -42,7 +36,7 @@ pub trait Controller {
     where
         Self: Sized,
     {
-        Ok(Pass { entry: Some(self.enter()?), controller: self })
+        self.enter().map(|entry| Pass::new(self, entry))
     }
 
     /// A pass that borrows nothing, for futures that outlive their maker.
@@ -51,7 +45,7 @@ pub trait Controller {
     where
         Self: Sized,
     {
-        Ok(Pass { entry: Some(self.enter()?), controller: self.clone() })
+        self.enter().map(|entry| Pass::new(self.clone(), entry))
     }
 
     /// Makes a call if it may be made; an `Err` is a failure.
@@ -109,18 +103,32 @@ pub trait Controller {
     }
 }
 
+/// Hears how calls ended.
+pub trait Settle {
+    /// What must be known of a call when it ends.
+    type Entry;
+
+    /// A call that was let through has ended.
+    fn settle(&self, entry: Self::Entry, report: Report);
+}
+
 /// Leave to make one call, which reports how it ended.
 ///
 /// A pass that is dropped without a word is [ignored](Report::Ignored): the call was given up, which says nothing of
 /// what was called. While its thread panics it is a [failure](Report::Failure).
 #[must_use = "a pass that is dropped at once was given for nothing"]
-pub struct Pass<B: Deref<Target: Controller>> {
-    controller: B,
+pub struct Pass<B: Deref<Target: Settle>> {
+    guard: B,
     /// Until it is reported.
-    entry: Option<<B::Target as Controller>::Entry>,
+    entry: Option<<B::Target as Settle>::Entry>,
 }
 
-impl<B: Deref<Target: Controller>> Pass<B> {
+impl<B: Deref<Target: Settle>> Pass<B> {
+    #[inline]
+    pub(crate) fn new(guard: B, entry: <B::Target as Settle>::Entry) -> Self {
+        Self { guard, entry: Some(entry) }
+    }
+
     /// The call did what it should.
     #[inline]
     pub fn succeed(self) {
@@ -143,22 +151,22 @@ impl<B: Deref<Target: Controller>> Pass<B> {
     #[inline]
     pub fn report(mut self, report: Report) {
         if let Some(entry) = self.entry.take() {
-            self.controller.settle(entry, report);
+            self.guard.settle(entry, report);
         }
     }
 }
 
-impl<B: Deref<Target: Controller>> Drop for Pass<B> {
+impl<B: Deref<Target: Settle>> Drop for Pass<B> {
     #[inline]
     fn drop(&mut self) {
         if let Some(entry) = self.entry.take() {
             let report = if thread::panicking() { Report::Failure } else { Report::Ignored };
-            self.controller.settle(entry, report);
+            self.guard.settle(entry, report);
         }
     }
 }
 
-impl<B: Deref<Target: Controller>> fmt::Debug for Pass<B> {
+impl<B: Deref<Target: Settle>> fmt::Debug for Pass<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Pass")
     }

@@ -1,0 +1,22 @@
+//! Goodput in the closed-loop simulation.
+
+use crate::{Result, cases::Measured, turns::median};
+use tidegate_core::{Micros, adaptive::Anchored};
+use tidegate_simulation::{AdaptiveGuard, NoGuard, Scene, Surge};
+
+/// Seeds that are played; a value is their median.
+const SEEDS: u64 = 9;
+
+pub(crate) fn goodput() -> Result<Measured> {
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for seed in 1..=SEEDS {
+        let scene = Scene { seed, ..Scene::surge(Surge::TenTimes) };
+        without.push(scene.play(NoGuard).goodput_of_the_change());
+        let controller = Anchored::new(Micros::from_millis(20))?;
+        with.push(scene.play(AdaptiveGuard::new(controller)).goodput_of_the_change());
+    }
+    let (without, with) = (median(&without), median(&with));
+    let figures =
+        format!("{:.1} % of capacity without, {:.1} % with; {SEEDS} seeds", without * 100.0, with * 100.0);
+    Ok(Measured { value: without / with, figures })
+}
