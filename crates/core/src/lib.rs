@@ -28,6 +28,9 @@
 //! | [`Bound`] | the worst case that a quota lets through |
 //! | [`breaker`] | a state machine that keeps calls from what fails |
 //! | [`error_rate`] | the same by chance, or by a quota |
+//! | [`LoadLevel`] | how much load there is, by a [`LoadGauge`] that does not flap |
+//! | [`Scaler`], [`Schedule`] | by how much a limit is multiplied, by load and by the time of day |
+//! | [`Switches`] | which features are on |
 //!
 //! It does not store, wait or talk to anyone: that is what `tidegate-engine` is for.
 
@@ -40,14 +43,18 @@ pub mod algorithm;
 mod bound;
 pub mod breaker;
 mod decision;
+mod load;
 pub mod error_rate;
 mod math;
+mod place;
 mod quota;
+mod ratio;
 mod rejection;
 mod report;
 mod rolling;
 mod setting;
 mod share;
+mod switchboard;
 pub mod triage;
 mod units;
 mod words;
@@ -57,11 +64,14 @@ pub use bound::Bound;
 pub use breaker::{BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts};
 pub use decision::{Decision, Outcome, Retry};
 pub use error_rate::{ClientThrottleBuilder, ClientThrottleSettings, ErrorRateBuilder, ErrorRateSettings};
+pub use load::{Average, LoadGauge, LoadLevel, LoadLevels, Scale, Scaler, Schedule, ScheduleError};
 pub use quota::{Quota, QuotaError, Rate, Reader, Unit};
+pub use ratio::Ratio;
 pub use rejection::Rejection;
 pub use report::Report;
 pub use rolling::Rolling;
 pub use setting::SettingError;
 pub use share::Share;
+pub use switchboard::{Lever, Switch, Switches};
 pub use units::{LARGEST_EXACT, Micros};
 pub use words::{Offset, Words};

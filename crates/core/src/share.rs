@@ -43,6 +43,11 @@ impl Share {
         u32::try_from(millionths).map_or(Self::ALL, |millionths| Self(millionths.min(Self::WHOLE)))
     }
 
+    /// So many millionths; all of it at most.
+    pub const fn from_millionths(millionths: u32) -> Self {
+        Self(if millionths > Self::WHOLE { Self::WHOLE } else { millionths })
+    }
+
     /// The share in millionths.
     pub const fn millionths(self) -> u32 {
         self.0

@@ -204,3 +204,52 @@ fn a_delay_longer_than_the_queue_is_a_conflict() {
     let refused = LeakyBucket::new(Quota::per_second(10), 2, 5).unwrap_err();
     assert_eq!(refused.to_string(), "delay 5 is more than queue 2; give at most queue");
 }
+
+#[test]
+fn a_scaled_quota_keeps_all_but_its_amounts() {
+    for (quota, factor, scaled) in [
+        ("100/min burst 20", "x2", "200/min burst 40"),
+        ("100/min burst 20", "x1/3", "33/min burst 6"),
+        ("100/min burst 20", "x0.01", "1/min burst 1"),
+        ("1/min", "x0.5", "1/min"),
+        ("5 per 10s", "x3", "15 per 10s"),
+        ("1.5MB/s burst 20MB", "x2", "3MB/s burst 40MB"),
+        ("10/s leaky-bucket queue 5 delay 2", "x2", "20/s leaky-bucket queue 10 delay 4"),
+        ("10/s leaky-bucket queue 5 nodelay", "x0.1", "1/s leaky-bucket queue 0"),
+        ("100/h fixed-window from-first-hit", "x1.5", "150/h fixed-window from-first-hit"),
+        ("100/min sliding-window", "x1.5", "150/min sliding-window"),
+        ("100/min sliding-strict 60", "x1.5", "150/min sliding-strict 60"),
+        ("100/min sliding-log", "x0.5", "50/min sliding-log"),
+        ("10/s smooth", "x2", "20/s smooth"),
+        ("10/s smooth burst 20", "x2", "20/s smooth burst 40"),
+        ("10/s warm-up 4s cold 3", "x2", "20/s warm-up 4s cold 3"),
+        ("3 at once", "x2.5", "7 at once"),
+        ("3 at once lease 30s", "x0.1", "1 at once lease 30s"),
+    ] {
+        let shown = parse(quota).unwrap().scaled(factor.parse().unwrap()).unwrap().to_string();
+        let expected = parse(scaled).unwrap().to_string();
+        assert_eq!(shown, expected, "{quota} {factor}");
+    }
+    let error = parse("10/s").unwrap().scaled("x999999999999999".parse().unwrap()).unwrap_err();
+    assert!(!error.problem().is_empty() && !error.fix().is_empty());
+    assert!(parse("4000000000000000 at once").unwrap().scaled("x1000".parse().unwrap()).is_err());
+}
+
+/// Scaling is a quota of the same algorithm and period, or an error; never zero, and x1 changes nothing.
+#[test]
+fn any_quota_can_be_scaled_or_says_why_not() {
+    hold((1_u64..2_000, 1_u64..2_000), |sample, (numerator, denominator)| {
+        let quota = sample.quota;
+        prop_assert_eq!(quota.scaled(tidegate_core::Ratio::ONE).unwrap(), quota);
+        let Ok(scaled) = quota.scaled(tidegate_core::Ratio::new(numerator, denominator).unwrap()) else {
+            return Ok(());
+        };
+        prop_assert_eq!(scaled.kind().name(), quota.kind().name());
+        prop_assert!(scaled.limit() >= 1);
+        if let (Some(old), Some(new)) = (quota.rate(), scaled.rate()) {
+            prop_assert_eq!((new.period(), new.unit()), (old.period(), old.unit()));
+            prop_assert_eq!(new.amount(), (old.amount() * numerator / denominator).max(1));
+        }
+        Ok(())
+    });
+}

@@ -54,6 +54,11 @@ impl Smooth {
         Ok(Self { rate, burst, shaper })
     }
 
+    /// The most that idle time stores, if that was declared.
+    pub fn burst(&self) -> Option<u64> {
+        self.burst
+    }
+
     /// Stored permits and the moment the next caller is free, for those who want to see Guava's own variables.
     pub fn inspect<W: Words + ?Sized>(&self, state: &W) -> (f64, Micros) {
         let pace = self.shaper.load(state);

@@ -3,12 +3,10 @@
 use super::{Rate, Reader};
 use crate::{
     math::gcd,
+    place::Place,
     units::{LARGEST_EXACT, Micros},
 };
-use alloc::{
-    format,
-    string::{String, ToString},
-};
+use alloc::{format, string::String};
 use core::{error, fmt, ops::Range};
 
 /// Why a quota was refused. Prints the place in the text, where there is one, and the way out.
@@ -17,12 +15,6 @@ pub struct QuotaError {
     problem: String,
     fix: String,
     place: Option<Place>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
-    text: String,
-    span: Range<usize>,
 }
 
 impl QuotaError {
@@ -38,7 +30,7 @@ impl QuotaError {
 
     /// The bytes of the text that are at fault, when the quota came from text.
     pub fn span(&self) -> Option<Range<usize>> {
-        self.place.as_ref().map(|place| place.span.clone())
+        self.place.as_ref().map(Place::span)
     }
 
     pub(super) fn new(problem: impl Into<String>, fix: impl Into<String>) -> Self {
@@ -47,7 +39,7 @@ impl QuotaError {
 
     /// The same error at a place in `text`, unless it already has one.
     pub(super) fn at(mut self, text: &str, span: Range<usize>) -> Self {
-        self.place.get_or_insert_with(|| Place { text: text.to_string(), span });
+        self.place.get_or_insert_with(|| Place::new(text, span));
         self
     }
 
@@ -131,16 +123,10 @@ impl QuotaError {
 
 impl fmt::Display for QuotaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Place { text, span }) = &self.place else {
-            return write!(f, "{}; {}", self.problem, self.fix);
-        };
-        // The caret counts characters, not bytes.
-        let before = text[..span.start].chars().count();
-        let width = text[span.clone()].chars().count().max(1);
-        writeln!(f, "{}", self.problem)?;
-        writeln!(f, "  {text}")?;
-        writeln!(f, "  {:before$}{}", "", "^".repeat(width))?;
-        f.write_str(&self.fix)
+        match &self.place {
+            None => write!(f, "{}; {}", self.problem, self.fix),
+            Some(place) => write!(f, "{}\n{place}\n{}", self.problem, self.fix),
+        }
     }
 }
 

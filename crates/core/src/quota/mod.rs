@@ -14,6 +14,7 @@ use crate::{
         SlidingWindow, Smooth, Step, TokenBucket, WarmUp, WindowStart,
     },
     bound::Bound,
+    ratio::Ratio,
     units::Micros,
     words::Words,
 };
@@ -134,6 +135,48 @@ impl Quota {
             Kind::Concurrency(_) => return *self,
         };
         shared.unwrap_or(*self)
+    }
+
+    /// So many times as much: the amount, the burst and the queue, each rounded down and, where one is needed, at
+    /// least one. The algorithm, the period and all other times stay. An error where the numbers are too large to be
+    /// counted exactly.
+    ///
+    /// ```
+    /// use tidegate_core::Quota;
+    ///
+    /// let quota = Quota::per_minute(100).burst(20)?;
+    /// assert_eq!(quota.scaled("x0.5".parse()?)?, "50/min burst 10".parse()?);
+    /// assert_eq!(quota.scaled("x0.001".parse()?)?, "1/min burst 1".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scaled(&self, ratio: Ratio) -> Result<Self, QuotaError> {
+        if ratio == Ratio::ONE {
+            return Ok(*self);
+        }
+        let times = |amount: u64| ratio.of(amount).max(1);
+        let Some(rate) = self.rate() else {
+            let lease = if let Kind::Concurrency(it) = self.kind { it.lease() } else { None };
+            return match lease {
+                Some(lease) => Self::at_once_leased(times(self.limit()), lease.to_duration()),
+                None => Self::at_once(times(self.limit())),
+            };
+        };
+        let rate = Rate::new(times(rate.amount()), rate.period()).of(rate.unit());
+        match self.kind {
+            Kind::TokenBucket(_) | Kind::Concurrency(_) => rate.burst(times(self.limit())),
+            Kind::LeakyBucket(it) => rate.leaky_bucket_with_delay(ratio.of(it.queue()), ratio.of(it.delay())),
+            Kind::FixedWindow(it) => {
+                FixedWindow::new(rate, it.start()).map(|it| Kind::FixedWindow(it).into())
+            }
+            Kind::SlidingWindow(_) => rate.sliding_window(),
+            Kind::SlidingStrict(it) => rate.sliding_strict(it.parts()),
+            Kind::SlidingLog(_) => rate.sliding_log(),
+            Kind::Smooth(it) => match it.burst() {
+                Some(burst) => rate.smooth_with_burst(times(burst)),
+                None => rate.smooth(),
+            },
+            Kind::WarmUp(it) => rate.warm_up(it.warm_up().to_duration(), it.cold_factor()),
+        }
     }
 
     /// A short name that is the same in every process: a hash of the text it prints as.

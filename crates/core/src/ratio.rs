@@ -1,0 +1,192 @@
+//! How many times as much: `x2`, `x0.5`, `x1/3`.
+
+use crate::{math::gcd, setting::SettingError};
+use alloc::format;
+use core::{cmp::Ordering, fmt, str::FromStr};
+
+/// A factor of a limit, as an exact fraction above zero.
+///
+/// ```
+/// use tidegate_core::Ratio;
+///
+/// let half: Ratio = "x0.5".parse()?;
+/// assert_eq!((half.of(7), half.times(half).to_string().as_str()), (3, "x0.25"));
+/// assert_eq!("x1/3".parse::<Ratio>()?.of(100), 33);
+/// assert!("x0".parse::<Ratio>().is_err());
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ratio {
+    numerator: u64,
+    denominator: u64,
+}
+
+impl Ratio {
+    /// As much as was declared.
+    pub const ONE: Self = Self { numerator: 1, denominator: 1 };
+
+    /// So many parts of so many; neither may be zero.
+    pub fn new(numerator: u64, denominator: u64) -> Result<Self, SettingError> {
+        SettingError::refuse_zero("a factor", numerator)?;
+        SettingError::refuse_zero("a factor whose divisor is", denominator)?;
+        Ok(Self::reduced(numerator.into(), denominator.into()))
+    }
+
+    /// So many thousandths, at least one.
+    pub(crate) fn thousandths(thousandths: u64) -> Self {
+        Self::reduced(thousandths.max(1).into(), 1_000)
+    }
+
+    /// The part above the line, in lowest terms.
+    pub const fn numerator(self) -> u64 {
+        self.numerator
+    }
+
+    /// The part below the line, in lowest terms.
+    pub const fn denominator(self) -> u64 {
+        self.denominator
+    }
+
+    /// The ratio as the nearest double.
+    pub fn as_f64(self) -> f64 {
+        self.numerator as f64 / self.denominator as f64
+    }
+
+    /// So many times `amount`, rounded down, at most `u64::MAX`.
+    pub fn of(self, amount: u64) -> u64 {
+        crate::math::mul_div_floor(amount, self.numerator, self.denominator)
+    }
+
+    /// One factor on top of another. Exact as long as both sides of the line fit in 64 bits.
+    #[must_use]
+    pub fn times(self, other: Self) -> Self {
+        Self::reduced(
+            u128::from(self.numerator) * u128::from(other.numerator),
+            u128::from(self.denominator) * u128::from(other.denominator),
+        )
+    }
+
+    /// In lowest terms; what is still too long loses its last digits on both sides of the line.
+    fn reduced(numerator: u128, denominator: u128) -> Self {
+        let (mut a, mut b) = (numerator, denominator);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        let divisor = a.max(1);
+        let (mut numerator, mut denominator) = (numerator / divisor, denominator / divisor);
+        while numerator.max(denominator) > u128::from(u64::MAX) {
+            (numerator, denominator) = (numerator >> 1, denominator >> 1);
+        }
+        let (numerator, denominator) = ((numerator as u64).max(1), (denominator as u64).max(1));
+        let divisor = gcd(numerator, denominator);
+        Self { numerator: numerator / divisor, denominator: denominator / divisor }
+    }
+}
+
+impl Default for Ratio {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl Ord for Ratio {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let left = u128::from(self.numerator) * u128::from(other.denominator);
+        left.cmp(&(u128::from(other.numerator) * u128::from(self.denominator)))
+    }
+}
+
+impl PartialOrd for Ratio {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Reads `x2`, `x0.25` and `x1/3`, with up to nine places behind the point.
+impl FromStr for Ratio {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let refused = || {
+            SettingError::new(
+                format!("`{text}` is not a factor"),
+                "write how many times as much, as in `x2`, `x0.5` or `x1/3`",
+            )
+        };
+        let number = text.trim().strip_prefix('x').ok_or_else(refused)?;
+        if let Some((numerator, denominator)) = number.split_once('/') {
+            let (numerator, denominator) = (whole(numerator), whole(denominator));
+            return Self::new(numerator.ok_or_else(refused)?, denominator.ok_or_else(refused)?);
+        }
+        let (whole_part, places) = number.split_once('.').unwrap_or((number, "0"));
+        let denominator = u32::try_from(places.len()).ok().filter(|places| *places <= MOST_PLACES);
+        let denominator = 10_u64.pow(denominator.ok_or_else(refused)?);
+        let (whole_part, places) =
+            (whole(whole_part).ok_or_else(refused)?, whole(places).ok_or_else(refused)?);
+        let numerator = whole_part.checked_mul(denominator).and_then(|all| all.checked_add(places));
+        Self::new(numerator.ok_or_else(refused)?, denominator)
+    }
+}
+
+/// Enough for every factor that a person writes.
+const MOST_PLACES: u32 = 9;
+
+/// Digits and nothing else: no sign, no space.
+fn whole(digits: &str) -> Option<u64> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+/// Prints as `x1.5` where that is exact in nine places, else as `x1/3`.
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { numerator, denominator } = *self;
+        let scale = 10_u64.pow(MOST_PLACES);
+        if !scale.is_multiple_of(denominator) {
+            return write!(f, "x{numerator}/{denominator}");
+        }
+        write!(f, "x{}", numerator / denominator)?;
+        match numerator % denominator * (scale / denominator) {
+            0 => Ok(()),
+            places => write!(f, ".{}", format!("{places:09}").trim_end_matches('0')),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn prints_what_it_reads() {
+        for text in ["x1", "x2", "x0.5", "x1.25", "x0.000000001", "x1/3", "x22/7", "x1000000"] {
+            assert_eq!(text.parse::<Ratio>().unwrap().to_string(), text);
+        }
+        for (written, printed) in [("x2/4", "x0.5"), ("x1.50", "x1.5"), (" x2 ", "x2"), ("x6/9", "x2/3")] {
+            assert_eq!(written.parse::<Ratio>().unwrap().to_string(), printed);
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_factor() {
+        for text in
+            ["", "x", "2", "x0", "x0.0", "x-1", "x+1", "x1.", "x.5", "xNaN", "x1/0", "x0/1", "x1/2/3", "x1e3"]
+        {
+            assert!(text.parse::<Ratio>().is_err(), "{text}");
+        }
+        assert!(
+            "x0.0000000001".parse::<Ratio>().is_err() && "x99999999999999999999".parse::<Ratio>().is_err()
+        );
+    }
+
+    #[test]
+    fn counts_exactly_and_saturates() {
+        let third = Ratio::new(1, 3).unwrap();
+        assert_eq!((third.of(100), third.times(Ratio::new(3, 1).unwrap())), (33, Ratio::ONE));
+        assert_eq!(Ratio::new(2, 1).unwrap().of(u64::MAX), u64::MAX);
+        assert!(third < Ratio::new(334, 1_000).unwrap() && third > Ratio::new(333, 1_000).unwrap());
+        let (long, huge) = (Ratio::new(u64::MAX, u64::MAX - 1).unwrap(), Ratio::new(u64::MAX, 1).unwrap());
+        assert!((long.times(long).as_f64() - 1.0).abs() < 1e-9);
+        assert!(huge.times(huge).of(1) >= u64::MAX - 1);
+    }
+}
