@@ -20,9 +20,14 @@
 //! | [`Breaker`] | keeps calls from what fails |
 //! | [`ClientThrottle`], [`ErrorThrottle`] | let fewer calls through to what fails |
 //! | [`Guard`] | what these have in common: a [`Pass`] per call, and a report of its end |
+//! | [`LoadMonitor`] | how loaded the machine is, read off the request path |
+//! | [`Scaled`] | a limit that follows the load and the time of day |
+//! | [`Switchboard`] | features that go off by hand or by load, and come back in order |
+//! | [`Cause`] | why there is no answer, for the one that is given instead |
 //! | [`Clock`] | the machine's time, or a test's |
 //!
-//! No background thread, no sweep on the way to a decision, no memory beyond the bound that was given.
+//! No background thread unless a monitor is started, no sweep on the way to a decision, no memory beyond the bound that
+//! was given.
 
 mod adaptive;
 mod breaker;
@@ -31,9 +36,11 @@ mod build;
 mod clock;
 mod denied;
 mod error_rate;
+pub mod fallback;
 mod fold;
 mod guard;
 mod limiter;
+pub mod load;
 mod memory;
 mod priority;
 mod reservation;
@@ -41,6 +48,7 @@ mod reservation;
 mod shared;
 mod slots;
 pub mod store;
+mod switchboard;
 mod sync;
 mod throttle;
 mod wait;
@@ -52,8 +60,10 @@ pub use build::{BuildError, Capacity, LimiterBuilder};
 pub use clock::{Clock, ClockHand};
 pub use denied::DeniedKey;
 pub use error_rate::{ClientThrottle, ClientThrottleEntry, ErrorThrottle};
+pub use fallback::Cause;
 pub use guard::{CallError, Guard, Pass, Settle};
 pub use limiter::{Ask, Key, Limiter, Overflow, Stats, decide_all};
+pub use load::{LoadMonitor, Scaled};
 pub use priority::{PriorityLimit, PriorityLimitBuilder};
 pub use reservation::{Permit, Reservation};
 #[cfg(feature = "tokio")]
@@ -63,5 +73,6 @@ pub use shared::{
 };
 pub use slots::{Slot, Slots, SlotsBuilder};
 pub use store::{Store, StoreError};
+pub use switchboard::{Feature, Switchboard};
 pub use throttle::{Throttle, ThrottleBuilder};
 pub use wait::{Priority, Refused, Waiter};

@@ -27,6 +27,9 @@ pub use tidegate_core::{
     Bound, BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts, ClientThrottleBuilder,
     ClientThrottleSettings, Credit, Decision, Demand, ErrorRateBuilder, ErrorRateSettings, Inherit, Kind,
     Micros, Outcome, Quota, QuotaError, Rate, Rejection, Report, Retry, SettingError, Share, Unit,
+    Average, Bound, Credit, Decision, Demand, Inherit, Kind, Lever, LoadGauge, LoadLevel, LoadLevels, Micros,
+    Outcome, Quota, QuotaError, Rate, Ratio, Retry, Scale, Scaler, Schedule, ScheduleError, SettingError,
+    Share, Switch, Unit,
 };
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{
@@ -38,6 +41,9 @@ pub use tidegate_engine::{
     Clock, ClockHand, DeniedKey, ErrorThrottle, Guard, Key, Limiter, LimiterBuilder, Overflow, Pass, Permit,
     Priority, Refused, Reservation, Stats, Store, StoreError, Throttle, ThrottleBuilder, Waiter, decide_all,
     store,
+    Ask, Bucket, BuildError, Capacity, Cause, Clock, ClockHand, DeniedKey, Feature, Key, Limiter,
+    LimiterBuilder, LoadMonitor, Overflow, Permit, Priority, Refused, Reservation, Scaled, Stats, Store,
+    StoreError, Switchboard, Throttle, ThrottleBuilder, Waiter, decide_all, fallback, load, store,
 };
 
 /// State in Redis or Valkey.

@@ -9,6 +9,7 @@ mod line;
 mod pause;
 
 pub(crate) use line::{Lines, Manner, Ticket};
+pub(crate) use line::{Bell, Lines, Manner};
 pub use line::{Priority, Refused, Waiter};
 #[cfg(feature = "tokio")]
 pub(crate) use pause::Pause;
@@ -19,6 +20,10 @@ use crate::{
     memory::{Awaited, Hold},
     reservation::{Permit, Reservation},
 };
+use line::Ticket;
+#[cfg(feature = "tokio")]
+pub(crate) use pause::Pause;
+pub(crate) use pause::block_until;
 use std::time::Duration;
 use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Retry};
 
@@ -169,7 +174,7 @@ impl<'a> Wait<'a> {
         Ok(Self::with_ticket(bucket, ticket, hold))
     }
 
-    fn bell(&self) -> Option<&line::Bell> {
+    fn bell(&self) -> Option<&Bell> {
         self.ticket.as_ref().map(Ticket::bell)
     }
 

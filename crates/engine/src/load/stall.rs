@@ -1,0 +1,62 @@
+//! For which part of the time some task of this process's cgroup stood still for want of something.
+//!
+//! The kernel's pressure stall information: that of the cgroup where the kernel keeps it (version 2), else that of the
+//! machine. It tells what use cannot: a processor can be fully used without anyone waiting for it.
+//!
+//! Its surprise: the kernel's own averages are renewed only every two seconds. The share is taken from the running total
+//! of time instead, which is exact at every reading.
+
+use super::{
+    Probe, cgroup,
+    host::{self, Host},
+};
+use tidegate_core::{Micros, Share};
+
+/// The share of time in which some task waited for a resource. The first reading only starts the count.
+#[derive(Debug)]
+pub struct Stall {
+    host: Host,
+    resource: &'static str,
+    last: Option<(Micros, u64)>,
+}
+
+impl Stall {
+    /// Waiting for a processor.
+    pub fn cpu() -> Self {
+        Self { host: Host::local(), resource: "cpu", last: None }
+    }
+
+    /// Waiting for memory: for pages that were given up and are needed after all.
+    pub fn memory() -> Self {
+        Self { resource: "memory", ..Self::cpu() }
+    }
+
+    /// Waiting for disks.
+    pub fn io() -> Self {
+        Self { resource: "io", ..Self::cpu() }
+    }
+
+    /// The same of another place.
+    #[must_use]
+    pub fn of(self, host: Host) -> Self {
+        Self { host, last: None, ..self }
+    }
+
+    /// The time in which some task stood still, since the kernel or the cgroup began.
+    fn stood_still(&self) -> Option<u64> {
+        let own = cgroup::unified(&self.host).into_iter().next();
+        let own = own.and_then(|folder| host::text(folder.path.join(format!("{}.pressure", self.resource))));
+        let text = own.or_else(|| host::text(self.host.proc("pressure").join(self.resource)))?;
+        let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+        some.split_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()
+    }
+}
+
+impl Probe for Stall {
+    fn read(&mut self, now: Micros) -> Option<Share> {
+        let total = self.stood_still()?;
+        let (at, before) = self.last.replace((now, total))?;
+        let elapsed = now.since(at).get();
+        (elapsed > 0).then(|| Share::ratio(total.saturating_sub(before), elapsed))
+    }
+}
