@@ -18,32 +18,32 @@
 //! A [`SharedLimiter`] counts in memory or, with the feature `redis`, in a store that a fleet shares: the same
 //! declaration, the same decisions.
 //!
-//! A [`Breaker`] keeps calls from what fails; a [`ClientThrottle`] and an [`ErrorThrottle`] let fewer of them through.
-//! Each is a [`Guard`]: it gives a [`Pass`] and wants to know how the call ended.
+//! Against overload: [`Slots`] bound what is in flight, an [`AdaptiveLimit`] finds how much that may be, and a
+//! [`PriorityLimit`] gives it to the important first. A [`Breaker`] keeps calls from what fails; a [`ClientThrottle`] and an
+//! [`ErrorThrottle`] let fewer of them through. Each is a [`Guard`]: it gives a [`Pass`] and wants to know how the call
+//! ended. A [`LoadMonitor`] watches the machine, limits and features follow it ([`Scaled`], [`Switchboard`]), and
+//! [`fallback`] answers in place of what was refused.
 //!
 //! It does not speak any wire: middleware and gateways build on it.
 
 pub use tidegate_core::{
-    Bound, BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts, ClientThrottleBuilder,
-    ClientThrottleSettings, Credit, Decision, Demand, ErrorRateBuilder, ErrorRateSettings, Inherit, Kind,
-    Micros, Outcome, Quota, QuotaError, Rate, Rejection, Report, Retry, SettingError, Share, Unit,
-    Average, Bound, Credit, Decision, Demand, Inherit, Kind, Lever, LoadGauge, LoadLevel, LoadLevels, Micros,
-    Outcome, Quota, QuotaError, Rate, Ratio, Retry, Scale, Scaler, Schedule, ScheduleError, SettingError,
-    Share, Switch, Unit,
+    Average, Bound, BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts,
+    ClientThrottleBuilder, ClientThrottleSettings, Credit, Decision, Demand, ErrorRateBuilder,
+    ErrorRateSettings, Inherit, Kind, Lever, LoadGauge, LoadLevel, LoadLevels, Micros, Outcome, Quota,
+    QuotaError, Rate, Ratio, Rejection, Report, Retry, Scale, Scaler, Schedule, ScheduleError, SettingError,
+    Share, Switch, Unit, adaptive, triage,
+};
+pub use tidegate_engine::{
+    AdaptiveEntry, AdaptiveLimit, Ask, Breaker, BreakerEntry, Bucket, BuildError, CallError, Capacity, Cause,
+    ClientThrottle, ClientThrottleEntry, Clock, ClockHand, DeniedKey, ErrorThrottle, Feature, Guard, Key,
+    Limiter, LimiterBuilder, LoadMonitor, Overflow, Pass, Permit, Priority, PriorityLimit,
+    PriorityLimitBuilder, Refused, Reservation, Scaled, Settle, Slot, Slots, SlotsBuilder, Stats, Store,
+    StoreError, Switchboard, Throttle, ThrottleBuilder, Waiter, decide_all, fallback, load, store,
 };
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{
     Ahead, Outage, SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation,
     SharedTier, decide_all_shared,
-};
-pub use tidegate_engine::{
-    Ask, Breaker, BreakerEntry, Bucket, BuildError, CallError, Capacity, ClientThrottle, ClientThrottleEntry,
-    Clock, ClockHand, DeniedKey, ErrorThrottle, Guard, Key, Limiter, LimiterBuilder, Overflow, Pass, Permit,
-    Priority, Refused, Reservation, Stats, Store, StoreError, Throttle, ThrottleBuilder, Waiter, decide_all,
-    store,
-    Ask, Bucket, BuildError, Capacity, Cause, Clock, ClockHand, DeniedKey, Feature, Key, Limiter,
-    LimiterBuilder, LoadMonitor, Overflow, Permit, Priority, Refused, Reservation, Scaled, Stats, Store,
-    StoreError, Switchboard, Throttle, ThrottleBuilder, Waiter, decide_all, fallback, load, store,
 };
 
 /// State in Redis or Valkey.

@@ -8,8 +8,7 @@
 mod line;
 mod pause;
 
-pub(crate) use line::{Lines, Manner, Ticket};
-pub(crate) use line::{Bell, Lines, Manner};
+pub(crate) use line::{Bell, Lines, Manner, Ticket};
 pub use line::{Priority, Refused, Waiter};
 #[cfg(feature = "tokio")]
 pub(crate) use pause::Pause;
@@ -20,10 +19,6 @@ use crate::{
     memory::{Awaited, Hold},
     reservation::{Permit, Reservation},
 };
-use line::Ticket;
-#[cfg(feature = "tokio")]
-pub(crate) use pause::Pause;
-pub(crate) use pause::block_until;
 use std::time::Duration;
 use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Retry};
 
