@@ -57,7 +57,7 @@ impl Denied {
 }
 
 /// The key's `Debug`, without ever building more of it than is kept.
-fn short_name(key: &dyn fmt::Debug) -> String {
+pub(crate) fn short_name(key: &dyn fmt::Debug) -> String {
     struct Short(String);
     impl fmt::Write for Short {
         fn write_str(&mut self, text: &str) -> fmt::Result {

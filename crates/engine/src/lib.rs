@@ -24,11 +24,14 @@
 //! | [`Scaled`] | a limit that follows the load and the time of day |
 //! | [`Switchboard`] | features that go off by hand or by load, and come back in order |
 //! | [`Cause`] | why there is no answer, for the one that is given instead |
+//! | [`AccessList`] | who is let in and who is not |
+//! | [`Bans`] | who is kept out for a time |
 //! | [`Clock`] | the machine's time, or a test's |
 //!
 //! No background thread unless a monitor is started, no sweep on the way to a decision, no memory beyond the bound that
 //! was given.
 
+mod access;
 mod adaptive;
 mod breaker;
 mod bucket;
@@ -55,6 +58,10 @@ mod wait;
 
 pub use adaptive::{AdaptiveEntry, AdaptiveLimit};
 pub use breaker::{Breaker, BreakerEntry};
+pub use access::{
+    Access, AccessControl, AccessList, AccessListBuilder, BanOutcome, BanRule, BanStats, BannedKey, Bans,
+    BansBuilder, ListError, ListProblem, Prefix, Stance, Standing,
+};
 pub use bucket::Bucket;
 pub use build::{BuildError, Capacity, LimiterBuilder};
 pub use clock::{Clock, ClockHand};

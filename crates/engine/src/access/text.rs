@@ -1,0 +1,97 @@
+//! Lists as text: one entry per line.
+//!
+//! ```text
+//!   # who is kept out
+//!   deny 10.0.0.0/8
+//!   192.0.2.7            # does what the reader of the list says
+//!   allow 2001:db8::1
+//!   deny key mallory     # the rest of the line is the key
+//! ```
+//!
+//! A key says that it is one: a slip in an address must not become a key that nobody has.
+
+use super::{build::AccessListBuilder, list::Stance, prefix::Prefix};
+use tidegate_core::SettingError;
+
+/// Reads all entries into the builder, and all errors too.
+pub(super) fn read(text: &str, otherwise: Stance, builder: &mut AccessListBuilder) {
+    // A byte order mark belongs to the file, not to its first entry.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for (line, number) in text.lines().zip(1..) {
+        let entry = without_comment(line).trim();
+        if entry.is_empty() {
+            continue;
+        }
+        let (stance, what) = match first_word(entry) {
+            ("allow", rest) => (Stance::Allow, rest),
+            ("deny", rest) => (Stance::Deny, rest),
+            _ => (otherwise, entry),
+        };
+        let read = match first_word(what) {
+            ("key", "") => {
+                Err(SettingError::new(format!("`{}` without a key", short(entry)), "write `key alice`"))
+            }
+            ("key", key) => {
+                builder.add_key(key.into(), stance, Some(number));
+                Ok(())
+            }
+            _ => prefix_of(entry, what).map(|prefix| builder.add(prefix, stance, Some(number))),
+        };
+        if let Err(error) = read {
+            builder.blame(number, error);
+        }
+    }
+}
+
+fn prefix_of(entry: &str, what: &str) -> Result<Prefix, SettingError> {
+    if what.is_empty() {
+        let fix = format!("write `{entry} 192.0.2.7`, or `{entry} key alice`");
+        return Err(SettingError::new(format!("`{entry}` without an address"), fix));
+    }
+    what.parse::<Prefix>().map_err(|error| {
+        let looks_like_a_key = !what.contains(['.', ':', '/']);
+        match first_word(what) {
+            (address, rest) if !rest.is_empty() && address.parse::<Prefix>().is_ok() => SettingError::new(
+                format!("`{}` behind the address", short(rest)),
+                "write one entry per line, and a `#` in front of a comment",
+            ),
+            _ if looks_like_a_key => {
+                let what = short(what);
+                SettingError::new(
+                    format!("`{what}` is not an address"),
+                    format!("write `key {what}` for a key"),
+                )
+            }
+            _ if what.len() > LONGEST => SettingError::new(
+                format!("`{}` is not an address", short(what)),
+                "write one address or prefix per line",
+            ),
+            _ => error,
+        }
+    })
+}
+
+/// What is shown of a line that may be of any length.
+const LONGEST: usize = 80;
+
+fn short(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
+        None => text.to_owned(),
+    }
+}
+
+/// A key may have a `#` inside, so that only one in front of all or after a space starts a comment.
+fn without_comment(line: &str) -> &str {
+    let starts_comment =
+        |at: &usize| line.get(..*at).is_some_and(|before| before.trim_end().len() < before.len());
+    let comment = line.match_indices('#').map(|(at, _)| at).find(|at| *at == 0 || starts_comment(at));
+    comment.and_then(|at| line.get(..at)).unwrap_or(line)
+}
+
+fn first_word(text: &str) -> (&str, &str) {
+    match text.split_once(char::is_whitespace) {
+        Some((word, rest)) => (word, rest.trim_start()),
+        None => (text, ""),
+    }
+}
