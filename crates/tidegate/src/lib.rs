@@ -39,6 +39,12 @@ pub use tidegate_engine::{
     Limiter, LimiterBuilder, LoadMonitor, Overflow, Pass, Permit, Priority, PriorityLimit,
     PriorityLimitBuilder, Refused, Reservation, Scaled, Settle, Slot, Slots, SlotsBuilder, Stats, Store,
     StoreError, Switchboard, Throttle, ThrottleBuilder, Waiter, decide_all, fallback, load, store,
+    Bound, Credit, Decision, Demand, Inherit, Kind, Micros, Outcome, Quota, QuotaError, Rate, Retry,
+    SettingError, Unit,
+    Access, AccessControl, AccessList, AccessListBuilder, Ask, BanOutcome, BanRule, BanStats, BannedKey,
+    Bans, BansBuilder, Bucket, BuildError, Capacity, Clock, ClockHand, DeniedKey, Key, Limiter,
+    LimiterBuilder, ListError, ListProblem, Overflow, Permit, Prefix, Priority, Refused, Reservation, Stance,
+    Standing, Stats, Store, StoreError, Throttle, ThrottleBuilder, Waiter, decide_all, store,
 };
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{

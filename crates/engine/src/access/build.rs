@@ -45,7 +45,7 @@ struct Given<T> {
 }
 
 /// Prefixes of a family, or keys, at most: as many as a table can number.
-const MOST: usize = 1 << 30;
+const MOST: usize = 1 << 29;
 
 impl AccessListBuilder {
     /// Lets an address or a prefix in.

@@ -11,13 +11,13 @@
 //!   address − base ──top bits──▶ index ──▶ run of words: │rest of start·answer│rest of start·answer│…
 //! ```
 //!
-//! The index has so many slots that a run is half a cache line on average: two places in memory are touched. The
-//! surprise: a word holds the answer in the two bits that its start can spare, because the index knows the top bits.
+//! The index has so many slots that a run is a part of a cache line: two places in memory are touched. Where many
+//! prefixes crowd into one slot it is cut into slots of its own. The surprise: a word holds the answer in the two bits
+//! that its start can spare, because the index knows the top bits.
 
 /// An address as a number, and a word of a table.
 pub(super) trait Word: Copy + Ord {
     const ZERO: Self;
-    const MAX: Self;
     const BITS: u32;
     fn minus(self, other: Self) -> Option<Self>;
     /// The next number, if there is one.
@@ -36,7 +36,6 @@ macro_rules! word {
     ($word:ty) => {
         impl Word for $word {
             const ZERO: Self = 0;
-            const MAX: Self = Self::MAX;
             const BITS: u32 = Self::BITS;
 
             #[inline]
@@ -78,8 +77,8 @@ word!(u32);
 word!(u128);
 
 const ANSWER_BITS: u32 = 2;
-/// What the words of a slot take on average; at a million entries twice as much is no faster, and half is no smaller.
-const BYTES_PER_SLOT: usize = 32;
+/// What the words of a slot take on average, or up to half of that.
+const BYTES_PER_SLOT: usize = 16;
 
 /// One prefix with an answer from 1 to 3; 0 is for addresses without any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,64 +91,48 @@ pub(super) struct Entry<W> {
 /// All addresses of one family, each with its answer.
 #[derive(Debug)]
 pub(super) struct Ranges<W> {
-    /// The lowest address of any prefix.
-    base: W,
-    /// Bits of a start that are left to its word.
-    rest: u32,
-    last_slot: usize,
-    /// Where the run of a slot starts, and at the end where the last one ends.
+    root: Node<W>,
+    /// The parts of slots that are too crowded to be searched.
+    nodes: Box<[Node<W>]>,
+    /// For each slot of a node where its words start, and at the end of a node where they end. If [`CROWDED`], the
+    /// number of the node that the slot is cut into.
     index: Box<[u32]>,
     words: Box<[W]>,
     /// The length of the prefix that made a range; only needed to explain it.
     bits: Box<[u8]>,
 }
 
+/// A stretch of the address space, cut into slots of equal size.
+#[derive(Clone, Copy, Debug)]
+struct Node<W> {
+    /// The first start in it.
+    base: W,
+    /// Bits of an offset that are left to the word.
+    rest: u32,
+    /// Where its slots are in the index.
+    slots: usize,
+    last_slot: usize,
+    /// Where its words are.
+    start: u32,
+    end: u32,
+}
+
+const CROWDED: u32 = 1 << 31;
+/// Words of a slot that are searched one by one, by halves; with more, the slot is cut again.
+const MOST_WORDS: usize = 256;
+
 impl<W: Word> Ranges<W> {
     /// Lays prefixes flat that are sorted by first address and length, none of them twice.
     pub(super) fn new(entries: &[Entry<W>]) -> Self {
         let ranges = flatten(entries);
-        let (Some(lowest), Some(highest)) = (ranges.first(), ranges.last()) else { return Self::empty() };
-        let base = lowest.first;
-        let span = highest.first.minus(base).unwrap_or(W::ZERO);
-        let slots = (ranges.len() * size_of::<W>() / BYTES_PER_SLOT).max(4).next_power_of_two();
-        // Two bits fewer than a word has, so that the answer fits beside them.
-        let rest = span.length().saturating_sub(slots.ilog2()).min(W::BITS - ANSWER_BITS);
-        let last_slot = span.shifted(rest);
-
-        let mut table =
-            Packing { index: Vec::with_capacity(last_slot + 2), words: Vec::new(), bits: Vec::new() };
-        let mut ranges = ranges.into_iter().peekable();
-        let mut before = Range { first: base, bits: 0, answer: 0 };
-        for slot in 0..=last_slot {
-            table.open_slot();
-            // A slot says by itself what holds at its start, so that no run is ever empty.
-            let offset = |range: &Range<W>| range.first.minus(base).unwrap_or(W::ZERO);
-            let starts_here = |range: &Range<W>| offset(range).shifted(rest) == slot;
-            if !ranges
-                .peek()
-                .is_some_and(|range| starts_here(range) && offset(range).packed(rest, 0) == W::ZERO)
-            {
-                table.push(W::ZERO.packed(rest, before.answer), before.bits);
-            }
-            while let Some(range) = ranges.next_if(starts_here) {
-                table.push(offset(&range).packed(rest, range.answer), range.bits);
-                before = range;
-            }
-        }
-        table.open_slot();
-        let Packing { index, words, bits } = table;
-        Self { base, rest, last_slot, index: index.into(), words: words.into(), bits: bits.into() }
-    }
-
-    fn empty() -> Self {
-        let nothing = Packing { index: Vec::new(), words: Vec::<W>::new(), bits: Vec::new() };
+        let mut table = Building { words: vec![W::ZERO; ranges.len()], nodes: Vec::new(), index: Vec::new() };
+        let root = table.node(&ranges, 0);
         Self {
-            base: W::ZERO,
-            rest: 0,
-            last_slot: 0,
-            index: nothing.index.into(),
-            words: nothing.words.into(),
-            bits: nothing.bits.into(),
+            root,
+            nodes: table.nodes.into(),
+            index: table.index.into(),
+            words: table.words.into(),
+            bits: ranges.iter().map(|range| range.bits).collect(),
         }
     }
 
@@ -168,43 +151,89 @@ impl<W: Word> Ranges<W> {
 
     /// Memory that it takes.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.index) + size_of_val(&*self.words) + size_of_val(&*self.bits)
+        let index = size_of_val(&*self.nodes) + size_of_val(&*self.index);
+        index + size_of_val(&*self.words) + size_of_val(&*self.bits)
     }
 
     /// The last word that starts at or before the address, and where it lies.
     #[inline]
     fn word_of(&self, address: W) -> Option<(usize, W)> {
-        let offset = address.minus(self.base)?;
-        let slot = offset.shifted(self.rest);
-        // Behind the last start there is one range more, to the end of all addresses.
-        let (slot, sought) = match slot > self.last_slot {
-            true => (self.last_slot, W::MAX),
-            false => (slot, offset.packed(self.rest, 0b11)),
+        let mut node = &self.root;
+        let after = loop {
+            let Some(offset) = address.minus(node.base) else { break node.start as usize };
+            let slot = offset.shifted(node.rest);
+            if slot > node.last_slot {
+                break node.end as usize;
+            }
+            let start = *self.index.get(node.slots + slot)?;
+            if start & CROWDED == 0 {
+                let end = self.start_of(*self.index.get(node.slots + slot + 1)?)?;
+                let run = self.words.get(start as usize..end)?;
+                let sought = offset.packed(node.rest, 0b11);
+                break start as usize + run.partition_point(|word| *word <= sought);
+            }
+            node = self.nodes.get((start & !CROWDED) as usize)?;
         };
-        let start = *self.index.get(slot)? as usize;
-        let end = *self.index.get(slot + 1)? as usize;
-        let run = self.words.get(start..end)?;
-        let at = run.partition_point(|word| *word <= sought).checked_sub(1)?;
-        Some((start + at, *run.get(at)?))
+        // In a slot without a start before the address, what started last goes on.
+        let at = after.checked_sub(1)?;
+        Some((at, *self.words.get(at)?))
+    }
+
+    #[inline]
+    fn start_of(&self, slot: u32) -> Option<usize> {
+        match slot & CROWDED {
+            0 => Some(slot as usize),
+            _ => self.nodes.get((slot & !CROWDED) as usize).map(|node| node.start as usize),
+        }
     }
 }
 
-struct Packing<W> {
+struct Building<W> {
+    nodes: Vec<Node<W>>,
     index: Vec<u32>,
     words: Vec<W>,
-    bits: Vec<u8>,
 }
 
-impl<W> Packing<W> {
-    fn open_slot(&mut self) {
-        // A list is refused long before this is too small.
-        self.index.push(u32::try_from(self.words.len()).unwrap_or(u32::MAX));
-    }
+impl<W: Word> Building<W> {
+    /// Cuts ranges, of which the first has the word at `start`, into slots.
+    fn node(&mut self, ranges: &[Range<W>], start: usize) -> Node<W> {
+        let base = ranges.first().map_or(W::ZERO, |range| range.first);
+        let offset = |range: &Range<W>| range.first.minus(base).unwrap_or(W::ZERO);
+        let span = ranges.last().map_or(W::ZERO, offset);
+        let slots = (ranges.len() * size_of::<W>() / BYTES_PER_SLOT).max(4);
+        // Two bits fewer than a word has, so that the answer fits beside them.
+        let rest = span.length().saturating_sub(slots.next_power_of_two().ilog2()).min(W::BITS - ANSWER_BITS);
+        let last_slot = span.shifted(rest);
 
-    fn push(&mut self, word: W, bits: u8) {
-        self.words.push(word);
-        self.bits.push(bits);
+        let slots = self.index.len();
+        self.index.resize(slots + last_slot + 2, position(start + ranges.len()));
+        let mut at = 0;
+        for slot in 0..=last_slot {
+            let rest_of_them = ranges.get(at..).unwrap_or_default();
+            let here = rest_of_them.partition_point(|range| offset(range).shifted(rest) <= slot);
+            let here = rest_of_them.get(..here).unwrap_or_default();
+            let entry = if here.len() > MOST_WORDS {
+                let node = self.node(here, start + at);
+                self.nodes.push(node);
+                CROWDED | position(self.nodes.len() - 1)
+            } else {
+                let words = self.words.iter_mut().skip(start + at);
+                words.zip(here).for_each(|(word, range)| *word = offset(range).packed(rest, range.answer));
+                position(start + at)
+            };
+            if let Some(place) = self.index.get_mut(slots + slot) {
+                *place = entry;
+            }
+            at += here.len();
+        }
+        let (start, end) = (position(start), position(start + ranges.len()));
+        Node { base, rest, slots, last_slot, start, end }
     }
+}
+
+/// A list is refused long before its positions do not fit.
+fn position(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(u32::MAX)
 }
 
 /// From its first address to the next range.
