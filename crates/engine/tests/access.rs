@@ -7,7 +7,7 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
-use tidegate_engine::{Access, AccessList, Prefix, Stance};
+use tidegate_engine::{Access, AccessList, AccessListBuilder, Prefix, Stance};
 use tidegate_testkit::strategy::runner_of;
 
 /// Looks at every entry: the longest around the address decides.
@@ -31,8 +31,7 @@ fn mapped(address: IpAddr) -> IpAddr {
 }
 
 fn list_of(entries: &[(Prefix, Stance)]) -> AccessList {
-    let add = |builder: tidegate_engine::AccessListBuilder, (prefix, stance): &(Prefix, Stance)| match stance
-    {
+    let add = |builder: AccessListBuilder, (prefix, stance): &(Prefix, Stance)| match stance {
         Stance::Allow => builder.allow(*prefix),
         Stance::Deny => builder.deny(*prefix),
     };
@@ -131,7 +130,7 @@ fn crowded_corners_are_found_too() {
     let near_v6 = |i: u32| Prefix::from(Ipv6Addr::from((0x2001_0db8 << 96) + 2 * u128::from(i)));
     let far = ["223.255.255.255", "ffff::1"].map(|far| far.parse::<Prefix>().unwrap());
     let builder = (0..20_000).fold(AccessList::builder(), |list, i| list.deny(near(i)).deny(near_v6(i)));
-    let list = far.into_iter().fold(builder, |list, far| list.allow(far)).build().unwrap();
+    let list = far.into_iter().fold(builder, AccessListBuilder::allow).build().unwrap();
     for i in 0..20_000 {
         for prefix in [near(i), near_v6(i)] {
             assert_eq!(list.find(prefix.first()), Some((Stance::Deny, prefix)));
