@@ -56,15 +56,20 @@ fn edges(prefix: Prefix) -> Vec<IpAddr> {
     }
 }
 
+/// Often the first or the last of a prefix.
+fn ends() -> impl Strategy<Value = u8> {
+    prop_oneof![Just(0), Just(255), any::<u8>()]
+}
+
 /// Addresses of few different bits, so that prefixes nest and touch, and some from anywhere.
 fn addresses() -> impl Strategy<Value = IpAddr> {
     let v4 = prop_oneof![
-        3 => (0_u32..4, 0_u32..8, 0_u32..8, any::<u8>()).prop_map(|(a, b, c, d)| a << 30 | b << 16 | c << 8 | u32::from(d)),
+        3 => (0_u32..4, 0_u32..8, 0_u32..8, ends()).prop_map(|(a, b, c, d)| a << 30 | b << 16 | c << 8 | u32::from(d)),
         1 => any::<u32>(),
         1 => prop_oneof![Just(0), Just(u32::MAX)],
     ];
     let v6 = prop_oneof![
-        3 => (0_u128..4, 0_u128..8, 0_u128..8, any::<u8>())
+        3 => (0_u128..4, 0_u128..8, 0_u128..8, ends())
             .prop_map(|(a, b, c, d)| a << 126 | b << 92 | c << 64 | u128::from(d)),
         1 => any::<u128>(),
         1 => prop_oneof![Just(0), Just(u128::MAX)],
@@ -139,6 +144,24 @@ fn crowded_corners_are_found_too() {
     }
     for far in far {
         assert_eq!(edges(far).into_iter().filter(|it| list.check(*it) == Access::Allowed).count(), 2);
+    }
+}
+
+#[test]
+fn an_entry_at_the_end_of_another_is_inside_of_it() {
+    let list: AccessList =
+        "deny 10.0.0.0/24\nallow 10.0.0.255\nallow 10.0.0.0\ndeny 0.0.0.0/5".parse().unwrap();
+    for (address, access) in [
+        ([9, 255, 255, 255], Access::Unlisted),
+        ([10, 0, 0, 0], Access::Allowed),
+        ([10, 0, 0, 1], Access::Denied),
+        ([10, 0, 0, 254], Access::Denied),
+        ([10, 0, 0, 255], Access::Allowed),
+        ([10, 0, 1, 0], Access::Unlisted),
+        ([7, 255, 255, 255], Access::Denied),
+        ([8, 0, 0, 0], Access::Unlisted),
+    ] {
+        assert_eq!(list.check(address), access, "{address:?}");
     }
 }
 

@@ -117,6 +117,18 @@ fn in_a_full_table_the_one_that_ends_soonest_gives_way() {
     assert!(bans.check("f").is_some());
 }
 
+/// What is remembered of an ended ban gives way to any other, and nobody is displaced by that.
+#[test]
+fn a_remembered_ban_is_no_ban() {
+    let rule = "1/min for 1h growing 2 up to 1d".parse().unwrap();
+    let (bans, hand) = bans(|bans| bans.capacity(1).automatic(rule));
+    assert!(bans.record_denial("eve").is_some());
+    hand.advance(HOUR);
+    assert_eq!((bans.stats().held, bans.active(9).len()), (1, 0));
+    assert_eq!(bans.ban("mallory", MINUTE), BanOutcome::Banned);
+    assert_eq!((bans.stats().held, bans.stats().displaced), (1, 0));
+}
+
 #[test]
 fn ended_bans_are_dropped_by_whoever_comes_by() {
     let (bans, hand) = bans(|bans| bans);
