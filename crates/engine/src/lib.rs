@@ -56,12 +56,12 @@ mod sync;
 mod throttle;
 mod wait;
 
-pub use adaptive::{AdaptiveEntry, AdaptiveLimit};
-pub use breaker::{Breaker, BreakerEntry};
 pub use access::{
     Access, AccessControl, AccessList, AccessListBuilder, BanOutcome, BanRule, BanStats, BannedKey, Bans,
     BansBuilder, ListError, ListProblem, Prefix, Stance, Standing,
 };
+pub use adaptive::{AdaptiveEntry, AdaptiveLimit};
+pub use breaker::{Breaker, BreakerEntry};
 pub use bucket::Bucket;
 pub use build::{BuildError, Capacity, LimiterBuilder};
 pub use clock::{Clock, ClockHand};

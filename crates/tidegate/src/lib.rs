@@ -34,17 +34,13 @@ pub use tidegate_core::{
     Share, Switch, Unit, adaptive, triage,
 };
 pub use tidegate_engine::{
-    AdaptiveEntry, AdaptiveLimit, Ask, Breaker, BreakerEntry, Bucket, BuildError, CallError, Capacity, Cause,
-    ClientThrottle, ClientThrottleEntry, Clock, ClockHand, DeniedKey, ErrorThrottle, Feature, Guard, Key,
-    Limiter, LimiterBuilder, LoadMonitor, Overflow, Pass, Permit, Priority, PriorityLimit,
-    PriorityLimitBuilder, Refused, Reservation, Scaled, Settle, Slot, Slots, SlotsBuilder, Stats, Store,
-    StoreError, Switchboard, Throttle, ThrottleBuilder, Waiter, decide_all, fallback, load, store,
-    Bound, Credit, Decision, Demand, Inherit, Kind, Micros, Outcome, Quota, QuotaError, Rate, Retry,
-    SettingError, Unit,
-    Access, AccessControl, AccessList, AccessListBuilder, Ask, BanOutcome, BanRule, BanStats, BannedKey,
-    Bans, BansBuilder, Bucket, BuildError, Capacity, Clock, ClockHand, DeniedKey, Key, Limiter,
-    LimiterBuilder, ListError, ListProblem, Overflow, Permit, Prefix, Priority, Refused, Reservation, Stance,
-    Standing, Stats, Store, StoreError, Throttle, ThrottleBuilder, Waiter, decide_all, store,
+    Access, AccessControl, AccessList, AccessListBuilder, AdaptiveEntry, AdaptiveLimit, Ask, BanOutcome,
+    BanRule, BanStats, BannedKey, Bans, BansBuilder, Breaker, BreakerEntry, Bucket, BuildError, CallError,
+    Capacity, Cause, ClientThrottle, ClientThrottleEntry, Clock, ClockHand, DeniedKey, ErrorThrottle,
+    Feature, Guard, Key, Limiter, LimiterBuilder, ListError, ListProblem, LoadMonitor, Overflow, Pass,
+    Permit, Prefix, Priority, PriorityLimit, PriorityLimitBuilder, Refused, Reservation, Scaled, Settle,
+    Slot, Slots, SlotsBuilder, Stance, Standing, Stats, Store, StoreError, Switchboard, Throttle,
+    ThrottleBuilder, Waiter, decide_all, fallback, load, store,
 };
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{
