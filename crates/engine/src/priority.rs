@@ -94,6 +94,11 @@ impl PriorityLimit {
         lock(&self.state).triage.limit()
     }
 
+    /// How many are in flight, of all classes.
+    pub fn in_flight(&self) -> u32 {
+        lock(&self.state).triage.in_flight()
+    }
+
     /// How many of a class are in flight.
     pub fn in_flight_of(&self, class: usize) -> u32 {
         lock(&self.state).triage.in_flight_of(class)

@@ -203,6 +203,11 @@ impl Triage {
         self.lanes.iter().map(|lane| &lane.class)
     }
 
+    /// How many are in flight, of all classes.
+    pub fn in_flight(&self) -> u32 {
+        u32::try_from(self.in_flight).unwrap_or(u32::MAX)
+    }
+
     /// How many of a class are in flight.
     pub fn in_flight_of(&self, class: usize) -> u32 {
         self.lanes.get(class).map_or(0, |lane| u32::try_from(lane.in_flight).unwrap_or(u32::MAX))

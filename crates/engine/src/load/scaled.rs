@@ -11,6 +11,8 @@ use super::{Follower, Load, LoadMonitor, Probe, smoothed};
 use crate::{
     build::BuildError,
     limiter::Limiter,
+    priority::PriorityLimit,
+    slots::Slots,
     sync::{Mutex, lock},
     throttle::Throttle,
 };
@@ -53,6 +55,48 @@ impl Scalable for Limiter {
 
     fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
         self.change_all(limit, Inherit::Additive)
+    }
+}
+
+impl Scalable for Slots {
+    type Limit = u32;
+
+    fn limit(&self) -> u32 {
+        Self::limit(self)
+    }
+
+    fn scale(limit: &u32, factor: Ratio) -> Result<u32, BuildError> {
+        let scaled = factor.of((*limit).into()).clamp(1, u32::MAX.into());
+        Ok(u32::try_from(scaled).unwrap_or(u32::MAX))
+    }
+
+    fn set_limit(&self, limit: &u32) -> Result<(), BuildError> {
+        Ok(self.resize(*limit)?)
+    }
+
+    fn used(&self) -> Option<Share> {
+        Some(Share::ratio(self.in_flight().into(), Self::limit(self).into()))
+    }
+}
+
+/// For one without a controller: a controller has the last word.
+impl Scalable for PriorityLimit {
+    type Limit = u32;
+
+    fn limit(&self) -> u32 {
+        Self::limit(self)
+    }
+
+    fn scale(limit: &u32, factor: Ratio) -> Result<u32, BuildError> {
+        Slots::scale(limit, factor)
+    }
+
+    fn set_limit(&self, limit: &u32) -> Result<(), BuildError> {
+        Ok(self.resize(*limit)?)
+    }
+
+    fn used(&self) -> Option<Share> {
+        Some(Share::ratio(self.in_flight().into(), Self::limit(self).into()))
     }
 }
 
