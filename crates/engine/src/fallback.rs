@@ -1,8 +1,8 @@
 //! What to answer instead, knowing why.
 //!
 //! ```text
-//!   gate ──refused──▶ Cause::Limited, Open, Refused, SwitchedOff ─┐
-//!     └──▶ call ──Err(e)──▶ Cause::Failed(e) ─────────────────────┴──▶ fallback
+//!   gate ──refused──▶ Cause::Limited, Rejected, Refused, SwitchedOff ─┐
+//!     └──▶ call ──Err(e)──▶ Cause::Failed(e) ─────────────────────────┴──▶ fallback
 //! ```
 //!
 //! A call that was refused was never made, and one that failed was: they often deserve different answers. Where one
@@ -10,7 +10,7 @@
 
 use crate::{switchboard::Feature, wait::Refused};
 use std::{convert::Infallible, error, fmt, future::Future, time::Duration};
-use tidegate_core::{Decision, Micros};
+use tidegate_core::{Decision, Micros, Rejection};
 
 /// Why there is no answer: the call was refused, or it failed with an `E`.
 ///
@@ -34,11 +34,8 @@ use tidegate_core::{Decision, Micros};
 pub enum Cause<E = Infallible> {
     /// A limit was reached.
     Limited(Decision),
-    /// A breaker is open.
-    Open {
-        /// When it is worth trying again, if the breaker knows.
-        retry_after: Option<Duration>,
-    },
+    /// A guard did not let the call through: a breaker is open, say, or too much is in flight.
+    Rejected(Rejection),
     /// A line was full ([`Refused::Full`]), or its turn would have come too late.
     Refused(Refused),
     /// The feature is turned off.
@@ -68,7 +65,7 @@ impl<E> Cause<E> {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limited(decision) => decision.retry_after().map(Micros::to_duration),
-            Self::Open { retry_after } => *retry_after,
+            Self::Rejected(rejection) => rejection.retry_after().map(Micros::to_duration),
             Self::Refused(_) | Self::SwitchedOff | Self::Failed(_) => None,
         }
     }
@@ -77,7 +74,7 @@ impl<E> Cause<E> {
     pub fn split(self) -> Result<Cause, E> {
         match self {
             Self::Limited(decision) => Ok(Cause::Limited(decision)),
-            Self::Open { retry_after } => Ok(Cause::Open { retry_after }),
+            Self::Rejected(rejection) => Ok(Cause::Rejected(rejection)),
             Self::Refused(refused) => Ok(Cause::Refused(refused)),
             Self::SwitchedOff => Ok(Cause::SwitchedOff),
             Self::Failed(error) => Err(error),
@@ -91,6 +88,12 @@ impl<E> From<Refused> for Cause<E> {
     }
 }
 
+impl<E> From<Rejection> for Cause<E> {
+    fn from(rejection: Rejection) -> Self {
+        Self::Rejected(rejection)
+    }
+}
+
 impl<E: fmt::Display> fmt::Display for Cause<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -98,7 +101,7 @@ impl<E: fmt::Display> fmt::Display for Cause<E> {
                 Some(wait) => write!(f, "over the limit of {}, try again in {wait}", decision.limit()),
                 None => write!(f, "over the limit of {}", decision.limit()),
             },
-            Self::Open { .. } => f.write_str("the breaker is open"),
+            Self::Rejected(rejection) => rejection.fmt(f),
             Self::Refused(refused) => refused.fmt(f),
             Self::SwitchedOff => f.write_str("the feature is turned off"),
             Self::Failed(error) => error.fmt(f),
@@ -110,6 +113,7 @@ impl<E: error::Error + 'static> error::Error for Cause<E> {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             Self::Refused(refused) => Some(refused),
+            Self::Rejected(rejection) => Some(rejection),
             // It prints as the error itself, and so goes on with what is behind that.
             Self::Failed(error) => error.source(),
             _ => None,

@@ -9,20 +9,21 @@
 //! Whatever lets calls through by how others ended is a [`Guard`]: breakers, throttles that follow errors, adaptive limits.
 //! Middleware is written once for all of them.
 
-use std::{error, fmt, ops::Deref, sync::Arc, thread};
+use crate::fallback::Cause;
+use std::{fmt, ops::Deref, sync::Arc, thread};
 use tidegate_core::{Rejection, Report};
 
 /// Lets calls through or not, by how others ended.
 ///
 /// ```
 /// use tidegate_core::BreakerSettings;
-/// use tidegate_engine::{Breaker, CallError, Guard};
+/// use tidegate_engine::{Breaker, Cause, Guard};
 ///
 /// let breaker = Breaker::new(BreakerSettings::builder().over_calls(1).build()?);
 /// let answer = breaker.call(|| "4x".parse::<u8>());
-/// assert!(matches!(answer, Err(CallError::Failed(_))));
+/// assert!(matches!(answer, Err(Cause::Failed(_))));
 /// let answer = breaker.call(|| "42".parse::<u8>());
-/// assert!(matches!(answer, Err(CallError::Rejected(_))));
+/// assert!(matches!(answer, Err(Cause::Rejected(_))));
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 pub trait Guard: Settle {
@@ -50,7 +51,7 @@ pub trait Guard: Settle {
 
     /// Makes a call if it may be made; an `Err` is a failure.
     #[inline]
-    fn call<T, E>(&self, call: impl FnOnce() -> Result<T, E>) -> Result<T, CallError<E>>
+    fn call<T, E>(&self, call: impl FnOnce() -> Result<T, E>) -> Result<T, Cause<E>>
     where
         Self: Sized,
     {
@@ -63,21 +64,21 @@ pub trait Guard: Settle {
         &self,
         classify: impl FnOnce(&Result<T, E>) -> Report,
         call: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, CallError<E>>
+    ) -> Result<T, Cause<E>>
     where
         Self: Sized,
     {
-        let pass = self.try_pass().map_err(CallError::Rejected)?;
+        let pass = self.try_pass().map_err(Cause::Rejected)?;
         let result = call();
         pass.report(classify(&result));
-        result.map_err(CallError::Failed)
+        result.map_err(Cause::Failed)
     }
 
     /// Makes an asynchronous call if it may be made; an `Err` is a failure, a dropped future is ignored.
     fn call_async<F: Future<Output = Result<T, E>>, T, E>(
         &self,
         call: impl FnOnce() -> F,
-    ) -> impl Future<Output = Result<T, CallError<E>>>
+    ) -> impl Future<Output = Result<T, Cause<E>>>
     where
         Self: Sized,
     {
@@ -90,15 +91,15 @@ pub trait Guard: Settle {
         &self,
         classify: impl FnOnce(&Result<T, E>) -> Report,
         call: impl FnOnce() -> F,
-    ) -> impl Future<Output = Result<T, CallError<E>>>
+    ) -> impl Future<Output = Result<T, Cause<E>>>
     where
         Self: Sized,
     {
         async move {
-            let pass = self.try_pass().map_err(CallError::Rejected)?;
+            let pass = self.try_pass().map_err(Cause::Rejected)?;
             let result = call().await;
             pass.report(classify(&result));
-            result.map_err(CallError::Failed)
+            result.map_err(Cause::Failed)
         }
     }
 }
@@ -169,43 +170,5 @@ impl<B: Deref<Target: Settle>> Drop for Pass<B> {
 impl<B: Deref<Target: Settle>> fmt::Debug for Pass<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Pass")
-    }
-}
-
-/// Why a call came to nothing: it was not made, or it failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallError<E> {
-    /// It was not made.
-    Rejected(Rejection),
-    /// It was made, and this is its error.
-    Failed(E),
-}
-
-impl<E> CallError<E> {
-    /// The error of the call, if it was made.
-    pub fn into_failed(self) -> Option<E> {
-        match self {
-            Self::Rejected(_) => None,
-            Self::Failed(error) => Some(error),
-        }
-    }
-}
-
-impl<E: fmt::Display> fmt::Display for CallError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rejected(rejection) => rejection.fmt(f),
-            Self::Failed(error) => error.fmt(f),
-        }
-    }
-}
-
-/// Stands for the rejection or for the error of the call, so its source is theirs.
-impl<E: error::Error> error::Error for CallError<E> {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Rejected(_) => None,
-            Self::Failed(error) => error.source(),
-        }
     }
 }

@@ -68,7 +68,7 @@ pub use clock::{Clock, ClockHand};
 pub use denied::DeniedKey;
 pub use error_rate::{ClientThrottle, ClientThrottleEntry, ErrorThrottle};
 pub use fallback::Cause;
-pub use guard::{CallError, Guard, Pass, Settle};
+pub use guard::{Guard, Pass, Settle};
 pub use limiter::{Ask, Key, Limiter, Overflow, Stats, decide_all};
 pub use load::{LoadMonitor, Scaled};
 pub use priority::{PriorityLimit, PriorityLimitBuilder};

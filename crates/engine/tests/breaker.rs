@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{BreakerBuilder, BreakerSettings, BreakerState, CallCounts, Rejection, Report, Share};
-use tidegate_engine::{Breaker, CallError, Clock, ClockHand, Guard};
+use tidegate_engine::{Breaker, Cause, Clock, ClockHand, Guard};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -78,9 +78,9 @@ fn a_panic_is_a_failure() {
 fn a_call_tells_rejections_from_errors() {
     let (breaker, hand) = breaker(settings());
     let fails = || Err::<(), _>("no answer");
-    assert_eq!(breaker.call(fails), Err(CallError::Failed("no answer")));
-    assert_eq!(breaker.call(fails).unwrap_err().into_failed(), Some("no answer"));
-    let Err(CallError::Rejected(rejection)) = breaker.call(fails) else { panic!("it is open") };
+    assert_eq!(breaker.call(fails), Err(Cause::Failed("no answer")));
+    assert_eq!(breaker.call(fails).unwrap_err().split(), Err("no answer"));
+    let Err(Cause::Rejected(rejection)) = breaker.call(fails) else { panic!("it is open") };
     assert_eq!(rejection, Rejection::Open(SECOND.into()));
     hand.advance(SECOND);
     assert_eq!(breaker.call(|| Ok::<_, ()>(7)), Ok(7));
@@ -97,7 +97,7 @@ fn the_caller_says_what_a_failure_is() {
     };
     for status in [Ok(200), Ok(503), Err("cancelled")] {
         let answer = breaker.call_classified(classify, || status);
-        assert_eq!(answer.map_err(|error| error.into_failed().unwrap()), status);
+        assert_eq!(answer.map_err(|error| error.split().unwrap_err()), status);
     }
     assert_eq!(failures(&breaker), (2, 1));
 }
@@ -149,7 +149,7 @@ fn a_hand_is_heard_at_once() {
 async fn asynchronous_calls_are_reported_and_cancelled_ones_are_not() {
     let (breaker, _hand) = breaker(settings().over_calls(10));
     assert_eq!(breaker.call_async(|| async { Ok::<_, ()>(1) }).await, Ok(1));
-    assert_eq!(breaker.call_async(|| async { Err::<(), _>(2) }).await, Err(CallError::Failed(2)));
+    assert_eq!(breaker.call_async(|| async { Err::<(), _>(2) }).await, Err(Cause::Failed(2)));
     let all_fine = |_: &Result<(), i32>| Report::Success;
     assert!(breaker.call_async_classified(all_fine, || async { Err(3) }).await.is_err());
     assert_eq!(failures(&breaker), (3, 1));

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, thread, time::Duration};
 use tidegate_core::{ClientThrottleSettings, ErrorRateSettings, Rejection, Report, Retry, Share};
-use tidegate_engine::{BuildError, CallError, ClientThrottle, Clock, ClockHand, ErrorThrottle, Guard};
+use tidegate_engine::{BuildError, Cause, ClientThrottle, Clock, ClockHand, ErrorThrottle, Guard};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -57,7 +57,7 @@ fn dropped_passes_and_panics_of_a_client() {
     drop(throttle.try_pass().unwrap());
     drop(throttle.try_pass_owned().unwrap());
     assert_eq!(throttle.counts(), [0, 0], "as if they had not been made");
-    assert_eq!(throttle.call(|| Err::<(), _>(1)), Err(CallError::Failed(1)));
+    assert_eq!(throttle.call(|| Err::<(), _>(1)), Err(Cause::Failed(1)));
     let ours = throttle.clone();
     let panicked = thread::spawn(move || ours.call(|| -> Result<(), ()> { panic!("on purpose") })).join();
     assert!(panicked.is_err());

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use std::{convert::Infallible, time::Duration};
-use tidegate_core::{Decision, Micros};
+use tidegate_core::{Decision, Micros, Rejection};
 use tidegate_engine::{
     Cause, Refused, Switchboard, Throttle, Waiter,
     fallback::{Degrade as _, attempt, attempt_async},
@@ -18,7 +18,7 @@ fn denied() -> Decision {
 fn causes() -> [(&'static str, Cause<String>); 5] {
     [
         ("limited", Cause::Limited(denied())),
-        ("open", Cause::Open { retry_after: Some(Duration::from_secs(3)) }),
+        ("open", Cause::Rejected(Rejection::Open(Micros::from_secs(3)))),
         ("full", Cause::Refused(Refused::Full)),
         ("off", Cause::SwitchedOff),
         ("failed", Cause::Failed("boom".to_string())),
@@ -28,7 +28,7 @@ fn causes() -> [(&'static str, Cause<String>); 5] {
 fn name<E>(cause: &Cause<E>) -> &'static str {
     match cause {
         Cause::Limited(_) => "limited",
-        Cause::Open { .. } => "open",
+        Cause::Rejected(_) => "open",
         Cause::Refused(Refused::Full) => "full",
         Cause::SwitchedOff => "off",
         Cause::Failed(_) => "failed",

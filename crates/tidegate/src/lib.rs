@@ -35,12 +35,12 @@ pub use tidegate_core::{
 };
 pub use tidegate_engine::{
     Access, AccessControl, AccessList, AccessListBuilder, AdaptiveEntry, AdaptiveLimit, Ask, BanOutcome,
-    BanRule, BanStats, BannedKey, Bans, BansBuilder, Breaker, BreakerEntry, Bucket, BuildError, CallError,
-    Capacity, Cause, ClientThrottle, ClientThrottleEntry, Clock, ClockHand, DeniedKey, ErrorThrottle,
-    Feature, Guard, Key, Limiter, LimiterBuilder, ListError, ListProblem, LoadMonitor, Overflow, Pass,
-    Permit, Prefix, Priority, PriorityLimit, PriorityLimitBuilder, Refused, Reservation, Scaled, Settle,
-    Slot, Slots, SlotsBuilder, Stance, Standing, Stats, Store, StoreError, Switchboard, Throttle,
-    ThrottleBuilder, Waiter, decide_all, fallback, load, store,
+    BanRule, BanStats, BannedKey, Bans, BansBuilder, Breaker, BreakerEntry, Bucket, BuildError, Capacity,
+    Cause, ClientThrottle, ClientThrottleEntry, Clock, ClockHand, DeniedKey, ErrorThrottle, Feature, Guard,
+    Key, Limiter, LimiterBuilder, ListError, ListProblem, LoadMonitor, Overflow, Pass, Permit, Prefix,
+    Priority, PriorityLimit, PriorityLimitBuilder, Refused, Reservation, Scaled, Settle, Slot, Slots,
+    SlotsBuilder, Stance, Standing, Stats, Store, StoreError, Switchboard, Throttle, ThrottleBuilder, Waiter,
+    decide_all, fallback, load, store,
 };
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{
