@@ -83,6 +83,13 @@ impl Clock {
         Self { source: Source::Tokio(TokioClock::start()) }
     }
 
+    /// The moment on tokio's own clock that is so far from now, for timers that are set again.
+    #[cfg(feature = "tokio")]
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    pub(crate) fn tokio_instant_in(left: Micros) -> tokio::time::Instant {
+        tokio::time::Instant::now() + left.to_duration()
+    }
+
     /// The time.
     #[inline]
     pub fn now(&self) -> Micros {

@@ -13,6 +13,7 @@ pub use line::{Priority, Refused, Waiter};
 #[cfg(feature = "tokio")]
 pub(crate) use pause::Pause;
 pub(crate) use pause::block_until;
+pub(crate) use pause::Alarm;
 
 use crate::{
     bucket::Bucket,

@@ -21,13 +21,13 @@ pub(crate) struct Pause<'a> {
     clock: &'a Clock,
     until: Option<Micros>,
     bell: Option<&'a Bell>,
-    timer: Option<Pin<Box<tokio::time::Sleep>>>,
+    alarm: Alarm,
 }
 
 #[cfg(feature = "tokio")]
 impl<'a> Pause<'a> {
     pub(crate) fn until(clock: &'a Clock, until: Option<Micros>, bell: Option<&'a Bell>) -> Self {
-        Self { clock, until, bell, timer: None }
+        Self { clock, until, bell, alarm: Alarm::default() }
     }
 }
 
@@ -39,21 +39,48 @@ impl Future for Pause<'_> {
         if is_over(self.clock, self.until, self.bell, context.waker()) {
             return Poll::Ready(());
         }
-        let Some(until) = self.until else { return Poll::Pending };
-        if self.clock.hand().is_some() {
-            return Poll::Pending;
+        let (clock, until) = (self.clock, self.until);
+        match until {
+            Some(until) => self.alarm.poll(clock, until, context),
+            None => Poll::Pending,
         }
+    }
+}
+
+/// A timer that can be set again and again, and wakes whoever polled it last.
+#[cfg(feature = "tokio")]
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    timer: Option<Pin<Box<tokio::time::Sleep>>>,
+    /// What the timer is set to.
+    until: Option<Micros>,
+}
+
+#[cfg(feature = "tokio")]
+impl Alarm {
+    /// Ready when it is `until`; if it is not, the task is woken then. On a manual clock it follows the hand.
+    pub(crate) fn poll(&mut self, clock: &Clock, until: Micros, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            let left = until.since(self.clock.now());
-            if left == Micros::ZERO {
+            if is_over(clock, Some(until), None, context.waker()) {
                 return Poll::Ready(());
             }
-            // A timer that fires a little early by our clock is set again.
-            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(left.into())));
+            if clock.hand().is_some() {
+                return Poll::Pending;
+            }
+            let left = until.since(clock.now());
+            let timer = self.timer.get_or_insert_with(|| {
+                self.until = Some(until);
+                Box::pin(tokio::time::sleep(left.into()))
+            });
+            if self.until != Some(until) {
+                self.until = Some(until);
+                timer.as_mut().reset(Clock::tokio_instant_in(left));
+            }
             if timer.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
-            self.timer = None;
+            // A timer that fires a little early by our clock is set again.
+            self.until = None;
         }
     }
 }
