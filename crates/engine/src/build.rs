@@ -188,6 +188,13 @@ pub enum BuildError {
         /// What they would have taken.
         bytes: u64,
     },
+    /// A quota that counts something else than what it is given for.
+    Unfit {
+        /// What was given.
+        quota: String,
+        /// What is needed.
+        wanted: &'static str,
+    },
     /// Tiers that count by different algorithms.
     MixedTiers {
         /// The first tier.
@@ -205,6 +212,11 @@ pub enum BuildError {
 }
 
 impl BuildError {
+    #[cfg(feature = "tokio")]
+    pub(crate) fn unfit(quota: &Quota, wanted: &'static str) -> Self {
+        Self::Unfit { quota: quota.to_string(), wanted }
+    }
+
     pub(crate) fn different_quota(old: &[Quota], new: &[Quota]) -> Self {
         let list =
             |quotas: &[Quota]| quotas.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
@@ -225,6 +237,7 @@ impl fmt::Display for BuildError {
                     "{keys} keys would take {bytes} bytes, more than there are; give a smaller capacity"
                 )
             }
+            Self::Unfit { quota, wanted } => write!(f, "`{quota}` does not fit here; give {wanted}"),
             Self::MixedTiers { first, other } => {
                 write!(
                     f,

@@ -26,13 +26,16 @@
 //! | [`Cause`] | why there is no answer, for the one that is given instead |
 //! | [`AccessList`] | who is let in and who is not |
 //! | [`Bans`] | who is kept out for a time |
+//! | `Bandwidth` | bytes per second, of one stream or of several together |
 //! | [`Clock`] | the machine's time, or a test's |
 //!
 //! No background thread unless a monitor is started, no sweep on the way to a decision, no memory beyond the bound that
 //! was given.
 
+#[cfg(feature = "tokio")]
 mod access;
 mod adaptive;
+mod bandwidth;
 mod breaker;
 mod bucket;
 mod build;
@@ -62,6 +65,10 @@ pub use access::{
 };
 pub use adaptive::{AdaptiveEntry, AdaptiveLimit};
 pub use breaker::{Breaker, BreakerEntry};
+#[cfg(feature = "stream")]
+pub use bandwidth::ByteLen;
+#[cfg(feature = "tokio")]
+pub use bandwidth::{Bandwidth, BandwidthBuilder, Bandwidths, Limited};
 pub use bucket::Bucket;
 pub use build::{BuildError, Capacity, LimiterBuilder};
 pub use clock::{Clock, ClockHand};

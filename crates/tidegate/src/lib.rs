@@ -23,6 +23,8 @@
 //! [`ErrorThrottle`] let fewer of them through. Each is a [`Guard`]: it gives a [`Pass`] and wants to know how the call
 //! ended. A [`LoadMonitor`] watches the machine, limits and features follow it ([`Scaled`], [`Switchboard`]), and
 //! [`fallback`] answers in place of what was refused.
+//! A `Bandwidth` limits the bytes of readers and writers and, with the features `stream` and `http-body`, of streams and
+//! bodies.
 //!
 //! It does not speak any wire: middleware and gateways build on it.
 
@@ -44,9 +46,16 @@ pub use tidegate_engine::{
 };
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{
-    Ahead, Outage, SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation,
-    SharedTier, decide_all_shared,
+    Ahead, Bandwidth, BandwidthBuilder, Bandwidths, Limited, Outage, SharedAsk, SharedLimiter,
+    SharedLimiterBuilder, SharedPermit, SharedReservation, SharedTier, decide_all_shared,
 };
+pub use tidegate_engine::{
+    Ask, Bucket, BuildError, Capacity, Clock, ClockHand, DeniedKey, Key, Limiter, LimiterBuilder, Overflow,
+    Permit, Priority, Refused, Reservation, Stats, Store, StoreError, Throttle, ThrottleBuilder, Waiter,
+    decide_all, store,
+};
+#[cfg(feature = "stream")]
+pub use tidegate_engine::ByteLen;
 
 /// State in Redis or Valkey.
 #[cfg(feature = "redis")]

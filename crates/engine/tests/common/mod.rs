@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+#[cfg(feature = "tokio")]
+pub(crate) mod movers;
 pub(crate) mod sleeper;
 
 use std::{collections::HashMap, time::Duration};

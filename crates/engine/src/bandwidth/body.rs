@@ -1,0 +1,41 @@
+//! Limited bodies: a frame passes whole and unchanged, and is repaid before the next.
+
+use super::limited::{Limited, Parts};
+use bytes::Buf as _;
+use http_body::{Body, Frame, SizeHint};
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+impl<B: Body> Body for Limited<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let Parts { inner, tap } = self.reading();
+        let Some(tap) = tap else { return inner.poll_frame(context) };
+        ready!(tap.poll_item(context));
+        let end = inner.poll_frame(context);
+        let data = match &end {
+            Poll::Ready(Some(Ok(frame))) => frame.data_ref(),
+            _ => None,
+        };
+        match data {
+            Some(data) => tap.item_moved(data.remaining()),
+            None => tap.rest(),
+        }
+        end
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.get_ref().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.get_ref().size_hint()
+    }
+}
