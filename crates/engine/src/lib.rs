@@ -27,6 +27,7 @@
 //! | [`AccessList`] | who is let in and who is not |
 //! | [`Bans`] | who is kept out for a time |
 //! | `Bandwidth` | bytes per second, of one stream or of several together |
+//! | `Paced` | a stream that is pulled no faster than a rate and no wider than a number at once |
 //! | [`Clock`] | the machine's time, or a test's |
 //!
 //! No background thread unless a monitor is started, no sweep on the way to a decision, no memory beyond the bound that
@@ -48,6 +49,8 @@ mod guard;
 mod limiter;
 pub mod load;
 mod memory;
+#[cfg(feature = "stream")]
+mod pace;
 mod priority;
 mod reservation;
 #[cfg(feature = "tokio")]
@@ -77,7 +80,9 @@ pub use error_rate::{ClientThrottle, ClientThrottleEntry, ErrorThrottle};
 pub use fallback::Cause;
 pub use guard::{Guard, Pass, Settle};
 pub use limiter::{Ask, Key, Limiter, Overflow, Stats, decide_all};
+#[cfg(feature = "stream")]
 pub use load::{LoadMonitor, Scaled};
+pub use pace::{InFlight, Pace, PaceExt, PaceSlot, Paced};
 pub use priority::{PriorityLimit, PriorityLimitBuilder};
 pub use reservation::{Permit, Reservation};
 #[cfg(feature = "tokio")]

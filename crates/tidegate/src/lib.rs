@@ -24,7 +24,7 @@
 //! ended. A [`LoadMonitor`] watches the machine, limits and features follow it ([`Scaled`], [`Switchboard`]), and
 //! [`fallback`] answers in place of what was refused.
 //! A `Bandwidth` limits the bytes of readers and writers and, with the features `stream` and `http-body`, of streams and
-//! bodies.
+//! bodies. With the feature `stream`, a `Pace` slows down whatever is pulled from a stream.
 //!
 //! It does not speak any wire: middleware and gateways build on it.
 
@@ -55,7 +55,7 @@ pub use tidegate_engine::{
     decide_all, store,
 };
 #[cfg(feature = "stream")]
-pub use tidegate_engine::ByteLen;
+pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};
 
 /// State in Redis or Valkey.
 #[cfg(feature = "redis")]

@@ -50,6 +50,13 @@ impl<'a> Bucket<'a> {
         self.stand(waiter, Hold::Permit).await.map(Permit::new)
     }
 
+    /// Stands in line for a slot, however long the line is: for callers that agreed to wait.
+    #[cfg(feature = "stream")]
+    pub(crate) async fn slot_in_line(&self) -> Result<Reservation<'a>, Refused> {
+        let ticket = self.lines().join(self.owner(), Waiter::new(1), self.clock().now());
+        Wait::with_ticket(*self, ticket, Hold::Permit).rest().await
+    }
+
     async fn wait(&self, cost: u64, timeout: Option<Duration>) -> Decision {
         match self.start(cost, timeout) {
             Start::Answer(decision) => decision,
