@@ -303,3 +303,55 @@ impl Flow {
         self.terms.meter.capacity.saturating_sub(self.level) / self.terms.meter.price.max(1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASK: Ask = Ask { want: 400, least: 400, returned: 0 };
+
+    fn flow() -> Flow {
+        let meter = Meter { price: 10, drain: 1, capacity: 9_000, queue: 9_000 };
+        Flow::new(Terms { meter, piece: 400, held: 50 }, Micros::ZERO)
+    }
+
+    #[test]
+    fn all_streams_together_hold_a_little() {
+        let mut flow = flow();
+        // However many come and go, each with what it may hold.
+        for second in 1..=1_000 {
+            let now = Micros::from_secs(second);
+            let mut places: Vec<_> = (0..2).map(|_| flow.join()).collect();
+            for place in &mut places {
+                assert_eq!(flow.ask(place, ASK, now, Waker::noop()).0, Turn::Go(400));
+            }
+            assert_eq!(places.iter().map(|place| place.hold).collect::<Vec<_>>(), [25, 25]);
+            places.iter_mut().for_each(|place| flow.leave(place).wake());
+        }
+        let now = Micros::from_secs(2_000);
+        let mut alone = flow.join();
+        assert_eq!(flow.ask(&mut alone, ASK, now, Waker::noop()).0, Turn::Go(400));
+        // One that comes later finds its part taken, until the first asks again.
+        let mut late = flow.join();
+        assert_eq!(flow.ask(&mut late, ASK, now, Waker::noop()).0, Turn::Go(400));
+        assert_eq!((alone.hold, late.hold), (50, 0));
+        let later = now.plus(Micros::from_millis(9));
+        assert_eq!(flow.ask(&mut alone, ASK, later, Waker::noop()).0, Turn::Go(400));
+        assert_eq!((alone.hold, late.hold), (25, 0));
+    }
+
+    #[test]
+    fn the_wait_is_exact() {
+        let mut flow = flow();
+        let mut place = flow.join();
+        for _ in 0..2 {
+            assert_eq!(flow.ask(&mut place, ASK, Micros::ZERO, Waker::noop()).0, Turn::Go(400));
+        }
+        // 100 of 400 are there, and each takes 10 us.
+        let due = Micros::from_millis(3);
+        assert_eq!(flow.ask(&mut place, ASK, Micros::ZERO, Waker::noop()).0, Turn::Wait(due));
+        let just_under = Micros::new(due.get() - 1);
+        assert_eq!(flow.ask(&mut place, ASK, just_under, Waker::noop()).0, Turn::Wait(due));
+        assert_eq!(flow.ask(&mut place, ASK, due, Waker::noop()).0, Turn::Go(400));
+    }
+}
