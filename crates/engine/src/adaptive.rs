@@ -1,9 +1,12 @@
 //! A concurrency limit that finds itself: slots whose number a controller sets from how calls end.
 
 #[cfg(feature = "tokio")]
-use crate::wait::{Refused, Waiter};
 use crate::{
-    guard::{Guard, Pass, Settle},
+    guard::Pass,
+    wait::{Refused, Waiter},
+};
+use crate::{
+    guard::{Guard, Settle},
     slots::{Slot, Slots, SlotsBuilder},
     sync::{Mutex, lock},
 };
@@ -35,7 +38,7 @@ use tidegate_core::{
 /// ignored, or as successes. A pass that is dropped without a word is ignored, which tells the controller nothing unless
 /// the call was given up late.
 ///
-/// Share it by reference or in an `Arc`; see [`Guard`] for how to ask, and [`Pass`] for how to report.
+/// Share it by reference or in an `Arc`; see [`Guard`] for how to ask, and [`crate::Pass`] for how to report.
 pub struct AdaptiveLimit {
     slots: Slots,
     controller: Mutex<Box<dyn Controller>>,

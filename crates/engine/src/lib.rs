@@ -33,9 +33,9 @@
 //! No background thread unless a monitor is started, no sweep on the way to a decision, no memory beyond the bound that
 //! was given.
 
-#[cfg(feature = "tokio")]
 mod access;
 mod adaptive;
+#[cfg(feature = "tokio")]
 mod bandwidth;
 mod breaker;
 mod bucket;
@@ -67,11 +67,11 @@ pub use access::{
     BansBuilder, ListError, ListProblem, Prefix, Stance, Standing,
 };
 pub use adaptive::{AdaptiveEntry, AdaptiveLimit};
-pub use breaker::{Breaker, BreakerEntry};
 #[cfg(feature = "stream")]
 pub use bandwidth::ByteLen;
 #[cfg(feature = "tokio")]
 pub use bandwidth::{Bandwidth, BandwidthBuilder, Bandwidths, Limited};
+pub use breaker::{Breaker, BreakerEntry};
 pub use bucket::Bucket;
 pub use build::{BuildError, Capacity, LimiterBuilder};
 pub use clock::{Clock, ClockHand};
@@ -80,8 +80,8 @@ pub use error_rate::{ClientThrottle, ClientThrottleEntry, ErrorThrottle};
 pub use fallback::Cause;
 pub use guard::{Guard, Pass, Settle};
 pub use limiter::{Ask, Key, Limiter, Overflow, Stats, decide_all};
-#[cfg(feature = "stream")]
 pub use load::{LoadMonitor, Scaled};
+#[cfg(feature = "stream")]
 pub use pace::{InFlight, Pace, PaceExt, PaceSlot, Paced};
 pub use priority::{PriorityLimit, PriorityLimitBuilder};
 pub use reservation::{Permit, Reservation};

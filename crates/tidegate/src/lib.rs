@@ -49,11 +49,6 @@ pub use tidegate_engine::{
     Ahead, Bandwidth, BandwidthBuilder, Bandwidths, Limited, Outage, SharedAsk, SharedLimiter,
     SharedLimiterBuilder, SharedPermit, SharedReservation, SharedTier, decide_all_shared,
 };
-pub use tidegate_engine::{
-    Ask, Bucket, BuildError, Capacity, Clock, ClockHand, DeniedKey, Key, Limiter, LimiterBuilder, Overflow,
-    Permit, Priority, Refused, Reservation, Stats, Store, StoreError, Throttle, ThrottleBuilder, Waiter,
-    decide_all, store,
-};
 #[cfg(feature = "stream")]
 pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};
 

@@ -10,10 +10,9 @@ mod pause;
 
 pub(crate) use line::{Bell, Lines, Manner, Ticket};
 pub use line::{Priority, Refused, Waiter};
-#[cfg(feature = "tokio")]
-pub(crate) use pause::Pause;
 pub(crate) use pause::block_until;
-pub(crate) use pause::Alarm;
+#[cfg(feature = "tokio")]
+pub(crate) use pause::{Alarm, Pause};
 
 use crate::{
     bucket::Bucket,
