@@ -1,6 +1,6 @@
 //! The cases and their bars.
 
-use crate::{Result, breaker, machine::Load, permit, surge};
+use crate::{Result, bandwidth, breaker, lists, machine::Load, permit, surge};
 
 /// One case.
 pub(crate) struct Case {
@@ -34,6 +34,18 @@ pub(crate) const ALL: &[Case] = &[
         about: "the same over recloser's",
         at_most: 1.0,
         measure: breaker::beside_recloser,
+    },
+    Case {
+        name: "deny-1m",
+        about: "lookup in a deny list of one million CIDRs over one in a std HashMap of one million addresses",
+        at_most: 2.0,
+        measure: lists::deny,
+    },
+    Case {
+        name: "bandwidth-cpu",
+        about: "processor time of a copy at 1 GB/s through the limit over that of the bare copy",
+        at_most: 1.03,
+        measure: bandwidth::cpu,
     },
     Case {
         name: "surge-goodput",

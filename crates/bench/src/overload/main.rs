@@ -4,8 +4,10 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
 #![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]
 
+mod bandwidth;
 mod breaker;
 mod cases;
+mod lists;
 #[path = "../machine.rs"]
 #[allow(dead_code, reason = "the other program needs the rest")]
 mod machine;
