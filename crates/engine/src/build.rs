@@ -141,20 +141,25 @@ impl LimiterBuilder {
         if keys == 0 {
             return Err(BuildError::NoRoom);
         }
+        let lines = self.lines(manner(quotas));
         let clock = self.clock.unwrap_or_default();
         let space = Space::new(quotas, layout, keys, clock.now())
             .map_err(|error| BuildError::OutOfMemory { keys, bytes: error.bytes })?;
         let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), Kind::Concurrency(_)));
         let overflow = if counts_permits { Overflow::Deny } else { self.overflow };
         let denied = (self.watched > 0).then(|| Denied::new(self.watched));
-        let lines = Lines::new(manner(quotas), self.places, self.place_ttl);
         Ok(Limiter::from_parts(space, clock, overflow, denied, lines))
+    }
+
+    /// Lines with as many places as were asked for.
+    pub(crate) fn lines(&self, manner: Manner) -> Lines {
+        Lines::new(manner, self.places, self.place_ttl)
     }
 
     /// A throttle: one bucket, no keys.
     pub(crate) fn build_throttle(self, quota: Quota) -> Result<Throttle, BuildError> {
         let clock = self.clock.clone().unwrap_or_default();
-        let lines = Lines::new(manner(&[quota]), self.places, self.place_ttl);
+        let lines = self.lines(manner(&[quota]));
         Throttle::from_parts(quota, clock, lines)
     }
 }

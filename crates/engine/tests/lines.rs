@@ -11,7 +11,7 @@ use common::{
 use std::{thread, time::Duration};
 use tidegate_core::{Decision, Inherit, Micros};
 use tidegate_engine::{
-    Clock, ClockHand, Limiter, Permit, Priority, Refused, Throttle, ThrottleBuilder, Waiter,
+    Clock, ClockHand, Limiter, Permit, Priority, Refused, SharedLimiter, Throttle, ThrottleBuilder, Waiter,
 };
 
 type Answer = Result<Decision, Refused>;
@@ -335,4 +335,23 @@ fn threads_pass_slots_on() {
     });
     assert_eq!(limiter.key("pool").peek(0).remaining(), 2);
     assert_eq!(limiter.key("pool").peek(1).wait(), Micros::ZERO);
+}
+
+/// The same declaration in memory as in a store: whoever waits for a slot is told when it is given back.
+#[test]
+fn a_shared_limiter_in_memory_lets_wait_for_slots_too() {
+    let (clock, hand) = Clock::manual();
+    let memory = Limiter::builder().clock(clock).waiting_places(2);
+    let limiter = SharedLimiter::builder("slots").memory(memory).build("1 at once").unwrap();
+    let stand = |waiter| Sleeper::new(limiter.permit_in_line("a", waiter));
+    let mut first = stand(Waiter::new(1));
+    let held = first.take().unwrap().unwrap();
+    let mut line = [stand(Waiter::new(1).deadline(ms(50))), stand(Waiter::new(1).priority(Priority(1)))];
+    assert_eq!(stand(Waiter::new(1)).take().unwrap().unwrap_err(), Refused::Full);
+    assert_eq!(ended(&mut line), []);
+    drop(held);
+    assert_eq!(ended(&mut line), [1]);
+    advance(&hand, 50);
+    assert_eq!(ended(&mut line), [0, 1]);
+    assert_eq!(line[0].take().unwrap().unwrap_err(), Refused::Deadline);
 }

@@ -11,9 +11,12 @@
 mod common;
 
 use common::{AMPLE, FIVE, commands, keys, limiter, number, soon, store, verdict};
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tidegate_core::{Inherit, Quota};
-use tidegate_engine::SharedLimiter;
+use tidegate_engine::{Priority, Refused, SharedLimiter, Waiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
@@ -367,4 +370,42 @@ async fn what_says_nothing_is_not_kept() {
     let limiter = limiter(&store, "cancelled", FIVE);
     limiter.reserve("a", 5, Duration::ZERO).await.cancel().await;
     soon("the key is gone", async || keys(&server, "tidegate:{*").is_empty()).await;
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_slot_of_the_fleet_get_it_by_priority_and_in_time() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server.url()).await;
+    let near = Arc::new(limiter(&store, "line", "1 at once"));
+    let far = limiter(&store, "line", "1 at once");
+
+    // Too late, and too much.
+    let held = far.permit("a").await;
+    let hurried = Waiter::new(1).deadline(Duration::from_millis(20));
+    assert_eq!(near.permit_in_line("a", hurried).await.unwrap_err(), Refused::Deadline);
+    assert_eq!(near.permit_in_line("a", Waiter::new(2)).await.unwrap_err(), Refused::Never);
+
+    // What another process gives back is found by asking; among our own the important go first.
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for priority in [0, 9, 5] {
+        let (limiter, order) = (near.clone(), order.clone());
+        tasks.push(tokio::spawn(async move {
+            let waiter = Waiter::new(1).priority(Priority(priority));
+            let permit = limiter.permit_in_line("a", waiter).await.unwrap();
+            assert!(permit.decision().is_allowed());
+            order.lock().unwrap().push(priority);
+        }));
+        tokio::task::yield_now().await;
+    }
+    // All stand in line, and those who were first for a moment have had their answer.
+    let asked = commands(&server, "evalsha");
+    soon("the first asks again and again", async || commands(&server, "evalsha") >= asked + 4).await;
+    drop(held);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), [9, 5, 0]);
+    // Nobody is left in line, and nothing is held.
+    soon("the slot is free", async || far.permit("a").await.decision().is_allowed()).await;
 }

@@ -1,10 +1,11 @@
 //! How a shared limiter is made.
 
-use super::{Ahead, Home, Outage, Remote, SharedLimiter, lease::Leases, outage::Fallback};
+use super::{Ahead, Home, Outage, Remote, SharedLimiter, lease::Leases, line::Queue, outage::Fallback};
 use crate::{
     build::{BuildError, LimiterBuilder},
     limiter::Limiter,
     store::{Choice, Limit, Store},
+    wait::Manner,
 };
 use arc_swap::ArcSwap;
 use std::sync::{Arc, atomic::AtomicU64};
@@ -105,7 +106,8 @@ impl SharedLimiterBuilder {
                 let ahead = self.ahead.filter(|_| !counts_permits && choice == Choice::All);
                 let leases = ahead.map(|ahead| Arc::new(Leases::new(ahead, limit_at_once)));
                 let limit = Limit::new(&self.name, quotas, choice, self.inherit);
-                Home::Store(Remote { store, limit: ArcSwap::from_pointee(limit), fallback, leases })
+                let queue = Queue::new(self.memory.lines(Manner::Line));
+                Home::Store(Remote { store, limit: ArcSwap::from_pointee(limit), fallback, leases, queue })
             }
         };
         Ok(SharedLimiter { home, degraded: AtomicU64::new(0) })

@@ -2,6 +2,7 @@
 
 mod build;
 mod lease;
+mod line;
 mod outage;
 mod reservation;
 mod several;
@@ -21,6 +22,7 @@ use crate::{
 };
 use arc_swap::ArcSwap;
 use lease::{Balance, Leases, Need};
+use line::Queue;
 use outage::Fallback;
 use std::{
     fmt,
@@ -65,6 +67,7 @@ struct Remote {
     limit: ArcSwap<Limit>,
     fallback: Fallback,
     leases: Option<Arc<Leases>>,
+    queue: Queue,
 }
 
 impl SharedLimiter {
@@ -142,7 +145,11 @@ impl SharedLimiter {
     /// which is renewed for as long as the permit lives: a process that dies gives its slots back when it expires.
     pub async fn permit(&self, key: &str) -> SharedPermit<'_> {
         let reservation = self.take(key, FIRST, Demand::now(1), Slots::Take).await;
-        SharedPermit::new(reservation)
+        let line = match &self.home {
+            Home::Memory(_) => None,
+            Home::Store(remote) => Some(remote.line(key)),
+        };
+        SharedPermit::new(reservation, line)
     }
 
     /// Takes `cost` and waits for it, however long that is. The decision is a denial only if waiting does not help.

@@ -1,5 +1,6 @@
 //! What was taken, and can be given back, wherever it is counted.
 
+use super::line::Line;
 use crate::{
     bucket::Bucket,
     limiter::Limiter,
@@ -73,7 +74,11 @@ struct Deposit {
 impl<'a> SharedReservation<'a> {
     pub(super) fn in_memory(bucket: Bucket<'a>, demand: Demand, slots: Slots) -> Self {
         let hold = if slots == Slots::Take { Hold::Permit } else { Hold::Nothing };
-        let reservation = bucket.take(demand, hold);
+        Self::of_memory(bucket.take(demand, hold))
+    }
+
+    /// What was taken in memory after standing in line.
+    pub(super) fn of_memory(reservation: Reservation<'a>) -> Self {
         Self::new(*reservation.decision(), Taken::Memory(reservation))
     }
 
@@ -218,6 +223,8 @@ impl fmt::Debug for SharedReservation<'_> {
 pub struct SharedPermit<'a> {
     reservation: SharedReservation<'a>,
     keeper: Option<Keeper>,
+    /// Those who wait for it.
+    line: Option<Line<'a>>,
 }
 
 /// Renews a lease in the background.
@@ -231,12 +238,12 @@ struct Keeper {
 const RENEWALS: u32 = 3;
 
 impl<'a> SharedPermit<'a> {
-    pub(super) fn new(reservation: SharedReservation<'a>) -> Self {
+    pub(super) fn new(reservation: SharedReservation<'a>, line: Option<Line<'a>>) -> Self {
         let keeper = match &reservation.taken {
             Taken::Store(deposit) => deposit.keep_alive(),
             _ => None,
         };
-        Self { reservation, keeper }
+        Self { reservation, keeper, line }
     }
 
     /// Whether the slot was granted.
@@ -280,6 +287,9 @@ impl Deposit {
 
 impl Drop for SharedPermit<'_> {
     fn drop(&mut self) {
+        if let Some(line) = self.line.filter(|_| self.decision().is_granted()) {
+            line.wake_first();
+        }
         let Some(Keeper { task, newest }) = self.keeper.take() else { return };
         task.abort();
         let newest = *newest.lock().unwrap_or_else(PoisonError::into_inner);

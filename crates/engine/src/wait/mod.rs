@@ -46,7 +46,12 @@ impl<'a> Bucket<'a> {
 
     /// Stands in line for a slot that gives itself back when it is dropped.
     pub async fn permit_in_line(&self, waiter: Waiter) -> Result<Permit<'a>, Refused> {
-        self.stand(waiter, Hold::Permit).await.map(Permit::new)
+        self.slots_in_line(waiter).await.map(Permit::new)
+    }
+
+    /// Stands in line for as many slots as the waiter costs.
+    pub(crate) async fn slots_in_line(&self, waiter: Waiter) -> Result<Reservation<'a>, Refused> {
+        self.stand(waiter, Hold::Permit).await
     }
 
     /// Stands in line for a slot, however long the line is: for callers that agreed to wait.

@@ -1,0 +1,121 @@
+//! Standing in line for a slot, in memory or in a store that a fleet shares.
+//!
+//! In a store nobody can tell who came first of all: those of one process stand in a line, by priority and then in order,
+//! and the first of them asks the store. It asks again when a permit of its own process is given back, and now and then
+//! otherwise, because others give theirs back without telling.
+
+use super::{FIRST, Home, Remote, SharedLimiter, SharedPermit, SharedReservation};
+use crate::{
+    clock::Clock,
+    store::Slots,
+    wait::{Lines, Pause, Refused, Ticket, Waiter},
+};
+use foldhash::quality::RandomState;
+use std::{hash::BuildHasher, time::Duration};
+use tidegate_core::{Demand, Micros, Outcome, Retry};
+
+/// Those of this process who wait for slots in a store.
+pub(super) struct Queue {
+    lines: Lines,
+    clock: Clock,
+    hasher: RandomState,
+}
+
+/// The line of one key.
+#[derive(Clone, Copy)]
+pub(super) struct Line<'a> {
+    queue: &'a Queue,
+    owner: u64,
+}
+
+/// What ended a rest.
+enum Woken {
+    ByBell,
+    ByTimer,
+}
+
+/// How soon the first in line asks again; twice as long each time up to the longest.
+const SHORTEST_PAUSE: Micros = Micros::from_millis(2);
+const LONGEST_PAUSE: Micros = Micros::from_millis(100);
+
+impl SharedLimiter {
+    /// Stands in line for slots that are held until the permit is dropped; see [`crate::Bucket::permit_in_line`]. In a
+    /// store the line is that of this process: between processes nobody knows who came first. Places in line are those of
+    /// [`crate::LimiterBuilder::waiting_places`], set by [`crate::SharedLimiterBuilder::memory`].
+    pub async fn permit_in_line(&self, key: &str, waiter: Waiter) -> Result<SharedPermit<'_>, Refused> {
+        let remote = match &self.home {
+            Home::Memory(limiter) => {
+                let reservation = limiter.key(key).slots_in_line(waiter).await?;
+                return Ok(SharedPermit::new(SharedReservation::of_memory(reservation), None));
+            }
+            Home::Store(remote) => remote,
+        };
+        let line = remote.line(key);
+        let ticket = line.enter(waiter)?;
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            if ticket.is_first() {
+                let reservation = self.take(key, FIRST, Demand::now(waiter.cost), Slots::Take).await;
+                match reservation.decision().outcome() {
+                    Outcome::Allow | Outcome::Delay(_) => {
+                        return Ok(SharedPermit::new(reservation, Some(line)));
+                    }
+                    Outcome::Deny(Retry::Never) => return Err(Refused::Never),
+                    // Beside a rate: not before there is a token.
+                    Outcome::Deny(Retry::After(wait)) => pause = pause.max(wait),
+                    Outcome::Deny(Retry::WhenReleased) => {}
+                }
+            }
+            pause = match line.rest(&ticket, pause).await? {
+                // The store may hear a little later than we do.
+                Woken::ByBell => SHORTEST_PAUSE,
+                Woken::ByTimer => pause.plus(pause).min(LONGEST_PAUSE),
+            };
+        }
+    }
+}
+
+impl Queue {
+    pub(super) fn new(lines: Lines) -> Self {
+        Self { lines, clock: Clock::default(), hasher: RandomState::default() }
+    }
+}
+
+impl Remote {
+    pub(super) fn line(&self, key: &str) -> Line<'_> {
+        Line { queue: &self.queue, owner: self.queue.hasher.hash_one(key) }
+    }
+}
+
+impl<'a> Line<'a> {
+    /// Tells the first in line that a permit was given back.
+    pub(super) fn wake_first(self) {
+        self.queue.lines.wake_first(self.owner);
+    }
+
+    fn enter(self, waiter: Waiter) -> Result<Ticket<'a>, Refused> {
+        self.queue.lines.enter(self.owner, waiter, self.queue.clock.now())
+    }
+
+    /// Waits for the bell, but not past the deadline, nor longer than `pause` if nobody is before this caller.
+    async fn rest(self, ticket: &Ticket<'_>, pause: Micros) -> Result<Woken, Refused> {
+        let now = self.queue.clock.now();
+        let latest = ticket.latest();
+        if latest.is_some_and(|latest| now >= latest) {
+            return Err(ticket.too_late());
+        }
+        let again = ticket.is_first().then(|| now.plus(jittered(pause)));
+        let until = match (again, latest) {
+            (Some(again), Some(latest)) => Some(again.min(latest)),
+            (again, latest) => again.or(latest),
+        };
+        Pause::until(&self.queue.clock, until, Some(ticket.bell())).await;
+        let is_time = until.is_some_and(|until| self.queue.clock.now() >= until);
+        Ok(if is_time { Woken::ByTimer } else { Woken::ByBell })
+    }
+}
+
+/// Somewhere in the second half, so that processes do not ask in step.
+fn jittered(pause: Micros) -> Micros {
+    Duration::from_micros(fastrand::u64(pause.get() / 2..=pause.get())).into()
+}
