@@ -24,15 +24,18 @@
 //! |---|---|
 //! | [`Scene`] | clients and a backend, and what happens to them |
 //! | [`Guard`] | what decides which attempts reach the backend |
+//! | [`Actor`] | a guard by name, of the [`cast`] |
 //! | [`Story`] | what came of it, over time |
 
 mod backend;
+mod cast;
 mod guard;
 mod play;
 mod scene;
 mod story;
 
 pub use backend::Backend;
+pub use cast::{Actor, cast};
 pub use guard::{AdaptiveGuard, FixedGuard, Guard, NoGuard, Pass, Side};
 pub use scene::{Clients, Scene, Surge};
 pub use story::{Bin, Story};
