@@ -6,6 +6,7 @@
 //! | 1 | the output could not be written |
 //! | 2 | bad usage or bad input |
 
+mod closed_loop;
 mod cmd;
 mod failure;
 mod simulate;

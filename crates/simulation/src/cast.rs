@@ -32,7 +32,7 @@ const CAST: &[Actor] = &[
     Actor::new("none", "lets everything through", |_| Ok(Box::new(NoGuard))),
     Actor::new(
         "fixed",
-        "a quarter more in flight than there are workers, which nobody knows in practice",
+        "40 in flight: the backend's workers and a quarter more, which nobody knows in practice",
         |scene| {
             let workers = scene.backend.workers;
             Ok(Box::new(FixedGuard::new(workers.saturating_add(workers / 4))))
@@ -105,7 +105,10 @@ mod tests {
         assert_eq!(names.len(), cast().len());
         for scene in Scene::all() {
             for actor in cast() {
-                assert!(actor.enter(&scene).is_ok(), "{} in {}", actor.name, scene.name);
+                let guard = actor.enter(&scene);
+                assert!(guard.is_ok(), "{} in {}", actor.name, scene.name);
+                // The one that tells its number.
+                assert!(actor.name != "fixed" || guard.is_ok_and(|guard| guard.limit() == Some(40)));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The verbs: one file and one line each.
 
+mod closed_loop;
 mod simulate;
 mod verify;
 

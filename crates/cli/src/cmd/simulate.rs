@@ -1,5 +1,6 @@
 //! `tidegate simulate`: the arguments and what to do with them.
 
+use super::closed_loop::{ClosedLoop, Format, Show};
 use crate::{
     failure::Failure,
     simulate::{
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "trace")]
     cost: Option<u64>,
 
-    /// How long requests arrive [default: two windows]
+    /// How long requests arrive [default: two windows; 5s with --closed-loop]
     #[arg(long = "for", value_name = "TIME", value_parser = time::parse_length, conflicts_with = "trace")]
     length: Option<Micros>,
 
@@ -71,6 +72,9 @@ pub(crate) struct Args {
     /// Print totals and bins for programs instead of the chart
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    closed_loop: ClosedLoop,
 }
 
 const EXAMPLES: &str = "\
@@ -79,7 +83,8 @@ Examples:
   tidegate simulate '100/min burst 20' '100/min leaky-bucket queue 20' --load ramp
   tidegate simulate '10/s sliding-log' --load steady --rate 15/s --for 5s --svg picture.svg
   tidegate simulate '3 at once' --hold 250ms --load on-off --for 10s
-  tidegate simulate 100/min --trace requests.txt";
+  tidegate simulate 100/min --trace requests.txt
+  tidegate simulate --closed-loop surge-10 --svg picture.svg";
 
 /// Four ways to count the same rate.
 const DEFAULT_QUOTAS: [&str; 4] =
@@ -90,16 +95,18 @@ const JSON_BINS: usize = 120;
 
 /// Runs the load against every quota and shows what came of it.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let width = args.width.map_or_else(terminal::width, usize::from).clamp(20, 1_000);
+    if let Some(scenes) = args.closed_loop.scenes(args.length)? {
+        let format = if args.json { Format::Json(JSON_BINS) } else { Format::Chart };
+        return args.closed_loop.run(&scenes, &Show { width, svg: args.svg.as_deref(), format });
+    }
     let scene = play(args)?;
     if let Some(path) = &args.svg {
         fs::write(path, svg::draw(&scene)).map_err(|error| Failure::write(path, &error))?;
     }
     let shown = match args.json {
         true => json::write(&scene, JSON_BINS),
-        false => {
-            let width = args.width.map_or_else(terminal::width, usize::from).clamp(20, 1_000);
-            chart::draw(&scene, width, Paint::of_stdout())
-        }
+        false => chart::draw(&scene, width, Paint::of_stdout()),
     };
     terminal::print(&shown)
 }

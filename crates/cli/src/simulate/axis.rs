@@ -51,6 +51,11 @@ impl Axis {
         Self { start: Micros::new(first * bin), bins, bin: Micros::new(bin) }
     }
 
+    /// From zero, in so many columns of one length.
+    pub(crate) fn even(bins: usize, bin: Micros) -> Self {
+        Self { start: Micros::ZERO, bins: bins as u64, bin }
+    }
+
     /// How many columns.
     pub(crate) fn bins(&self) -> usize {
         self.bins as usize

@@ -17,11 +17,11 @@ use crate::terminal::{self, Paint, Tone};
 use tidegate_core::{Kind, Micros};
 
 /// Columns to the left of every row.
-const INDENT: &str = "  ";
+pub(crate) const INDENT: &str = "  ";
 /// Lines of text that a bar is high.
-const HEIGHT: u64 = 2;
+pub(crate) const HEIGHT: u64 = 2;
 /// Bars in eighths of a line.
-const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+pub(crate) const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Draws the scene with bars of at most `width` columns.
 pub(crate) fn draw(scene: &Scene, width: usize, paint: Paint) -> String {
@@ -41,7 +41,7 @@ pub(crate) fn draw(scene: &Scene, width: usize, paint: Paint) -> String {
         lines.extend(chart.run_rows(run, columns));
     }
     lines.push(String::new());
-    lines.extend(chart.axis_rows());
+    lines.extend(axis_rows(&axis, INDENT, width, paint));
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
@@ -159,34 +159,36 @@ impl Chart {
         let (before, drawn) = place(first, length, &text, self.width.saturating_sub(INDENT.len()));
         format!("{INDENT}{:before$}{}", "", self.paint.tone(tone, drawn))
     }
+}
 
-    fn axis_rows(&self) -> Vec<String> {
-        let bins = self.axis.bins();
-        let mut rule = vec!['─'; bins];
-        let mut labels = String::new();
-        for tick in self.axis.ticks((bins / 10).max(1)) {
-            let column = self.axis.column(tick.at).unwrap_or(bins);
-            rule.resize(rule.len().max(column + 1), '─');
-            rule[column] = '┴';
-            let gap = column.saturating_sub(labels.chars().count());
-            let fits = INDENT.len() + column + tick.label.chars().count() <= self.width;
-            if fits && (gap > 0 || column == 0) {
-                labels = format!("{labels}{:gap$}{}", "", tick.label);
-            }
+/// The time axis below the bars: a rule with ticks, and their labels.
+pub(crate) fn axis_rows(axis: &Axis, indent: &str, width: usize, paint: Paint) -> Vec<String> {
+    let bins = axis.bins();
+    let mut rule = vec!['─'; bins];
+    let mut labels = String::new();
+    for tick in axis.ticks((bins / 10).max(1)) {
+        let column = axis.column(tick.at).unwrap_or(bins);
+        rule.resize(rule.len().max(column + 1), '─');
+        rule[column] = '┴';
+        let gap = column.saturating_sub(labels.chars().count());
+        let fits = indent.len() + column + tick.label.chars().count() <= width;
+        if fits && (gap > 0 || column == 0) {
+            labels = format!("{labels}{:gap$}{}", "", tick.label);
         }
-        let mut lines = vec![
-            self.paint.tone(Tone::Faint, format!("{INDENT}{}", rule.iter().collect::<String>())),
-            format!("{INDENT}{labels}"),
-        ];
-        if self.axis.origin() != Micros::ZERO {
-            lines.push(self.note(&format!("times count from {}", self.axis.origin())));
-        }
-        lines
     }
+    let mut lines = vec![
+        paint.tone(Tone::Faint, format!("{indent}{}", rule.iter().collect::<String>())),
+        format!("{indent}{labels}"),
+    ];
+    if axis.origin() != Micros::ZERO {
+        let origin = format!("times count from {}", axis.origin());
+        lines.push(format!("{indent}{}", paint.tone(Tone::Faint, origin)));
+    }
+    lines
 }
 
 /// Text inside a bracket where it fits, else behind, before or below it; with the spaces to put before both.
-fn place(first: usize, length: usize, text: &str, width: usize) -> (usize, String) {
+pub(crate) fn place(first: usize, length: usize, text: &str, width: usize) -> (usize, String) {
     let size = text.chars().count();
     let room = length.saturating_sub(2);
     if size + 2 <= room {
@@ -208,7 +210,7 @@ fn place(first: usize, length: usize, text: &str, width: usize) -> (usize, Strin
 }
 
 /// Cells as text, with one colour code for each stretch of the same tone.
-fn merge(paint: Paint, cells: impl Iterator<Item = (Tone, char)>) -> String {
+pub(crate) fn merge(paint: Paint, cells: impl Iterator<Item = (Tone, char)>) -> String {
     let mut text = String::new();
     let mut stretch: Option<(Tone, String)> = None;
     for (tone, cell) in cells {

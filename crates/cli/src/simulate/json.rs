@@ -51,7 +51,7 @@ fn quota(run: &Run, axis: &Axis) -> String {
     format!("{{{}}}", fields.join(", "))
 }
 
-fn field(name: &str, value: impl std::fmt::Display) -> String {
+pub(crate) fn field(name: &str, value: impl std::fmt::Display) -> String {
     format!("\"{name}\": {value}")
 }
 
@@ -59,12 +59,12 @@ fn tally(tally: Tally) -> String {
     format!("{{{}, {}}}", field("requests", tally.requests), field("cost", tally.cost))
 }
 
-fn list(values: &[u64]) -> String {
+pub(crate) fn list(values: &[u64]) -> String {
     let values: Vec<_> = values.iter().map(ToString::to_string).collect();
     format!("[{}]", values.join(","))
 }
 
-fn string(text: &str) -> String {
+pub(crate) fn string(text: &str) -> String {
     let escaped = text.chars().map(|c| match c {
         '"' | '\\' => format!("\\{c}"),
         c if c.is_control() => format!("\\u{:04x}", c as u32),

@@ -5,6 +5,7 @@
 //! ```
 
 pub(crate) mod axis;
+pub(crate) mod canvas;
 pub(crate) mod chart;
 pub(crate) mod json;
 pub(crate) mod load;

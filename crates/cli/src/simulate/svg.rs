@@ -12,6 +12,7 @@
 use super::{
     Scene,
     axis::{Axis, Columns},
+    canvas::{Canvas, LEFT, RIGHT, escape},
     chart::name,
     run::Run,
     time::rough,
@@ -20,10 +21,6 @@ use super::{
 use std::fmt::Write;
 use tidegate_core::{Kind, Micros};
 
-const WIDTH: f64 = 900.0;
-/// Where the plots begin and end.
-const LEFT: f64 = 246.0;
-const RIGHT: f64 = 850.0;
 /// Space above the first panel, for the legend.
 const TOP: f64 = 56.0;
 /// From one panel to the next, and how much of that is plot.
@@ -38,20 +35,6 @@ const SUM: f64 = 72.0;
 const BARS: usize = 120;
 const STEPS: usize = 600;
 
-const STYLE: &str = "\
-text{font-family:ui-sans-serif,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;font-size:12px;fill:#59636e}\
-.quota{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;font-weight:600;\
-fill:#1f2328}\
-.strong{font-weight:600;fill:#1f2328}.over{font-weight:600;fill:#c1121f}\
-.card{fill:#ffffff;stroke:#d1d9e0}.grid{stroke:#e6eaef}.base{stroke:#9aa4af}.edge{stroke:#aab4bf}\
-.asked{fill:#dde3ea}.went{fill:#2a9db5}.waited{fill:#e3a21a}\
-.sum{fill:none;stroke:#23405e;stroke-width:1.8;stroke-linejoin:round}\
-.rate{stroke:#59636e;stroke-dasharray:3 4}.excess{fill:#e5383b;fill-opacity:.32}\
-.worst{fill:#2a9db5;fill-opacity:.08}.worst.bad{fill:#e5383b;fill-opacity:.08}\
-@media(prefers-color-scheme:dark){text{fill:#9198a1}.quota,.strong{fill:#f0f6fc}.over{fill:#ff7b72}\
-.card{fill:#0d1117;stroke:#3d444d}.grid{stroke:#21262d}.base{stroke:#656c76}.edge{stroke:#4a525c}.asked{fill:#2d333b}\
-.went{fill:#2a9db5}.sum{stroke:#c9dcf0}.rate{stroke:#9198a1}.excess{fill:#f85149;fill-opacity:.4}}";
-
 /// Draws the scene.
 pub(crate) fn draw(scene: &Scene) -> String {
     let bars = Axis::over(scene.start, scene.end, BARS);
@@ -61,16 +44,8 @@ pub(crate) fn draw(scene: &Scene) -> String {
     let bottom = TOP + PITCH * scene.runs.len() as f64;
     let height = bottom + BOTTOM;
 
-    let mut svg = Svg { text: String::new(), axis: bars, tallest: tallest.max(1) };
-    svg.put(format_args!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         height=\"{height}\" role=\"img\"><title>{}</title><style>{STYLE}</style>",
-        escape(&scene.title)
-    ));
-    let (inner_width, inner_height) = (WIDTH - 1.0, height - 1.0);
-    svg.put(format_args!(
-        "<rect class=\"card\" x=\".5\" y=\".5\" width=\"{inner_width}\" height=\"{inner_height}\" rx=\"8\"/>"
-    ));
+    let canvas = Canvas::new(&scene.title, height, bars);
+    let mut svg = Svg { canvas, axis: bars, tallest: tallest.max(1) };
     svg.legend(scene);
     svg.times(bottom, scene.window);
     for (index, (run, columns)) in scene.runs.iter().zip(&passed).enumerate() {
@@ -87,8 +62,7 @@ pub(crate) fn draw(scene: &Scene) -> String {
             most: most.unwrap_or(1).max(1),
         });
     }
-    svg.text.push_str("</svg>\n");
-    svg.text
+    svg.canvas.finish()
 }
 
 /// One quota's plot.
@@ -101,30 +75,12 @@ struct Panel<'a> {
 }
 
 struct Svg {
-    text: String,
+    canvas: Canvas,
     axis: Axis,
     tallest: u64,
 }
 
 impl Svg {
-    fn put(&mut self, markup: std::fmt::Arguments<'_>) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.text, "{markup}");
-    }
-
-    fn label(&mut self, class: &str, x: f64, y: f64, anchor: &str, text: &str) {
-        let text = escape(text);
-        self.put(format_args!(
-            "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
-        ));
-    }
-
-    fn path(&mut self, class: &str, path: &str) {
-        if !path.is_empty() {
-            self.put(format_args!("<path class=\"{class}\" d=\"{path}\"/>"));
-        }
-    }
-
     fn legend(&mut self, scene: &Scene) {
         let bin = self.axis.bin();
         let waits = scene.runs.iter().any(|run| run.delayed.requests > 0);
@@ -138,26 +94,16 @@ impl Svg {
         }
         entries.extend([("sum", sum), ("rate", rate.into()), ("excess", "above it".into())]);
 
-        let width = |class: &str, text: &str| indent(class) + 6.4 * text.chars().count() as f64 + 18.0;
-        let whole: f64 = entries.iter().map(|(class, text)| width(class, text)).sum();
-        let mut x = LEFT.min(RIGHT - whole);
-        for (class, text) in entries {
-            match class {
-                "sum" | "rate" => self.path(class, &format!("M{x:.1} 26h18")),
-                _ => self.path(class, &format!("M{x:.1} 20h12v12h-12z")),
-            }
-            self.label("", x + indent(class), 30.0, "start", &text);
-            x += width(class, &text);
-        }
+        self.canvas.legend(&entries);
     }
 
     /// Times below the last panel, and lines from there to the top; stronger ones where windows end.
     fn times(&mut self, bottom: f64, window: Micros) {
         let base = bottom - PITCH + PLOT;
         for tick in self.axis.ticks(8) {
-            let x = self.x(tick.at);
-            self.put(format_args!("<path class=\"grid\" d=\"M{x:.1} {TOP}V{:.1}\"/>", base + 5.0));
-            self.label("", x, base + 20.0, "middle", &tick.label);
+            let x = self.canvas.x(tick.at);
+            self.canvas.put(format_args!("<path class=\"grid\" d=\"M{x:.1} {TOP}V{:.1}\"/>", base + 5.0));
+            self.canvas.label("", x, base + 20.0, "middle", &tick.label);
         }
         // Windows of the calendar, as long as they can be told apart.
         let (start, end) = (self.axis.start().get(), self.axis.end().get());
@@ -165,12 +111,12 @@ impl Svg {
         let edges = (first..first + 12).map(|index| index.saturating_mul(window.get()));
         let edges: Vec<_> = edges.take_while(|edge| *edge < end).collect();
         for edge in edges.iter().filter(|_| edges.len() < 12) {
-            let x = self.x(Micros::new(*edge));
-            self.put(format_args!("<path class=\"edge\" d=\"M{x:.1} {TOP}V{base:.1}\"/>"));
+            let x = self.canvas.x(Micros::new(*edge));
+            self.canvas.put(format_args!("<path class=\"edge\" d=\"M{x:.1} {TOP}V{base:.1}\"/>"));
         }
         let origin = self.axis.origin();
         if origin != Micros::ZERO {
-            self.label("", 24.0, base + 20.0, "start", &format!("from {origin}"));
+            self.canvas.label("", 24.0, base + 20.0, "start", &format!("from {origin}"));
         }
     }
 
@@ -181,7 +127,7 @@ impl Svg {
         let size = ((LEFT - 48.0) / 0.61 / name.chars().count() as f64).clamp(7.0, 13.0);
         let lines = if run.delayed.requests > 0 { 4.0 } else { 3.0 };
         let mut y = top + PLOT / 2.0 - 10.5 * lines + 13.5;
-        self.put(format_args!(
+        self.canvas.put(format_args!(
             "<text class=\"quota\" x=\"24\" y=\"{y:.1}\" style=\"font-size:{size:.1}px\">{}</text>",
             escape(&name)
         ));
@@ -192,7 +138,7 @@ impl Svg {
         }
         for line in lines {
             y += 21.0;
-            self.label("", 24.0, y, "start", &line);
+            self.canvas.label("", 24.0, y, "start", &line);
         }
 
         y += 21.0;
@@ -204,7 +150,7 @@ impl Svg {
         };
         let bound =
             run.bound.map_or("without a bound".into(), |bound| format!("of at most {}", short(bound)));
-        self.put(format_args!(
+        self.canvas.put(format_args!(
             "<text x=\"24\" y=\"{y:.1}\"><tspan class=\"{class}\">{what}: {worst}</tspan> \
              <tspan>{bound}</tspan></text>"
         ));
@@ -214,10 +160,10 @@ impl Svg {
         let Panel { run, columns, offered, base, .. } = *panel;
         // The worst window, behind everything.
         if let Some(worst) = run.worst {
-            let (x, end) = (self.x(worst.start), self.x(worst.start.plus(run.window)));
+            let (x, end) = (self.canvas.x(worst.start), self.canvas.x(worst.start.plus(run.window)));
             let class = if run.exceeds_nominal() { "worst bad" } else { "worst" };
             let (width, top) = ((end - x).max(1.0), base - PLOT);
-            self.put(format_args!(
+            self.canvas.put(format_args!(
                 "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{PLOT}\"/>"
             ));
         }
@@ -231,7 +177,7 @@ impl Svg {
             ("waited", &columns.at_once, totals.as_slice()),
         ] {
             let path = self.bars(from, to, base);
-            self.path(class, &path);
+            self.canvas.path(class, &path);
         }
 
         self.sums(panel);
@@ -250,23 +196,23 @@ impl Svg {
             if sum == last {
                 continue;
             }
-            let x = self.x(steps.edge(index));
+            let x = self.canvas.x(steps.edge(index));
             let _ = write!(line, "H{x:.1}V{:.1}", y(sum));
             let _ = write!(excess, "H{x:.1}V{:.1}", y(sum.max(run.nominal)));
             last = sum;
         }
         let _ = write!(line, "H{RIGHT}");
         let _ = write!(excess, "H{RIGHT}V{limit:.1}z");
-        self.path("excess", &excess);
-        self.put(format_args!("<path class=\"rate\" d=\"M{LEFT} {limit:.1}H{RIGHT}\"/>"));
-        self.put(format_args!("<path class=\"base\" d=\"M{LEFT} {base:.1}H{RIGHT}\"/>"));
-        self.path("sum", &line);
+        self.canvas.path("excess", &excess);
+        self.canvas.put(format_args!("<path class=\"rate\" d=\"M{LEFT} {limit:.1}H{RIGHT}\"/>"));
+        self.canvas.put(format_args!("<path class=\"base\" d=\"M{LEFT} {base:.1}H{RIGHT}\"/>"));
+        self.canvas.path("sum", &line);
         if let Some(worst) = run.worst {
-            let x = self.x(worst.start.plus(run.window)) - 6.0;
+            let x = self.canvas.x(worst.start.plus(run.window)) - 6.0;
             let class = if run.exceeds_nominal() { "over" } else { "strong" };
-            self.label(class, x, y(worst.cost) - 6.0, "end", &short(worst.cost));
+            self.canvas.label(class, x, y(worst.cost) - 6.0, "end", &short(worst.cost));
         }
-        self.label("", RIGHT + 6.0, limit + 4.0, "start", &short(run.nominal));
+        self.canvas.label("", RIGHT + 6.0, limit + 4.0, "start", &short(run.nominal));
     }
 
     /// One bar for each column that is not empty, from one height to another.
@@ -274,21 +220,12 @@ impl Svg {
         let y = |cost: u64| base - BAR * cost as f64 / self.tallest as f64;
         let mut path = String::new();
         for (column, (&from, &to)) in from.iter().zip(to).enumerate().filter(|(_, (from, to))| to > from) {
-            let (x, end) = (self.x(self.axis.edge(column)), self.x(self.axis.edge(column + 1)));
+            let (x, end) = (self.canvas.x(self.axis.edge(column)), self.canvas.x(self.axis.edge(column + 1)));
             let gap = ((end - x) * 0.1).min(1.0);
             let _ = write!(path, "M{:.1} {:.1}V{:.1}H{:.1}V{:.1}z", x + gap, y(from), y(to), end, y(from));
         }
         path
     }
-
-    fn x(&self, at: Micros) -> f64 {
-        LEFT + (RIGHT - LEFT) * self.axis.fraction(at)
-    }
-}
-
-/// From a sample in the legend to its text.
-fn indent(class: &str) -> f64 {
-    if matches!(class, "sum" | "rate") { 24.0 } else { 18.0 }
 }
 
 /// A number that fits beside a plot.
@@ -302,9 +239,4 @@ fn short(number: u64) -> String {
     };
     let places = if value < 99.95 { 1 } else { 0 };
     format!("{value:.places$}{prefix}")
-}
-
-fn escape(text: &str) -> String {
-    let visible = text.chars().filter(|c| !c.is_control()).collect::<String>();
-    visible.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

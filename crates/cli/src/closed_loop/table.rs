@@ -1,0 +1,60 @@
+//! All plays side by side: one block for each figure, one row for each of the cast, one column for each scene.
+
+use super::{Part, Play, figure::Figure};
+use crate::{
+    simulate::chart::INDENT,
+    terminal::{Paint, Tone},
+};
+use tidegate_simulation::cast;
+
+/// Draws the table; with several seeds, of each figure the median and the worst.
+pub(crate) fn draw(plays: &[Play], paint: Paint) -> String {
+    let figures = Figure::ALL.into_iter();
+    let blocks: Vec<_> =
+        figures.filter(|figure| plays.iter().any(|play| figure.belongs_to(&play.scene))).collect();
+    let cells = |play: &Play| -> Vec<String> {
+        let of_figure =
+            |figure: &Figure| play.parts.iter().map(|part| cell(*figure, play, part)).collect::<Vec<_>>();
+        blocks.iter().flat_map(of_figure).collect()
+    };
+    let columns: Vec<_> = plays.iter().map(|play| (play.scene.name, cells(play))).collect();
+    let width = |(name, cells): &(&str, Vec<String>)| {
+        1 + cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).max(name.len())
+    };
+    let widths: Vec<_> = columns.iter().map(width).collect();
+    let longest = cast().iter().map(|actor| actor.name.len()).max().unwrap_or(0);
+
+    let heads = columns.iter().zip(&widths).map(|((name, _), width)| format!("{name:>width$}"));
+    let head = format!("{INDENT}{:longest$}{}", "", heads.collect::<String>());
+    let mut lines = vec![paint.tone(Tone::Strong, head)];
+    for (block, figure) in blocks.iter().enumerate() {
+        lines.push(format!("{}{}", figure.title(), seeds(plays)));
+        for (row, actor) in cast().iter().enumerate() {
+            let cell = |((_, cells), width): (&(&str, Vec<String>), &usize)| {
+                let cell = cells.get(block * cast().len() + row).map_or("", String::as_str);
+                format!("{cell:>width$}")
+            };
+            let cells: String = columns.iter().zip(&widths).map(cell).collect();
+            lines.push(format!("{INDENT}{:longest$}{cells}", actor.name));
+        }
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn cell(figure: Figure, play: &Play, part: &Part) -> String {
+    let ranked = figure.ranked(&part.runs);
+    match (ranked.get(ranked.len() / 2), ranked.last()) {
+        _ if !figure.belongs_to(&play.scene) => "-".into(),
+        (Some(median), Some(worst)) => match (figure.number(median), figure.number(worst)) {
+            // What is never reached in most runs is not reached in the worst.
+            (median, _) if ranked.len() == 1 || median == "never" => median,
+            (median, worst) => format!("{median} ({worst})"),
+        },
+        _ => String::new(),
+    }
+}
+
+fn seeds(plays: &[Play]) -> String {
+    let runs = plays.first().and_then(|play| play.parts.first()).map_or(0, |part| part.runs.len());
+    if runs > 1 { format!(": median (worst) of {runs} seeds") } else { String::new() }
+}

@@ -1,0 +1,106 @@
+//! What all pictures share: a card with captions on the left, plots on the right, and a second set of colours for dark
+//! screens.
+
+use super::axis::Axis;
+use std::fmt::{Arguments, Write};
+use tidegate_core::Micros;
+
+const WIDTH: f64 = 900.0;
+/// Where the plots begin and end.
+pub(crate) const LEFT: f64 = 246.0;
+pub(crate) const RIGHT: f64 = 850.0;
+
+const STYLE: &str = "\
+text{font-family:ui-sans-serif,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;font-size:12px;fill:#59636e}\
+.quota{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;font-weight:600;\
+fill:#1f2328}\
+.strong{font-weight:600;fill:#1f2328}.over{font-weight:600;fill:#c1121f}\
+.card{fill:#ffffff;stroke:#d1d9e0}.grid{stroke:#e6eaef}.base{stroke:#9aa4af}.edge{stroke:#aab4bf}\
+.asked{fill:#dde3ea}.went{fill:#2a9db5}.waited{fill:#e3a21a}\
+.sum{fill:none;stroke:#23405e;stroke-width:1.8;stroke-linejoin:round}\
+.rate{stroke:#59636e;stroke-dasharray:3 4}.excess{fill:#e5383b;fill-opacity:.32}\
+.worst{fill:#2a9db5;fill-opacity:.08}.worst.bad{fill:#e5383b;fill-opacity:.08}\
+@media(prefers-color-scheme:dark){text{fill:#9198a1}.quota,.strong{fill:#f0f6fc}.over{fill:#ff7b72}\
+.card{fill:#0d1117;stroke:#3d444d}.grid{stroke:#21262d}.base{stroke:#656c76}.edge{stroke:#4a525c}.asked{fill:#2d333b}\
+.went{fill:#2a9db5}.sum{stroke:#c9dcf0}.rate{stroke:#9198a1}.excess{fill:#f85149;fill-opacity:.4}}";
+
+/// A picture in the making.
+pub(crate) struct Canvas {
+    text: String,
+    axis: Axis,
+}
+
+impl Canvas {
+    /// An empty card.
+    pub(crate) fn new(title: &str, height: f64, axis: Axis) -> Self {
+        let mut canvas = Self { text: String::new(), axis };
+        canvas.put(format_args!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+             height=\"{height}\" role=\"img\"><title>{}</title><style>{STYLE}</style>",
+            escape(title)
+        ));
+        let (inner_width, inner_height) = (WIDTH - 1.0, height - 1.0);
+        canvas.put(format_args!(
+            "<rect class=\"card\" x=\".5\" y=\".5\" width=\"{inner_width}\" height=\"{inner_height}\" rx=\"8\"/>"
+        ));
+        canvas
+    }
+
+    /// The whole picture.
+    pub(crate) fn finish(mut self) -> String {
+        self.text.push_str("</svg>\n");
+        self.text
+    }
+
+    /// Adds markup.
+    pub(crate) fn put(&mut self, markup: Arguments<'_>) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "{markup}");
+    }
+
+    /// Adds a text.
+    pub(crate) fn label(&mut self, class: &str, x: f64, y: f64, anchor: &str, text: &str) {
+        let text = escape(text);
+        self.put(format_args!(
+            "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
+        ));
+    }
+
+    /// Adds a path, unless it is empty.
+    pub(crate) fn path(&mut self, class: &str, path: &str) {
+        if !path.is_empty() {
+            self.put(format_args!("<path class=\"{class}\" d=\"{path}\"/>"));
+        }
+    }
+
+    /// A sample of each class, and what it means.
+    pub(crate) fn legend(&mut self, entries: &[(&str, String)]) {
+        let width = |class: &str, text: &str| indent(class) + 6.4 * text.chars().count() as f64 + 18.0;
+        let whole: f64 = entries.iter().map(|(class, text)| width(class, text)).sum();
+        let mut x = LEFT.min(RIGHT - whole);
+        for (class, text) in entries {
+            match *class {
+                "sum" | "rate" => self.path(class, &format!("M{x:.1} 26h18")),
+                _ => self.path(class, &format!("M{x:.1} 20h12v12h-12z")),
+            }
+            self.label("", x + indent(class), 30.0, "start", text);
+            x += width(class, text);
+        }
+    }
+
+    /// Where a moment is.
+    pub(crate) fn x(&self, at: Micros) -> f64 {
+        LEFT + (RIGHT - LEFT) * self.axis.fraction(at)
+    }
+}
+
+/// From a sample in the legend to its text.
+fn indent(class: &str) -> f64 {
+    if matches!(class, "sum" | "rate") { 24.0 } else { 18.0 }
+}
+
+/// `text` as it may stand between tags.
+pub(crate) fn escape(text: &str) -> String {
+    let visible = text.chars().filter(|c| !c.is_control()).collect::<String>();
+    visible.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

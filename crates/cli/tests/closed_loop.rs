@@ -1,0 +1,336 @@
+//! Stories of `tidegate simulate --closed-loop`, told by the binary itself.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot run its subject has failed")]
+
+use serde_json::Value;
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+const OVERLOAD: [&str; 5] = ["surge-1.4", "surge-10", "slow-backend", "failing-backend", "retry-storm"];
+const GUARDS: [&str; 6] = ["none", "fixed", "aimd", "vegas", "gradient2", "anchored"];
+
+#[test]
+fn a_chart_shows_the_collapse_and_who_prevents_it() {
+    let shown = stdout(&["surge-1.4"]);
+    let lines: Vec<_> = shown.lines().collect();
+    assert_eq!(lines[0], "surge-1.4: requests go from 0.7 to 1.4 × the backend's capacity from 1s to 3s");
+    assert!(shown.contains(
+        "\
+                    ├─ the change ─┤                 during after   took settled
+"
+    ));
+    assert!(shown.contains(
+        "            0s              2s              4s\n\n  during     requests that were answered in time"
+    ));
+    assert!(!shown.contains('\x1b'), "colours in a pipe");
+
+    let row = |name: &str| {
+        let start = format!("  {name:9} ");
+        let at = lines.iter().position(|line| line.starts_with(&start) && line.contains('█')).unwrap();
+        (lines[at - 1].chars().skip(12).collect::<Vec<_>>(), lines[at].chars().skip(12).collect::<Vec<_>>())
+    };
+    let (asked, _) = row("asked");
+    assert!(
+        asked[..8].iter().all(|cell| *cell == ' ') && asked[8..24].iter().all(|cell| *cell > '▅'),
+        "{shown}"
+    );
+    // Seven tenths of two lines before the surge; then nothing for the one, all that there is for the other.
+    let (top, bottom) = row("none");
+    assert!(
+        bottom[..8].iter().all(|cell| *cell == '█') && top[..8].iter().all(|cell| *cell < '▆'),
+        "{shown}"
+    );
+    assert!(top[9..40].iter().chain(&bottom[10..40]).all(|cell| *cell == '░'), "{shown}");
+    let (top, bottom) = row("anchored");
+    assert!(
+        bottom[..40].iter().all(|cell| *cell == '█') && top[8..24].iter().all(|cell| *cell > '▄'),
+        "{shown}"
+    );
+    for (guard, end) in [("none", "0%   27ms   never"), ("fixed", "99%  105%  1.2ms at once")] {
+        assert!(
+            lines.iter().any(|line| line.starts_with(&format!("  {guard}")) && line.ends_with(end)),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
+fn charts_fit_where_they_are_shown() {
+    for (width, bars) in [("80", 40), ("100", 50), ("160", 100), ("20", 10)] {
+        let shown = stdout(&["retry-storm", "--for", "1s", "--width", width]);
+        let longest = shown.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(longest <= width.parse::<usize>().unwrap().max(32), "{width}: {longest}\n{shown}");
+        let rule = shown.lines().find(|line| line.trim_start().starts_with('┴')).unwrap();
+        let ticks = rule.trim().chars().count();
+        assert!((bars..=bars + 1).contains(&ticks), "{width}: {ticks}\n{shown}");
+        // Only a surge settles.
+        assert!(!shown.contains("settled") && shown.contains("took"), "{shown}");
+        for name in GUARDS {
+            assert!(shown.contains(&format!("\n  {name}")), "{width}: {name}\n{shown}");
+        }
+    }
+}
+
+#[test]
+fn several_scenes_end_in_a_table() {
+    let shown = stdout(&["overload", "--for", "1"]);
+    let table: Vec<_> =
+        shown.lines().skip_while(|line| !line.starts_with("            surge-1.4 surge-10")).collect();
+    assert_eq!(table[0], "            surge-1.4 surge-10 slow-backend failing-backend retry-storm");
+    assert!(table.iter().all(|line| line.chars().count() <= 80), "{shown}");
+    for (start, count) in OVERLOAD.map(|scene| (format!("{scene}: "), 1)) {
+        assert_eq!(shown.lines().filter(|line| line.starts_with(&start)).count(), count, "{start}");
+    }
+    let head = |text: &str| table.iter().position(|line| *line == text).unwrap();
+    let goodput = head("goodput during the change, % of capacity");
+    let names = table[goodput + 1..].iter().map(|line| line.split_whitespace().next().unwrap());
+    assert_eq!(names.take(6).collect::<Vec<_>>(), GUARDS);
+    let settled = head("settled after the surge began, ms");
+    let none: Vec<_> = table[settled + 1].split_whitespace().collect();
+    assert_eq!(none[3..], ["-", "-", "-"]);
+}
+
+#[test]
+fn programs_read_figures_and_bins() {
+    let json = json(&["all", "--for", "1s"]);
+    let scenes = json["scenes"].as_array().unwrap();
+    let names: Vec<_> = scenes.iter().map(|scene| scene["scene"].as_str().unwrap()).collect();
+    assert_eq!(names, [&OVERLOAD[..], &["healthy"]].concat());
+    for scene in scenes {
+        assert_eq!(scene["length_us"], 1_000_000);
+        assert_eq!(scene["capacity_per_s"], 32_000);
+        let guards = scene["guards"].as_array().unwrap();
+        let names: Vec<_> = guards.iter().map(|guard| guard["guard"].as_str().unwrap()).collect();
+        assert_eq!(names, GUARDS);
+        for guard in guards {
+            let bins = |name: &str| -> Vec<u64> {
+                guard[name].as_array().unwrap().iter().map(|bin| bin.as_u64().unwrap()).collect()
+            };
+            let good = bins("good_bins");
+            assert_eq!(good.len(), 100);
+            assert_eq!(scene["bin_us"], 10_000);
+            for (attempts, refused) in bins("attempt_bins").iter().zip(bins("refused_bins")) {
+                assert!(refused <= *attempts, "{guard}");
+            }
+            // From 200ms to 600ms, but for the storm, which is over after 40ms.
+            if scene["ends_us"] == 600_000 {
+                let during: u64 = good[20..60].iter().sum();
+                let share = during as f64 / (0.4 * 32_000.0);
+                assert!((guard["median"]["goodput"].as_f64().unwrap() - share).abs() < 1e-9, "{guard}");
+            }
+            assert_eq!(guard["runs"].as_array().unwrap().len(), 1);
+            assert_eq!(guard["limit_bins"].as_array().unwrap().len(), 100);
+            assert_eq!(guard["limit_bins"][0].is_null(), guard["guard"] == "none");
+        }
+    }
+    assert!(scenes[4]["guards"][1]["worst"]["settled_us"].is_null(), "a storm does not settle");
+}
+
+#[test]
+fn the_same_seed_tells_the_same_story() {
+    let told = |more: &[&str]| stdout(&[&["slow-backend", "--for", "1s", "--json"], more].concat());
+    assert_eq!(told(&[]), told(&[]));
+    assert_eq!(told(&[]), told(&["--seed", "7"]));
+    assert_ne!(told(&[]), told(&["--seed", "8"]));
+}
+
+#[test]
+fn of_several_seeds_the_median_and_the_worst_are_told() {
+    let args = ["slow-backend", "--for", "1s", "--seed", "20", "--seeds", "3"];
+    let told = json(&args);
+    for guard in told["scenes"][0]["guards"].as_array().unwrap() {
+        let runs = guard["runs"].as_array().unwrap();
+        assert_eq!(runs.iter().map(|run| run["seed"].as_u64().unwrap()).collect::<Vec<_>>(), [20, 21, 22]);
+        let mut goodputs: Vec<_> = runs.iter().map(|run| run["goodput"].as_f64().unwrap()).collect();
+        goodputs.sort_by(f64::total_cmp);
+        assert_eq!(guard["worst"]["goodput"], goodputs[0]);
+        assert_eq!(guard["median"]["goodput"], goodputs[1]);
+    }
+    // One seed's run is the run of that seed alone.
+    let alone = json(&["slow-backend", "--for", "1s", "--seed", "21"]);
+    assert_eq!(
+        alone["scenes"][0]["guards"][5]["runs"][0], told["scenes"][0]["guards"][5]["runs"][1],
+        "whoever ran beside it"
+    );
+
+    let shown = stdout(&args);
+    assert!(
+        shown.contains("goodput during the change, % of capacity: median (worst) of 3 seeds\n  none"),
+        "{shown}"
+    );
+    assert!(!shown.contains('█'), "a chart of which seed?");
+}
+
+#[test]
+fn nonsense_is_refused_with_a_way_out() {
+    for (args, line) in [
+        (&["surge"][..], "error: invalid value 'surge' for '--closed-loop [<SCENE>]'"),
+        (&["retry-strom"], "  tip: a similar value exists: 'retry-storm'"),
+        (
+            &["retry-strom"],
+            "  [possible values: surge-1.4, surge-10, slow-backend, failing-backend, retry-storm, healthy, overload, all]",
+        ),
+        (
+            &["all", "100/min"],
+            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '[QUOTA]...'",
+        ),
+        (
+            &["--load", "ramp"],
+            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--load <SHAPE>'",
+        ),
+        (
+            &["--rate", "1/s"],
+            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--rate <RATE>'",
+        ),
+        (&["--cost", "1"], "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--cost <N>'"),
+        (
+            &["--trace", "-"],
+            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--trace <FILE>'",
+        ),
+        (
+            &["--window", "1s"],
+            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--window <TIME>'",
+        ),
+        (
+            &["--wait", "1s"],
+            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--wait <TIME>'",
+        ),
+        (
+            &["--hold", "1s"],
+            "error: the argument '--closed-loop [<SCENE>]' cannot be used with '--hold <TIME>'",
+        ),
+        (&["--for", "1500ms"], "error: --for: a closed loop cannot last 1500ms"),
+        (&["--for", "21s"], "give whole seconds from 1 to 20, as in `--for 10s`"),
+        (&["--for", "500us"], "error: --for: a closed loop cannot last 500us"),
+        (&["--seeds", "0"], "error: invalid value '0' for '--seeds <N>': 0 is not in 1..=99"),
+        (&["--seed", "-1"], "error: unexpected argument '-1' found"),
+        (&["--svg", "picture.svg"], "error: a picture shows one scene"),
+        (&["--svg", "picture.svg"], "name it, as in `--closed-loop surge-10 --svg picture.svg`"),
+        (
+            &["surge-10", "--seeds", "3", "--svg", "picture.svg"],
+            "error: the argument '--seeds <N>' cannot be used with '--svg <FILE>'",
+        ),
+    ] {
+        let output = tidegate(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.lines().any(|said| said == line), "{args:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+    }
+    for alone in [&["--seed", "3"], &["--seeds", "3"]] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_tidegate")).arg("simulate").args(alone).output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stderr).contains("--closed-loop"), "{output:?}");
+        assert_eq!(output.status.code(), Some(2));
+    }
+}
+
+#[test]
+fn the_picture_is_well_formed() {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("closed-loop.svg");
+    stdout(&["surge-1.4", "--for", "1s", "--svg", file.to_str().unwrap()]);
+    let picture = fs::read_to_string(file).unwrap();
+    assert!(
+        picture.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && picture.ends_with("</svg>\n")
+    );
+    assert!(!picture.contains("NaN") && !picture.contains("inf"));
+    let mut open = Vec::new();
+    for tag in picture.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').unwrap();
+        let name = tag.split([' ', '/']).find(|name| !name.is_empty()).unwrap();
+        match tag {
+            _ if tag.starts_with('/') => assert_eq!(open.pop(), Some(name)),
+            _ if tag.ends_with('/') => {}
+            _ => open.push(name),
+        }
+    }
+    assert!(open.is_empty(), "{open:?} left open");
+    for guard in GUARDS {
+        assert!(picture.contains(&format!(">{guard}</text>")), "{guard}");
+    }
+    assert_eq!(picture.matches("class=\"worst\" x=").count(), GUARDS.len() + 1, "the change, in every panel");
+}
+
+/// The part of the table that takes little time is compared here; the rest where the binary is fast.
+#[test]
+fn the_document_says_what_the_command_prints() {
+    let document = document();
+    let table = table(&document);
+    // A column is as wide as it needs to be, so that the first one alone is how each line of the table starts.
+    let column = stdout(&["surge-1.4", "--seeds", "9"]);
+    assert_eq!(column.lines().count(), table.len());
+    for (said, printed) in table.iter().zip(column.lines()) {
+        assert!(
+            said.starts_with(printed),
+            "docs/overload.md says\n{said}\nbut the command prints\n{printed}"
+        );
+    }
+}
+
+/// What the document says in passing is what its table says.
+#[test]
+fn the_document_agrees_with_itself() {
+    let document = document();
+    let table = table(&document);
+    let cells = |figure: &str, guard: &str, column: usize| -> (String, String) {
+        let head = table.iter().position(|line| line.starts_with(figure)).unwrap();
+        let row = table[head..].iter().find(|line| line.starts_with(&format!("  {guard}"))).unwrap();
+        // A median and, in brackets, the worst.
+        let words: Vec<_> = row.split_whitespace().skip(1).collect();
+        let mut cells = Vec::new();
+        for word in words {
+            match word.strip_prefix('(') {
+                Some(worst) => {
+                    cells.last_mut().map(|(_, last)| *last = worst.trim_end_matches(')').to_string()).unwrap()
+                }
+                None => cells.push((word.to_string(), word.to_string())),
+            }
+        }
+        cells[column].clone()
+    };
+    let goodput = |guard: &str| cells("goodput", guard, 1).0;
+    let ratio = |guard: &str| {
+        let number = |guard: &str| goodput(guard).parse::<f64>().unwrap();
+        format!("{:.1} ×", number("anchored") / number(guard))
+    };
+    let (settled, latest) = cells("settled", "anchored", 0);
+    for row in [
+        format!("| Tidegate `anchored`, simulated | {settled} ms, {latest} ms at worst |"),
+        format!("| `anchored` | {} % |", goodput("anchored")),
+        format!("| `gradient2` | {} % |", goodput("gradient2")),
+        format!("| `aimd` | {} % |", goodput("aimd")),
+        format!("| `vegas` | {} % |", goodput("vegas")),
+        format!("| nothing | {} % |", goodput("none")),
+        format!("| `anchored` beside `aimd`, simulated | {} |", ratio("aimd")),
+        format!("| `anchored` beside `vegas`, simulated | {} |", ratio("vegas")),
+    ] {
+        assert!(document.lines().any(|line| line.starts_with(&row)), "docs/overload.md lacks: {row}");
+    }
+}
+
+fn document() -> String {
+    fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/overload.md")).unwrap()
+}
+
+/// The lines between the marks, without the fences.
+fn table(document: &str) -> Vec<&str> {
+    let (_, rest) = document.split_once("<!-- figures -->\n```text\n").unwrap();
+    rest.split_once("```\n<!-- end -->").unwrap().0.lines().collect()
+}
+
+fn tidegate(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(["simulate", "--closed-loop"]).args(args).env_remove("COLUMNS").output().unwrap()
+}
+
+fn stdout(args: &[&str]) -> String {
+    let output = tidegate(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&stdout(&[args, &["--json"]].concat())).unwrap()
+}
