@@ -279,12 +279,10 @@ fn the_document_agrees_with_itself() {
         let row = table[head..].iter().find(|line| line.starts_with(&format!("  {guard}"))).unwrap();
         // A median and, in brackets, the worst.
         let words: Vec<_> = row.split_whitespace().skip(1).collect();
-        let mut cells = Vec::new();
+        let mut cells: Vec<(String, String)> = Vec::new();
         for word in words {
             match word.strip_prefix('(') {
-                Some(worst) => {
-                    cells.last_mut().map(|(_, last)| *last = worst.trim_end_matches(')').to_string()).unwrap()
-                }
+                Some(worst) => cells.last_mut().unwrap().1 = worst.trim_end_matches(')').to_string(),
                 None => cells.push((word.to_string(), word.to_string())),
             }
         }

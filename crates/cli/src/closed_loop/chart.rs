@@ -64,7 +64,7 @@ pub(crate) fn draw(play: &Play, width: usize, paint: Paint) -> String {
 
 /// The largest number of columns up to `most` that all hold as many bins.
 pub(super) fn even_columns(bins: usize, most: usize) -> usize {
-    (1..=most.min(bins)).rev().find(|columns| bins % columns == 0).unwrap_or(1)
+    (1..=most.min(bins)).rev().find(|columns| bins.is_multiple_of(*columns)).unwrap_or(1)
 }
 
 /// What each column counts.

@@ -45,7 +45,7 @@ fn guard(part: &Part, play: &Play, bins: usize) -> String {
         field("guard", string(part.actor.name)),
         field("about", string(part.actor.about)),
         field("median", ranked(part, play, |runs| runs.get(runs.len() / 2))),
-        field("worst", ranked(part, play, |runs| runs.last())),
+        field("worst", ranked(part, play, <[Run]>::last)),
         field("runs", format!("[{}]", runs.join(", "))),
         counts("request_bins", |bin| bin.requests),
         counts("attempt_bins", |bin| bin.attempts),
