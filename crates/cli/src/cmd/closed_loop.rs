@@ -15,6 +15,9 @@ use tidegate_simulation::Scene;
 pub(super) struct ClosedLoop {
     /// Play overload instead: clients that retry, and a backend that slows down under load, with nothing, a fixed
     /// limit and each controller between them [without a scene: overload, which is all but healthy]
+    ///
+    /// Every controller hears of each call here. The libraries that aimd, vegas and gradient2 come from often gather
+    /// calls into windows first, and so react later and more calmly.
     #[arg(
         long,
         value_name = "SCENE",
@@ -29,7 +32,7 @@ pub(super) struct ClosedLoop {
     #[arg(long, value_name = "N", requires = "closed_loop")]
     seed: Option<u64>,
 
-    /// Play with so many seeds, one after the other, and print only a table: the median and the worst of each figure
+    /// Play with so many seeds from --seed on, and print only a table: the median and the worst of each figure
     #[arg(
         long,
         value_name = "N",
