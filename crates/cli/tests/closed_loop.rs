@@ -10,7 +10,7 @@ use std::{
 };
 
 const OVERLOAD: [&str; 5] = ["surge-1.4", "surge-10", "slow-backend", "failing-backend", "retry-storm"];
-const GUARDS: [&str; 6] = ["none", "fixed", "aimd", "vegas", "gradient2", "anchored"];
+const GUARDS: [&str; 8] = ["none", "fixed", "breaker", "throttle", "aimd", "vegas", "gradient2", "anchored"];
 
 #[test]
 fn a_chart_shows_the_collapse_and_who_prevents_it() {
@@ -87,7 +87,7 @@ fn several_scenes_end_in_a_table() {
     let head = |text: &str| table.iter().position(|line| *line == text).unwrap();
     let goodput = head("goodput during the change, % of capacity");
     let names = table[goodput + 1..].iter().map(|line| line.split_whitespace().next().unwrap());
-    assert_eq!(names.take(6).collect::<Vec<_>>(), GUARDS);
+    assert_eq!(names.take(GUARDS.len()).collect::<Vec<_>>(), GUARDS);
     let settled = head("settled after the surge began, ms");
     let none: Vec<_> = table[settled + 1].split_whitespace().collect();
     assert_eq!(none[3..], ["-", "-", "-"]);

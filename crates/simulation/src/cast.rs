@@ -4,11 +4,11 @@
 //! react later, and more calmly, than here.
 
 use crate::{
-    guard::{AdaptiveGuard, FixedGuard, Guard, NoGuard, Pass, Side},
+    guard::{AdaptiveGuard, BreakerGuard, FixedGuard, Guard, NoGuard, Pass, Side, ThrottleGuard},
     scene::Scene,
 };
 use tidegate_core::{
-    Micros, Report, SettingError,
+    BreakerSettings, ClientThrottleSettings, Micros, Report, SettingError,
     adaptive::{Aimd, Anchored, Bounds, Gradient2, Vegas},
 };
 
@@ -28,6 +28,10 @@ type Build = fn(&Scene) -> Result<Box<dyn Guard>, SettingError>;
 /// The latency that is promised, to those who ask for one.
 const TARGET: Micros = Micros::from_millis(20);
 
+/// How far back those in the client look, and how long a breaker stays open: a scene has no time for minutes.
+const SECOND: Micros = Micros::from_secs(1);
+const FIFTH: Micros = Micros::from_millis(200);
+
 const CAST: &[Actor] = &[
     Actor::new("none", "lets everything through", |_| Ok(Box::new(NoGuard))),
     Actor::new(
@@ -36,6 +40,22 @@ const CAST: &[Actor] = &[
         |scene| {
             let workers = scene.backend.workers;
             Ok(Box::new(FixedGuard::new(workers.saturating_add(workers / 4))))
+        },
+    ),
+    Actor::new(
+        "breaker",
+        "in the client: open for 200ms when half of the last 200ms' calls fail or time out",
+        |_| {
+            let settings = BreakerSettings::builder().over_time(FIFTH).open_for(FIFTH).backoff(1.0, FIFTH);
+            Ok(Box::new(BreakerGuard::new(settings.build()?)))
+        },
+    ),
+    Actor::new(
+        "throttle",
+        "in the client, as in Google's SRE book: no more than twice what is answered",
+        |_| {
+            let settings = ClientThrottleSettings::builder().over_time(SECOND);
+            Ok(Box::new(ThrottleGuard::new(settings.build()?)))
         },
     ),
     Actor::new("aimd", "one more in flight, a tenth less after a call of over 20ms", |_| {

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use tidegate_core::{
-    Micros, Report,
+    BreakerSettings, ClientThrottleSettings, Micros, Report,
     adaptive::{Call, Controller},
+    breaker::{Breaker, Generation},
+    error_rate::ClientThrottle,
 };
 
 /// Decides which attempts reach the backend, and hears how they ended.
@@ -118,5 +120,65 @@ impl Guard for AdaptiveGuard {
 
     fn limit(&self) -> Option<u32> {
         Some(self.controller.limit())
+    }
+}
+
+/// A circuit breaker in the client, which counts what takes too long as failed. Probes are spread by the rolls of the
+/// attempts.
+#[derive(Debug)]
+pub struct BreakerGuard {
+    breaker: Breaker,
+    /// The latest roll: what it is used for needs no better one.
+    roll: f64,
+}
+
+impl BreakerGuard {
+    /// A closed breaker.
+    pub fn new(settings: BreakerSettings) -> Self {
+        Self { breaker: Breaker::new(settings), roll: 0.0 }
+    }
+}
+
+impl Guard for BreakerGuard {
+    fn admit(&mut self, now: Micros, roll: f64) -> Option<Pass> {
+        self.roll = roll;
+        let generation = self.breaker.try_pass(now, roll).ok()?;
+        Some(Pass { start: now, in_flight: 0, mark: generation.0 })
+    }
+
+    fn end(&mut self, pass: Pass, now: Micros, report: Report) {
+        self.breaker.report(Generation(pass.mark), report, now.since(pass.start), now, self.roll);
+    }
+
+    fn side(&self) -> Side {
+        Side::Client
+    }
+}
+
+/// The client-side throttle of Google's SRE book.
+#[derive(Debug)]
+pub struct ThrottleGuard {
+    throttle: ClientThrottle,
+}
+
+impl ThrottleGuard {
+    /// One that has seen nothing yet.
+    pub fn new(settings: ClientThrottleSettings) -> Self {
+        Self { throttle: ClientThrottle::new(settings) }
+    }
+}
+
+impl Guard for ThrottleGuard {
+    fn admit(&mut self, now: Micros, roll: f64) -> Option<Pass> {
+        self.throttle.try_pass(now, roll).ok()?;
+        Some(Pass { start: now, in_flight: 0, mark: 0 })
+    }
+
+    fn end(&mut self, pass: Pass, now: Micros, report: Report) {
+        self.throttle.report(pass.start, report, now);
+    }
+
+    fn side(&self) -> Side {
+        Side::Client
     }
 }

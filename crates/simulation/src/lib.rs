@@ -36,6 +36,6 @@ mod story;
 
 pub use backend::Backend;
 pub use cast::{Actor, cast};
-pub use guard::{AdaptiveGuard, FixedGuard, Guard, NoGuard, Pass, Side};
+pub use guard::{AdaptiveGuard, BreakerGuard, FixedGuard, Guard, NoGuard, Pass, Side, ThrottleGuard};
 pub use scene::{Clients, Scene, Surge};
 pub use story::{Bin, Story};

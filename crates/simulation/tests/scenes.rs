@@ -6,7 +6,7 @@ use tidegate_core::{
     Micros,
     adaptive::{Anchored, Bounds, Gradient2},
 };
-use tidegate_simulation::{AdaptiveGuard, FixedGuard, Guard, NoGuard, Scene, Story, Surge};
+use tidegate_simulation::{AdaptiveGuard, FixedGuard, Guard, NoGuard, Scene, Story, Surge, cast};
 
 /// The default controller, for calls that should take at most twenty milliseconds.
 fn anchored() -> AdaptiveGuard {
@@ -101,4 +101,20 @@ fn gradient2_ratchets_where_the_default_does_not() {
     assert!(last(&scene.play(gradient)) > 500);
     let ours = anchored();
     assert!(ours.limit() == Some(20) && last(&scene.play(ours)) < 100);
+}
+
+/// A breaker and a throttle spare a backend that fails; what they refuse is not worth asking for.
+#[test]
+fn a_failing_backend_is_spared_by_those_who_watch_errors() {
+    let scene = Scene::failing_backend();
+    let reached = |name: &str| {
+        let actor = cast().iter().find(|actor| actor.name == name).unwrap();
+        let story = scene.play(actor.enter(&scene).unwrap());
+        let changed = (scene.begins.get()..scene.ends.get()).step_by(story.bin.get() as usize);
+        let bins = changed.map(|at| story.bins[(at / story.bin.get()) as usize]);
+        bins.map(|bin| f64::from(bin.attempts - bin.refused)).sum::<f64>()
+    };
+    let all = reached("none");
+    assert!(reached("breaker") < all / 10.0);
+    assert!(reached("throttle") < all / 2.0);
 }
