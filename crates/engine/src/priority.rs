@@ -12,9 +12,9 @@ use std::{
     sync::Arc,
 };
 use tidegate_core::{
-    Rejection, Report, SettingError,
+    Micros, Rejection, Report, SettingError,
     adaptive::{Call, Controller},
-    triage::{Arrival, Class, Seat, Triage},
+    triage::{Arrival, Class, Seat, Shed, Triage},
 };
 
 /// Slots for work in flight that several classes share, see [`tidegate_core::triage`]: each class has its share, what is
@@ -47,6 +47,8 @@ struct State {
     triage: Triage,
     /// Who sets the number of slots, if somebody does.
     controller: Option<Box<dyn Controller>>,
+    /// When somebody was last turned away for want of slots.
+    refused: Option<Micros>,
 }
 
 /// Settings of a [`PriorityLimit`].
@@ -108,7 +110,11 @@ impl PriorityLimit {
         let mut state = lock(&self.state);
         // Read under the lock, so that arrivals are in order.
         let now = self.clock.now();
-        state.triage.arrive(now, arrival).map_err(Rejection::Outranked)
+        let answer = state.triage.arrive(now, arrival);
+        if answer.is_err_and(|shed| shed != Shed::UnknownClass) {
+            state.refused = Some(now);
+        }
+        answer.map_err(Rejection::Outranked)
     }
 }
 
@@ -118,9 +124,13 @@ impl Settle for PriorityLimit {
     fn settle(&self, seat: Seat, report: Report) {
         let mut state = lock(&self.state);
         let now = self.clock.now();
-        let State { triage, controller } = &mut *state;
+        let State { triage, controller, refused } = &mut *state;
         if let Some(controller) = controller {
-            let call = Call { start: seat.since(), end: now, in_flight: seat.in_flight(), report };
+            let start = seat.since();
+            // Slots that are kept free are in use as well: where some are refused, the limit is reached.
+            let is_reached = refused.is_some_and(|refused| refused >= start);
+            let least = if is_reached { triage.limit() } else { 0 };
+            let call = Call { start, end: now, in_flight: seat.in_flight().max(least), report };
             triage.resize(controller.record(call));
         }
         triage.leave(now, seat);
@@ -152,7 +162,8 @@ impl PriorityLimitBuilder {
         limit: u32,
         controller: Option<Box<dyn Controller>>,
     ) -> Result<PriorityLimit, SettingError> {
-        let state = Mutex::new(State { triage: Triage::new(self.classes, limit)?, controller });
+        let triage = Triage::new(self.classes, limit)?;
+        let state = Mutex::new(State { triage, controller, refused: None });
         Ok(PriorityLimit { state, clock: self.clock.unwrap_or_default(), hasher: RandomState::default() })
     }
 }

@@ -87,3 +87,21 @@ fn a_controller_takes_slots_away_under_pressure_and_the_less_important_feel_it()
     assert_eq!(limit.limit(), 4, "everything takes too long");
     assert_eq!((users, batches), (3, 0), "all users; what is left is kept for one more of them");
 }
+
+/// Slots that are kept for one class are not taken, and yet there are too few: those who are refused say so.
+#[test]
+fn a_limit_that_was_cut_grows_again_though_some_of_it_is_kept_free() {
+    let (clock, hand) = Clock::manual();
+    let controller = Anchored::new(Micros::from_millis(100)).unwrap();
+    let controller = controller.bounds(Bounds::new(4, 20, 40).unwrap());
+    let limit = PriorityLimit::builder(classes()).clock(clock).build_adaptive(controller).unwrap();
+    for latency in [150, 10] {
+        for _ in 0..400 {
+            let mut passes: Vec<_> = (0..3).filter_map(|_| limit.try_pass(Arrival::of(0)).ok()).collect();
+            passes.extend((0..20).filter_map(|_| limit.try_pass(Arrival::of(1)).ok()));
+            advance(&hand, latency);
+            passes.into_iter().for_each(Pass::succeed);
+        }
+    }
+    assert!(limit.limit() > 20, "the backend is fast again, and calls are refused: {limit:?}");
+}
