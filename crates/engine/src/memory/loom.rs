@@ -275,3 +275,22 @@ fn loom_who_waits_for_a_permit_hears_of_it() {
         assert!(taken || slots.decide(ALICE, permit()).unwrap().1.is_some());
     });
 }
+
+/// The cell of a key that gives its last permit back goes to another, who is waited for as well.
+#[test]
+fn loom_who_waits_for_a_permit_in_a_cell_of_another_hears_of_it() {
+    explore(|| {
+        let slots = permits();
+        for key in [ALICE, CARL] {
+            assert!(slots.decide(key, permit()).unwrap().1.is_some());
+        }
+        assert_eq!(slots.await_release(ALICE, 1), Awaited::Yes);
+        let other = slots.clone();
+        let alice = thread::spawn(move || other.give_back(ALICE, 1));
+        // There is room for Bob only once Alice holds nothing.
+        let bob = slots.decide(BOB, permit()).is_some();
+        let waits = bob && slots.await_release(BOB, 1) == Awaited::Yes;
+        assert_eq!(alice.join().unwrap(), Awaited::Yes);
+        assert!(!waits || slots.give_back(BOB, 1) == Awaited::Yes, "it waits for ever");
+    });
+}

@@ -179,11 +179,20 @@ impl Taken<'_> {
     /// Gives permits back.
     #[inline]
     pub(crate) fn give_back(self, cost: u64) -> Awaited {
-        if self.head.fetch_sub(cost, Ordering::AcqRel) & AWAITED == 0 {
+        let before = self.head.fetch_sub(cost, Ordering::AcqRel);
+        if before & AWAITED == 0 {
             return Awaited::No;
         }
-        // Cleared before those who wait are told: who then finds nothing sets it again.
-        self.head.fetch_and(!AWAITED, Ordering::AcqRel);
+        // Cleared before those who wait are told: who then finds nothing sets it again. If the cell has gone to another
+        // key meanwhile, the bit is of those who wait for that one.
+        let is_still_ours = |seen: u64| seen & (LOCK | OWNER) == before & OWNER;
+        let mut seen = self.head.load(Ordering::Relaxed);
+        while is_still_ours(seen)
+            && let Err(now) =
+                self.head.compare_exchange_weak(seen, seen & !AWAITED, Ordering::AcqRel, Ordering::Relaxed)
+        {
+            seen = now;
+        }
         Awaited::Yes
     }
 }
