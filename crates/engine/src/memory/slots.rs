@@ -238,6 +238,24 @@ pub(super) fn is_spent(head: u64) -> bool {
     head & HELD == 0
 }
 
+/// A key whose cell has gone to another holds nothing.
 fn held_in(cell: &Cell<'_>) -> u64 {
-    cell.head().load(Ordering::Acquire) & HELD
+    let head = cell.head().load(Ordering::Acquire);
+    if head & OWNER == bits_of(cell.owner) { head & HELD } else { 0 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_whose_cell_went_to_another_holds_nothing() {
+        let slots = SlotTable::new("1 at once".parse().unwrap(), 1).unwrap();
+        let cell = slots.spot(1, Stripe::Free).unwrap();
+        let others = (2..).take_while(|_| cell.is_ours());
+        let permit = Question { hold: Hold::Permit, ..Question::plain(Demand::now(1)) };
+        others.for_each(|other| assert!(slots.decide(other, permit).unwrap().1.is_some()));
+        assert_eq!(cell.head().load(Ordering::Relaxed) & HELD, 1, "another key's");
+        assert!(slots.look(&cell, Demand::probe(1)).is_allowed());
+    }
 }
