@@ -102,6 +102,26 @@ fn constant_timeouts_make_gradient2_grow_and_the_default_shrink() {
     }
 }
 
+/// A backend that serves one call after the other, a millisecond each, and is never without work: all that is in flight
+/// beside one is a queue. The limit starts where latency is at the target.
+#[test]
+fn a_step_up_that_ends_in_a_brake_is_not_tried_again_and_again() {
+    let millisecond = Micros::from_millis(1);
+    let mut anchored = Anchored::new(Micros::from_millis(20)).unwrap();
+    let mut queue: std::collections::VecDeque<Call> = Default::default();
+    let mut now = Micros::ZERO;
+    for _ in 0..20_000 {
+        while queue.len() < anchored.limit() as usize {
+            let in_flight = queue.len() as u32 + 1;
+            queue.push_back(Call { start: now, end: now, in_flight, report: Report::Success });
+        }
+        now = now.plus(millisecond);
+        let done = queue.pop_front().unwrap();
+        anchored.record(Call { end: now, ..done });
+    }
+    assert!(anchored.limit() <= 8, "{anchored:?}");
+}
+
 #[test]
 fn absurd_settings_are_refused() {
     for (floor, initial, ceiling) in [(0, 1, 2), (2, 1, 3), (1, 4, 3), (3, 3, 2)] {

@@ -132,7 +132,10 @@ impl Anchored {
         let left = round.left(self.target);
         if left < 1.0 {
             self.limit *= left.clamp(LEAST_LEFT, LESS);
-            return Step::Stay;
+            // A step up that ends in a brake did not pay either: forgotten, it would be tried again and again.
+            let Step::Grow(before) = self.step else { return Step::Stay };
+            self.limit = self.limit.min(before.limit * LESS);
+            return Step::Shrink(before);
         }
         let Some(mark) = round.mark(self.limit) else { return Step::Stay };
         if !round.is_full {
