@@ -122,6 +122,37 @@ fn a_step_up_that_ends_in_a_brake_is_not_tried_again_and_again() {
     assert!(anchored.limit() <= 8, "{anchored:?}");
 }
 
+/// Two hundred seconds of calls, of which every `nth` is lost, with one place of the limit left free.
+fn lose_every(nth: u64) -> u32 {
+    let mut anchored = Anchored::new(Micros::from_millis(100)).unwrap();
+    for index in 1..=20_000_u64 {
+        let report = if index % nth == 0 { Report::Failure } else { Report::Success };
+        let start = Micros::from_millis(10 * index);
+        let end = start.plus(Micros::from_millis(5));
+        anchored.record(Call { start, end, in_flight: 19, report });
+    }
+    anchored.limit()
+}
+
+#[test]
+fn as_few_lost_calls_as_chance_makes_are_no_reason_to_brake() {
+    assert_eq!(lose_every(100), 20, "a round of 80 calls has one or none of them");
+    assert_eq!(lose_every(20_000), 20, "one call is no reason, however few there are beside it");
+    assert_eq!(lose_every(10), 1);
+}
+
+/// With few calls, too: one in three seconds.
+#[test]
+fn one_lost_call_does_not_halve_the_limit_where_calls_are_rare() {
+    let mut anchored = Anchored::new(Micros::from_millis(100)).unwrap();
+    for second in (0..3_000).step_by(3) {
+        let report = if second % 300 == 0 { Report::Failure } else { Report::Success };
+        let start = Micros::from_secs(second);
+        anchored.record(Call { start, end: start.plus(Micros::from_millis(5)), in_flight: 1, report });
+    }
+    assert_eq!(anchored.limit(), 20);
+}
+
 #[test]
 fn absurd_settings_are_refused() {
     for (floor, initial, ceiling) in [(0, 1, 2), (2, 1, 3), (1, 4, 3), (3, 3, 2)] {

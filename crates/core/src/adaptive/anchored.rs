@@ -76,7 +76,7 @@ const CALLS_PER_PLACE_TO_BRAKE: u32 = 2;
 const LEAST_CALLS: u32 = 16;
 /// ... or after this time, with whatever it has.
 const LONGEST_ROUND: Micros = Micros::from_secs(1);
-/// So few lost calls are no reason to brake.
+/// So few lost calls are no reason to brake, nor is what chance makes of them.
 const LOSSES_ENDURED: f64 = 0.01;
 /// What an experiment downwards leaves of the limit, and a brake at most.
 const LESS: f64 = 0.9;
@@ -228,8 +228,12 @@ impl Round {
     /// What the anchors leave of a limit: less than 1 when calls were lost or the latency is over the target.
     fn left(&self, target: f64) -> f64 {
         let (successes, losses) = (f64::from(self.successes), f64::from(self.losses));
-        let lost = losses / (successes + losses);
-        let kept = if lost > LOSSES_ENDURED { 1.0 - lost } else { 1.0 };
+        let calls = successes + losses;
+        let endured = calls * LOSSES_ENDURED;
+        // More than chance makes of so few: by three times its spread, and never by a single call.
+        let excess = (losses - endured).max(0.0);
+        let is_lossy = self.losses > 1 && excess * excess > 9.0 * endured;
+        let kept = if is_lossy { 1.0 - losses / calls } else { 1.0 };
         // Without a success there is no latency, and everything is lost.
         if self.successes == 0 { kept } else { kept.min(target * successes / self.latencies) }
     }
