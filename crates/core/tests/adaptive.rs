@@ -153,6 +153,20 @@ fn one_lost_call_does_not_halve_the_limit_where_calls_are_rare() {
     assert_eq!(anchored.limit(), 20);
 }
 
+/// One call with an end in a far future is not the last that counts.
+#[test]
+fn time_that_jumps_and_comes_back_does_not_stop_the_default() {
+    let mut anchored = Anchored::new(Micros::from_millis(100)).unwrap();
+    limits(&mut anchored, [lost(1, 1), lost(1, 1), Call { end: Micros::MAX, ..lost(1, 1) }]);
+    let after_the_jump = anchored.limit();
+    assert!(after_the_jump < 20);
+    for index in 0..1_000 {
+        let start = Micros::from_millis(index);
+        anchored.record(Call { start, end: start.plus(Micros::from_millis(1)), ..lost(1, 1) });
+    }
+    assert_eq!(anchored.limit(), 1);
+}
+
 #[test]
 fn absurd_settings_are_refused() {
     for (floor, initial, ceiling) in [(0, 1, 2), (2, 1, 3), (1, 4, 3), (3, 3, 2)] {

@@ -193,6 +193,8 @@ impl Controller for Anchored {
             Report::Ignored if is_late => Report::Failure,
             report => report,
         };
+        // Ends come in order; if this one does not, time was set back, and calls from before a far future count again.
+        self.round.since = self.round.since.min(call.end);
         if report != Report::Ignored && call.start >= self.round.since {
             self.round.add(&Call { report, ..call }, self.limit());
             let is_overloaded = self.round.left(self.target) < 1.0;
