@@ -160,6 +160,37 @@ fn without_pressure_nobody_is_turned_away() {
     assert_eq!((kept(counts[0]), kept(counts[1])), (1.0, 1.0));
 }
 
+const YEAR: Micros = Micros::from_secs(365 * 24 * 3_600);
+
+/// Users came for the first second of a new year, and all of them have left.
+fn after_a_busy_second() -> Triage {
+    let mut triage = triage(&[("user", 50.0), ("batch", 0.0)], 100);
+    for millis in 0..1_000 {
+        let now = YEAR.plus(Micros::from_millis(millis));
+        let seats: Vec<_> = (0..40).map(|_| triage.arrive(now, Arrival::of(USER)).unwrap()).collect();
+        seats.into_iter().for_each(|seat| triage.leave(now.plus(Micros::from_millis(10)), seat));
+    }
+    triage
+}
+
+#[test]
+fn after_a_long_silence_nothing_is_kept_for_those_who_were_there_before() {
+    let admitted = |after: u64| {
+        let (mut triage, now) = (after_a_busy_second(), YEAR.plus(Micros::from_secs(after)));
+        (0..100).filter(|_| triage.arrive(now, Arrival::of(BATCH)).is_ok()).count()
+    };
+    assert!(admitted(1) < 50, "they were there just now");
+    assert!(admitted(3_600) >= 99, "all but one, for whom somebody may come back");
+}
+
+/// What is kept for a class that went away fades, though the clock was set back by a year.
+#[test]
+fn time_that_is_set_back_does_not_stop_the_fading() {
+    let mut triage = after_a_busy_second();
+    let moments = (0..10_000).step_by(10).map(Micros::from_millis);
+    assert_eq!(moments.filter(|now| triage.arrive(*now, Arrival::of(BATCH)).is_ok()).count(), 100);
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let class = |name: &str, share| Class::new(name, percent(share));

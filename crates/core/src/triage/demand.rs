@@ -81,12 +81,14 @@ impl Demand {
 
     /// Ends the interval if it is time; says below which rank arrivals are to be turned away first.
     pub(super) fn advance(&mut self, now: Micros) -> Option<u16> {
+        // If time was set back, the interval begins again.
+        self.since = self.since.min(now);
         let elapsed = now.since(self.since);
         if elapsed < INTERVAL {
             return None;
         }
         let intervals = elapsed.get() / INTERVAL.get();
-        if intervals >= MEMORY && self.since > Micros::ZERO && self.asked == 0 {
+        if intervals >= MEMORY {
             (self.rate, self.excess) = (0.0, 0.0);
         }
         let rate = f64::from(self.asked) / elapsed.get() as f64;

@@ -38,6 +38,8 @@ impl Usage {
     }
 
     pub(super) fn advance(&mut self, now: Micros) {
+        // If time was set back, the half-life begins again.
+        self.halved = self.halved.min(now);
         let halvings = now.since(self.halved).get() / HALF_LIFE.get();
         if halvings > 0 {
             self.halved = now;
