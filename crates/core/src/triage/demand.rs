@@ -23,6 +23,15 @@ pub(super) struct Demand {
     wanted: u64,
 }
 
+/// Who finds the last slots closed, and how many of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Bar {
+    /// Arrivals of a lower rank do.
+    pub(super) rank: u16,
+    /// No more than the others will want within moments.
+    pub(super) slots: u64,
+}
+
 /// How often the numbers are looked at.
 const INTERVAL: Micros = Micros::from_millis(100);
 /// After so many intervals without a word nothing is known any more.
@@ -79,8 +88,8 @@ impl Demand {
         self.wanted
     }
 
-    /// Ends the interval if it is time; says below which rank arrivals are to be turned away first.
-    pub(super) fn advance(&mut self, now: Micros) -> Option<u16> {
+    /// Ends the interval if it is time; says which arrivals are to be turned away first.
+    pub(super) fn advance(&mut self, now: Micros) -> Option<Bar> {
         // If time was set back, the interval begins again.
         self.since = self.since.min(now);
         let elapsed = now.since(self.since);
@@ -106,17 +115,21 @@ impl Demand {
         // Chance: as many as three times the spread of arrivals that know nothing of each other.
         self.wanted = mean + 3 * mean.isqrt() + u64::from(self.asked > 0);
         (self.since, self.asked, self.admitted, self.served, self.held) = (now, 0, 0, 0, 0);
-        Some(self.threshold())
+        Some(self.bar())
     }
 
     /// The rank below which so many arrivals lie as are to be turned away, or more; but somebody is always above it.
-    fn threshold(&self) -> u16 {
+    fn bar(&self) -> Bar {
         let mut sorted = self.ranks.clone();
         sorted.sort_unstable();
         let excess = (self.excess * RANKS as f64) as usize;
-        match (sorted.get(excess.min(RANKS - 1)), sorted.last()) {
+        let rank = match (sorted.get(excess.min(RANKS - 1)), sorted.last()) {
             (Some(rank), Some(highest)) if excess > 0 => (rank + 1).min(*highest),
-            _ => 0,
-        }
+            _ => return Bar::default(),
+        };
+        let above = sorted.len() - sorted.partition_point(|it| *it < rank);
+        // Twice as many as they hold on average: nothing is kept for those who come once in a while.
+        let wanted = 2.0 * self.rate * self.hold * above as f64 / RANKS as f64;
+        Bar { rank, slots: wanted as u64 }
     }
 }

@@ -23,7 +23,7 @@ mod usage;
 use crate::{setting::SettingError, share::Share, units::Micros};
 use alloc::{format, string::String, vec::Vec};
 use core::{error, fmt};
-use demand::Demand;
+use demand::{Bar, Demand};
 use usage::Usage;
 
 /// A class of requests, with the share of the slots that it is guaranteed.
@@ -143,8 +143,7 @@ struct Lane {
     class: Class,
     in_flight: u64,
     demand: Demand,
-    /// Arrivals of a lower rank find the last slots closed.
-    threshold: u16,
+    bar: Bar,
 }
 
 impl Triage {
@@ -231,7 +230,8 @@ impl Triage {
         if allowance == 0 {
             return Err(Shed::Kept);
         }
-        let is_outranked = rank < lane.threshold && allowance <= (lane.in_flight + allowance).isqrt();
+        let closed = (lane.in_flight + allowance).isqrt().min(lane.bar.slots);
+        let is_outranked = rank < lane.bar.rank && allowance <= closed;
         if is_outranked { Err(Shed::Outranked) } else { Ok(()) }
     }
 
@@ -249,8 +249,8 @@ impl Triage {
     /// Looks at what was asked for since the last time, a few times a second.
     fn advance(&mut self, now: Micros) {
         for lane in &mut self.lanes {
-            if let Some(threshold) = lane.demand.advance(now) {
-                lane.threshold = threshold;
+            if let Some(bar) = lane.demand.advance(now) {
+                lane.bar = bar;
             }
         }
         self.usage.advance(now);
@@ -259,7 +259,7 @@ impl Triage {
 
 impl Lane {
     fn new(class: Class) -> Self {
-        Self { class, in_flight: 0, demand: Demand::default(), threshold: 0 }
+        Self { class, in_flight: 0, demand: Demand::default(), bar: Bar::default() }
     }
 
     fn guaranteed(&self, limit: u64) -> u64 {
