@@ -19,7 +19,9 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Micros, adaptive::Anchored, adaptive::Bounds};
-use tidegate_engine::{AdaptiveLimit, Clock, ClockHand, Guard, Pass, Priority, Refused, Slot, Slots, Waiter};
+use tidegate_engine::{
+    AdaptiveLimit, Capacity, Clock, ClockHand, Guard, Limiter, Pass, Priority, Refused, Slot, Slots, Waiter,
+};
 
 type Answer = Result<Slot, Refused>;
 
@@ -147,6 +149,23 @@ fn sixteen_threads_are_never_over_the_limit() {
     });
     assert!((1..=3).contains(&most.into_inner()));
     assert_eq!((slots.in_flight(), slots.waiting()), (0, 0));
+}
+
+/// A key that finds the table full waits as long as it likes: room is found when another gives its permit back.
+#[test]
+fn who_finds_no_room_for_its_key_waits_until_its_deadline() {
+    let (clock, hand) = Clock::manual();
+    let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).build("1 at once").unwrap();
+    let mut held: Vec<_> = (0..1_000).map(|key| limiter.key(&key).permit()).collect();
+    held.retain(|permit| permit.decision().is_granted());
+    assert!(held.len() < 1_000, "the table is full");
+    let waiter = Waiter::new(1).deadline(Duration::from_secs(10));
+    let bucket = limiter.key("late");
+    let mut line = [Sleeper::new(bucket.permit_in_line(waiter))];
+    assert!(ended(&mut line).is_empty(), "there may be room before the deadline");
+    drop(held);
+    advance(&hand, 1_000);
+    assert!(line[0].stir() && line[0].take().unwrap().is_ok());
 }
 
 #[derive(Clone, Debug)]

@@ -212,10 +212,10 @@ impl<'a> Wait<'a> {
                         Awaited::No => return Step::Pause(Some(now)),
                     },
                     // Nobody before us, and still too late: say so now rather than then.
-                    Outcome::Deny(Retry::After(_)) if patience < Micros::MAX => {
+                    Outcome::Deny(Retry::After(wait)) if wait > patience || patience == Micros::ZERO => {
                         return Step::Done(Err(ticket.too_late()));
                     }
-                    // A bounded queue of the quota's own is full.
+                    // A bounded queue of the quota's own is full, or there is no room for the key.
                     Outcome::Deny(Retry::After(wait)) => return Step::Pause(Some(now.plus(wait))),
                 }
             }
