@@ -89,7 +89,8 @@ const LEARNING: f64 = 0.1;
 
 impl Anchored {
     /// A controller for calls that should take at most `target`: the latency that you promise, not the one that you
-    /// see. From 1 to 1000 in flight, 20 at the start.
+    /// see. From 1 to 1000 in flight, 20 at the start. Under a target that the backend misses even without load the limit
+    /// falls to its floor, and stays there.
     pub fn new(target: Micros) -> Result<Self, SettingError> {
         SettingError::refuse_endless("a latency target", target)?;
         let bounds = Bounds::default();
