@@ -7,7 +7,7 @@ use crate::{
 };
 use crate::{
     guard::{Guard, Settle},
-    slots::{Slot, Slots, SlotsBuilder},
+    slots::{Awaited, Slot, Slots, SlotsBuilder},
     sync::{Mutex, lock},
 };
 use std::fmt;
@@ -107,10 +107,10 @@ impl Settle for AdaptiveLimit {
         let end = self.slots.clock().now();
         let before = controller.limit();
         let limit = controller.record(Call { start: began, end, in_flight, report });
-        if limit != before {
-            // Under the lock, so that the last word is the controller's. A floor of zero cannot be built.
-            let _ = self.slots.resize(limit);
-        }
+        // Set under the lock, so that the last word is the controller's.
+        let awaited = if limit == before { Awaited::No } else { self.slots.set_limit(limit.max(1)) };
+        drop(controller);
+        self.slots.wake(awaited);
     }
 }
 

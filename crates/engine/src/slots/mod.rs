@@ -23,7 +23,8 @@ use crate::{
 };
 use std::{borrow::Borrow, fmt, sync::Arc, time::Duration};
 use tidegate_core::{Micros, SettingError};
-use word::{Awaited, Turn};
+pub(crate) use word::Awaited;
+use word::Turn;
 
 /// Slots for work in flight, without keys. For many keys use a [`crate::Limiter`] with a quota such as `3 at once`.
 ///
@@ -117,8 +118,20 @@ impl Slots {
     /// given back.
     pub fn resize(&self, limit: u32) -> Result<(), SettingError> {
         SettingError::refuse_zero("a number of slots", limit.into())?;
-        self.shared.resize(limit.into());
+        self.wake(self.set_limit(limit));
         Ok(())
+    }
+
+    /// Changes the number of slots, which is not zero. Whoever calls this wakes those who wait, at a moment that suits.
+    pub(crate) fn set_limit(&self, limit: u32) -> Awaited {
+        self.shared.set_limit(limit.into())
+    }
+
+    /// Wakes the first in line, if anybody waits. Not under a lock: a waker may run whatever it likes.
+    pub(crate) fn wake(&self, awaited: Awaited) {
+        if awaited == Awaited::Yes {
+            self.shared.lines.wake_first(LINE);
+        }
     }
 
     /// How many slots there are.
@@ -192,11 +205,12 @@ impl Shared {
         }
     }
 
-    fn resize(&self, limit: u64) {
+    /// Who enters the line after this sees the new limit; who entered before it must be woken.
+    fn set_limit(&self, limit: u64) -> Awaited {
         self.limit.store(limit, Ordering::Relaxed);
-        // Who enters the line after this step sees the new limit; who entered before it is woken.
-        if word::waiting(self.word.fetch_add(0, Ordering::AcqRel)) > 0 {
-            self.lines.wake_first(LINE);
+        match word::waiting(self.word.fetch_add(0, Ordering::AcqRel)) {
+            0 => Awaited::No,
+            _ => Awaited::Yes,
         }
     }
 
