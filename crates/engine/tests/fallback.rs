@@ -100,7 +100,7 @@ fn a_cause_knows_when_to_come_back_and_what_to_say() {
     let millis = |millis| Some(Duration::from_millis(millis));
     let expected = [
         (millis(1_500), "over the limit of 10, try again in 1500ms"),
-        (millis(3_000), "the breaker is open"),
+        (millis(3_000), "the breaker is open; a probe may go in 3s"),
         (None, "every place in the line is taken"),
         (None, "the feature is turned off"),
         (None, "boom"),
