@@ -37,6 +37,21 @@ fn whoever_gives_up_is_passed() {
     assert!(Sleeper::new(async { fickle.read(&mut buffer).await.unwrap() }).end().is_some());
 }
 
+/// Many wait and all give up without a word but the last: it must not look after them one by one for minutes.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_gives_up_is_passed_within_seconds() {
+    let bandwidth = Bandwidth::builder().clock(Clock::tokio()).build("100kB/s").unwrap();
+    let mut crowd: Vec<_> = (0..200).map(|_| bandwidth.limit_reads(Endless { chunk: 1 << 16 })).collect();
+    let mut buffer = vec![0; 1 << 16];
+    for stream in &mut crowd {
+        while Sleeper::new(async { stream.read(&mut buffer).await.unwrap() }).end().is_some() {}
+    }
+    let mut last = bandwidth.limit_reads(Endless { chunk: 1 << 16 });
+    let first_bytes = tokio::time::timeout(Duration::from_secs(2), last.read(&mut buffer)).await;
+    assert!(first_bytes.is_ok(), "nothing in two seconds");
+    drop(crowd);
+}
+
 #[test]
 fn whoever_leaves_takes_nothing_along() {
     let (bandwidth, clock, hand) = manual("100kB/s");

@@ -27,6 +27,9 @@ const GRACE: Micros = Micros::from_millis(1);
 /// How often one of those behind the first two looks whether both are gone: all of them together, however many wait.
 const LOOK: Micros = Micros::from_millis(10);
 
+/// How long each of them looks away at most: all but one of a crowd may be gone.
+const LONGEST_LOOK: Micros = Micros::from_secs(1);
+
 /// The numbers that a flow goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
@@ -187,10 +190,10 @@ impl Flow {
         let until = match self.line.keys().take(2).position(|watched| *watched == rank) {
             Some(0) => self.due,
             Some(_) => self.due.max(called_at).plus(GRACE),
-            // Those behind look after both, in turns.
-            None if self.at < self.due.plus(GRACE) => {
+            // Those behind look after both, in turns; who finds the first gone looks after the next at once.
+            None if self.at < self.due.plus(GRACE) && !self.is_first_called() => {
                 let others = self.line.len() as u64;
-                self.at.plus(Micros::new(LOOK.get().saturating_mul(others)))
+                self.at.plus(Micros::new(LOOK.get().saturating_mul(others)).min(LONGEST_LOOK))
             }
             None => self.at.plus(GRACE),
         };
@@ -258,7 +261,11 @@ impl Flow {
     /// Calls the first in line if it could have gone a while ago and has not come, and then passes it.
     fn pass_the_absent(&mut self, place: &Place) -> Wakes {
         let Some((&first, waker)) = self.line.first_key_value() else { return Wakes::default() };
-        if place.rank == Some(first) || self.at < self.due.plus(GRACE) {
+        if place.rank == Some(first) {
+            self.called = None;
+            return Wakes::default();
+        }
+        if self.at < self.due.plus(GRACE) && !(self.at >= self.due && self.is_first_called()) {
             return Wakes::default();
         }
         let called_at = self.called.filter(|(called, _)| *called == first).map(|(_, at)| at);
@@ -266,6 +273,10 @@ impl Flow {
             Some(at) if self.at >= at.plus(GRACE) => {
                 self.line.remove(&first);
                 self.note_due();
+                // The next is woken now, and so is called already if it can go: of a crowd that is gone none is
+                // waited for twice.
+                let next = self.line.keys().next().filter(|_| self.due <= self.at);
+                self.called = next.map(|next| (*next, self.at));
                 self.first_two()
             }
             Some(_) => Wakes::default(),
@@ -274,6 +285,10 @@ impl Flow {
                 Wakes([Some(waker.clone()), None])
             }
         }
+    }
+
+    fn is_first_called(&self) -> bool {
+        self.called.is_some_and(|(called, _)| self.line.keys().next() == Some(&called))
     }
 
     /// The first in line and the one that watches it.
