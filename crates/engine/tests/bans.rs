@@ -94,6 +94,19 @@ fn repeat_offenders_are_banned_for_longer() {
     assert_eq!(bans.record_denial("eve"), hours(1));
 }
 
+/// Ended bans are dropped a few at a time: that one is still there must not make a difference.
+#[test]
+fn a_key_is_forgiven_on_time_however_many_there_are() {
+    let (bans, hand) = automatic("1/min for 10s growing 2 up to 1min");
+    let ban = |key: u32| bans.record_denial(&key).unwrap();
+    assert!((0..100).all(|key| ban(key) == Micros::from_secs(10)));
+    hand.advance(Duration::from_secs(70));
+    assert_eq!(ban(99), Micros::from_secs(10), "its last ban ended a minute ago");
+    assert_eq!(bans.active(1).first().map(|ban| ban.times), Some(1));
+    bans.ban(&98, Duration::from_secs(60));
+    assert_eq!(bans.active(1).first().map(|ban| ban.times), Some(1));
+}
+
 #[test]
 fn in_a_full_table_the_one_that_ends_soonest_gives_way() {
     let (bans, hand) = bans(|bans| bans.capacity(2));

@@ -213,6 +213,7 @@ impl Bans {
         }
         let (owner, now) = (self.fingerprint(key), self.clock.now());
         let mut table = self.write();
+        table.forget(owner, now, self.memory());
         let before = table.bans.get(&owner);
         // Two threads may both have seen the last denial: the second finds the ban of the first.
         if before.is_none_or(|ban| ban.remaining(now).is_none()) {
@@ -268,6 +269,7 @@ impl Bans {
         until: Micros,
     ) -> BanOutcome {
         table.drop_ended(now, self.memory());
+        table.forget(owner, now, self.memory());
         if let Some(ban) = table.bans.get_mut(&owner) {
             let outcome = match ban.remaining(now) {
                 Some(_) if until <= ban.until => return BanOutcome::Kept,
@@ -356,6 +358,13 @@ impl Table {
                 Some(&(until, owner)) if until.plus(memory) <= now => self.remove(owner),
                 _ => return,
             };
+        }
+    }
+
+    /// Drops a ban that ended `memory` ago, be there ever so many to be dropped before it.
+    fn forget(&mut self, owner: u128, now: Micros, memory: Micros) {
+        if self.bans.get(&owner).is_some_and(|ban| ban.until.plus(memory) <= now) {
+            self.remove(owner);
         }
     }
 
