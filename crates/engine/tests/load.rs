@@ -10,7 +10,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{Lever, LoadLevel, LoadLevels, Micros, Ratio, Scale, Schedule, Share, Switch};
+use tidegate_core::{Inherit, Lever, LoadLevel, LoadLevels, Micros, Ratio, Scale, Schedule, Share, Switch};
 use tidegate_engine::{
     BuildError, Clock, ClockHand, Limiter, LoadMonitor, Scaled, SharedLimiter, Switchboard, Throttle,
     load::{Denials, Follower, Load, Probe, Scalable},
@@ -443,6 +443,32 @@ fn a_board_is_the_same_for_all_threads() {
     });
     board.turn_off("ads").unwrap();
     assert!(!board.feature("ads").unwrap().is_on() && board.feature("search").unwrap().is_on());
+}
+
+/// The monitor's thread may be in the middle of a reading: what it had in mind must not come after the drop.
+#[test]
+fn a_drop_is_the_last_word_though_a_reading_is_under_way() {
+    let (monitor, _hand) = watch(&Dial::at(90));
+    let throttle = Arc::new(Throttle::new("100/s").unwrap());
+    let (reads, reading) = mpsc::channel();
+    let (go_on, may_go_on) = mpsc::channel();
+    let used = move |_now| {
+        reads.send(()).unwrap();
+        may_go_on.recv().unwrap()
+    };
+    go_on.send(percent(0)).unwrap();
+    let builder = Scaled::builder(throttle.clone()).by_load(Scale::default()).used_by(used);
+    let scaled = builder.follow(&monitor).unwrap();
+    reading.recv().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| monitor.sample_once());
+        reading.recv().unwrap();
+        assert_eq!(scaled.factor(), Ratio::ONE, "answers meanwhile");
+        drop(scaled);
+        throttle.change("50/s", Inherit::Additive).unwrap();
+        go_on.send(percent(0)).unwrap();
+    });
+    assert_eq!(throttle.quota().to_string(), "50/s");
 }
 
 /// Followers that are gone take no room, however many there were.

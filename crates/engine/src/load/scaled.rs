@@ -197,6 +197,17 @@ impl<T: Scalable> Scaled<T> {
     }
 }
 
+impl<T: Scalable> Drop for Scaled<T> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.inner.state);
+        state.follows = Follows::NoMore;
+        if state.applied != Ratio::ONE {
+            // It held this limit before, so it takes it again; there is nobody left to tell if it does not.
+            let _refused = self.inner.target.set_limit(&state.declared);
+        }
+    }
+}
+
 impl<T: Scalable> fmt::Debug for Scaled<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Scaled({})", self.factor())
@@ -246,18 +257,19 @@ impl<T: Scalable> ScaledBuilder<T> {
             range: (least, most),
             scaler: scale.map(Scaler::new),
             schedule,
-            used,
             usage,
             applied: Ratio::ONE,
             tried: Ratio::ONE,
             failure: None,
+            follows: Follows::Yes,
         };
         refuse_unscalable::<T>(&state.declared, state.range)?;
-        let inner = Arc::new(Inner { target, state: Mutex::new(state) });
+        let inner = Arc::new(Inner { target, used: Mutex::new(used), state: Mutex::new(state) });
+        let scaled = Scaled { inner, _monitor: monitor.clone() };
         // A schedule holds from the start, not from the first reading.
-        inner.follow(monitor.clock().now(), Load { share: None, ..monitor.load() });
-        monitor.tell(&inner);
-        Ok(Scaled { inner, _monitor: monitor.clone() })
+        scaled.inner.follow(monitor.clock().now(), Load { share: None, ..monitor.load() });
+        monitor.tell(&scaled.inner);
+        Ok(scaled)
     }
 }
 
@@ -273,6 +285,8 @@ impl<T> fmt::Debug for ScaledBuilder<T> {
 
 struct Inner<T: Scalable> {
     target: Arc<T>,
+    /// Apart from the state: a probe takes its time, and may look at what it is a part of.
+    used: Mutex<Option<Box<dyn Probe>>>,
     state: Mutex<State<T::Limit>>,
 }
 
@@ -281,12 +295,19 @@ struct State<L> {
     range: (Ratio, Ratio),
     scaler: Option<Scaler>,
     schedule: Option<Schedule>,
-    used: Option<Box<dyn Probe>>,
     usage: Option<Average>,
     applied: Ratio,
     /// The factor that was last tried; one that failed is not tried again at every reading.
     tried: Ratio,
     failure: Option<BuildError>,
+    follows: Follows,
+}
+
+/// A reading that is under way when all is over must change nothing any more.
+#[derive(PartialEq)]
+enum Follows {
+    Yes,
+    NoMore,
 }
 
 impl<L> State<L> {
@@ -308,11 +329,14 @@ fn refuse_unscalable<T: Scalable>(limit: &T::Limit, (least, most): (Ratio, Ratio
 
 impl<T: Scalable> Follower for Inner<T> {
     fn follow(&self, now: Micros, load: Load) {
-        let mut state = lock(&self.state);
-        let used = match &mut state.used {
+        let used = match &mut *lock(&self.used) {
             Some(probe) => probe.read(now),
             None => self.target.used(),
         };
+        let mut state = lock(&self.state);
+        if state.follows == Follows::NoMore {
+            return;
+        }
         let factor = state.factor(now, load, used);
         if factor == state.tried {
             return;
@@ -322,16 +346,6 @@ impl<T: Scalable> Follower for Inner<T> {
         state.failure = changed.err();
         if state.failure.is_none() {
             state.applied = factor;
-        }
-    }
-}
-
-impl<T: Scalable> Drop for Inner<T> {
-    fn drop(&mut self) {
-        let state = lock(&self.state);
-        if state.applied != Ratio::ONE {
-            // It held this limit before, so it takes it again; there is nobody left to tell if it does not.
-            let _refused = self.target.set_limit(&state.declared);
         }
     }
 }
