@@ -197,3 +197,16 @@ fn scales_that_would_oscillate_are_refused() {
 fn levels_are_ordered() {
     assert!(LoadLevel::ALL.is_sorted() && LoadLevel::default() == LoadLevel::Relaxed);
 }
+
+/// The largest factor there is does not wrap around to the least.
+#[test]
+fn a_factor_grows_as_far_as_numbers_go() {
+    let most = Ratio::new(u64::MAX, 1).unwrap();
+    let scale = Scale::default().marks(Share::NONE, Share::ALL).unwrap();
+    let scale = scale.between(Ratio::ONE, most).unwrap().steps("x0.8".parse().unwrap(), most).unwrap();
+    let mut scaler = Scaler::new(scale);
+    for second in [0, 5, 10] {
+        let factor = scaler.observe(Micros::from_secs(second), Some(Share::NONE), Share::ALL);
+        assert!(factor >= Ratio::new(u64::MAX, 1_000).unwrap(), "{factor}");
+    }
+}

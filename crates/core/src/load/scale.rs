@@ -213,7 +213,7 @@ impl Scaler {
     fn up(&self) -> Ratio {
         let exact = self.factor.times(self.scale.grow);
         match Ratio::thousandths(exact.of(1_000)) {
-            rounded if rounded < exact => Ratio::thousandths(exact.of(1_000) + 1),
+            rounded if rounded < exact => Ratio::thousandths(exact.of(1_000).saturating_add(1)),
             rounded => rounded,
         }
     }
