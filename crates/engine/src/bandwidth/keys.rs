@@ -20,7 +20,9 @@ use tidegate_core::Quota;
 /// # Ok::<(), tidegate_engine::BuildError>(())
 /// ```
 ///
-/// A key is kept while one of its streams is there or owes something, and takes no memory after that.
+/// A key is kept while one of its streams is there or owes something, or somebody holds its [`Bandwidth`]. After that
+/// it is forgotten when room is made for others, and with it a rate of its own: whoever gives a key one by
+/// [`Bandwidth::change`] keeps that bandwidth for as long as the rate is to hold.
 pub struct Bandwidths {
     keys: Mutex<Keys>,
     settings: BandwidthBuilder,
@@ -89,7 +91,7 @@ impl Bandwidths {
         lock(&self.keys).quota
     }
 
-    /// How many keys are kept; at most twice as many as there is a need for, and a few.
+    /// How many keys are kept; at most twice as many as there was a need for at one time, and a few.
     pub fn kept(&self) -> usize {
         lock(&self.keys).bandwidths.len()
     }

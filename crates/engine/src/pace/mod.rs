@@ -8,7 +8,7 @@
 //! ```
 //!
 //! An item is pulled only when it can be delivered, so whatever is behind the stream feels the pressure. Between two
-//! polls a stream that has nothing holds nothing.
+//! polls a stream that has nothing to deliver holds nothing; one that waits keeps its place.
 //!
 //! Its surprise: what a batch costs is known only once it is there. So one token is waited for, the rest is owed, and
 //! repaid before the next batch comes.
@@ -126,6 +126,9 @@ pin_project! {
     ///
     /// Dropping it gives back what it was waiting for; items that it has yielded keep their slots until they are
     /// dropped themselves.
+    ///
+    /// While it waits it keeps its place in line, also when whoever polled it gives up, by a timeout say: poll it
+    /// again, or drop it. One that is kept and not polled holds up all who share its slots.
     #[must_use = "streams do nothing unless polled"]
     pub struct Paced<S: Stream> {
         #[pin]
