@@ -4,7 +4,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
@@ -118,6 +118,32 @@ fn a_probe_or_a_follower_that_panics_stops_nobody_else() {
         monitor.sample_once();
         assert_eq!(monitor.signals().collect::<Vec<_>>(), [("broken", None), ("dial", percent(30))]);
     }
+}
+
+/// The last to hold a follower may be the monitor, while it tells it something.
+#[test]
+fn a_follower_that_panics_at_its_end_stops_nobody_else() {
+    struct Leaver(Mutex<Option<Arc<Leaver>>>);
+    impl Follower for Leaver {
+        fn follow(&self, _now: Micros, _load: Load) {
+            drop(self.0.lock().unwrap().take());
+        }
+    }
+    impl Drop for Leaver {
+        fn drop(&mut self) {
+            panic!("not like this");
+        }
+    }
+    let (monitor, _hand) = watch(&Dial::at(90));
+    let leaver = Arc::new(Leaver(Mutex::new(None)));
+    monitor.tell(&leaver);
+    let own = leaver.clone();
+    *own.0.lock().unwrap() = Some(leaver);
+    drop(own);
+    let throttle = Arc::new(Throttle::new("100/s").unwrap());
+    let _scaled = Scaled::builder(throttle.clone()).by_load(Scale::default()).follow(&monitor).unwrap();
+    monitor.sample_once();
+    assert_eq!(throttle.quota().to_string(), "80/s");
 }
 
 #[test]

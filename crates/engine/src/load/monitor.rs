@@ -363,7 +363,8 @@ impl Shared {
 /// Tells a follower, if it still lives. One that panics must not end the watching.
 fn tell(follower: &Weak<dyn Follower>, now: Micros, load: Load) -> bool {
     let Some(follower) = follower.upgrade() else { return false };
-    let _panicked = catch_unwind(AssertUnwindSafe(|| follower.follow(now, load)));
+    // It may be the last to hold the follower, whose end is code of its own.
+    let _panicked = catch_unwind(AssertUnwindSafe(move || follower.follow(now, load)));
     true
 }
 
