@@ -133,6 +133,8 @@ impl Switches {
                 self.changed = Some(now);
             }
         }
+        // A clock that steps back begins the pause anew.
+        self.changed = self.changed.map(|changed| changed.min(now));
         if self.changed.is_some_and(|changed| now.since(changed) < self.pause) {
             return;
         }
@@ -270,6 +272,18 @@ mod tests {
             switches.observe(seconds(second), LoadLevel::Busy);
         }
         assert_eq!(on(&switches), ["beta", "search"]);
+    }
+
+    /// A clock that was ahead by mistake: what went off then must not wait until it is that late again.
+    #[test]
+    fn a_clock_that_steps_back_begins_the_pause_anew() {
+        let mut switches = shop();
+        switches.observe(seconds(1_000_000), LoadLevel::Busy);
+        switches.observe(seconds(100), LoadLevel::Normal);
+        switches.observe(seconds(109), LoadLevel::Normal);
+        assert_eq!(on(&switches), ["beta", "search"]);
+        switches.observe(seconds(110), LoadLevel::Normal);
+        assert_eq!(on(&switches), ["beta", "search", "similar"]);
     }
 
     #[test]

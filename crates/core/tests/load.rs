@@ -210,3 +210,22 @@ fn a_factor_grows_as_far_as_numbers_go() {
         assert!(factor >= Ratio::new(u64::MAX, 1_000).unwrap(), "{factor}");
     }
 }
+
+/// A clock that was ahead by mistake must not keep a limit small, or a level high, until it is that late again.
+#[test]
+fn a_clock_that_steps_back_begins_a_wait_anew() {
+    let at = Micros::from_secs;
+    let mut scaler = Scaler::new(Scale::default());
+    let mut gauge = LoadGauge::new(LoadLevels::default());
+    scaler.observe(at(1_000_000), Some(Share::ALL), Share::NONE);
+    gauge.observe(at(1_000_000), Share::ALL);
+    gauge.observe(at(1_000_000), Share::NONE);
+    for (second, factor, level) in [
+        (100, "x0.8", LoadLevel::Critical),
+        (104, "x0.8", LoadLevel::Critical),
+        (105, "x0.88", LoadLevel::Busy),
+    ] {
+        assert_eq!(scaler.observe(at(second), Some(Share::NONE), Share::NONE), ratio(factor), "at {second}s");
+        assert_eq!(gauge.observe(at(second), Share::NONE), level, "at {second}s");
+    }
+}

@@ -206,7 +206,9 @@ impl LoadGauge {
             self.low_since = None;
             return self.level;
         }
-        let since = *self.low_since.get_or_insert(now);
+        // A clock that steps back begins the dwell anew.
+        let since = self.low_since.unwrap_or(now).min(now);
+        self.low_since = Some(since);
         if now.since(since) >= self.levels.dwell {
             self.level = self.level.below();
             // The next level has a dwell of its own.

@@ -163,6 +163,8 @@ impl Scaler {
     /// Takes in the load and how much of the limit is used at `now`, and tells the factor. Without a load, because
     /// there is no signal, it goes back to x1.
     pub fn observe(&mut self, now: Micros, load: Option<Share>, used: Share) -> Ratio {
+        // A clock that steps back begins the wait anew.
+        self.stepped = self.stepped.map(|stepped| stepped.min(now));
         if self.stepped.is_some_and(|stepped| now.since(stepped) < self.scale.every) {
             return self.factor;
         }
