@@ -13,7 +13,10 @@ use proptest::prelude::*;
 use std::{
     io,
     pin::Pin,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     thread,
     time::Duration,
@@ -90,6 +93,105 @@ fn silence_holds_nothing() {
     run(&mut silent, &hand, &clock, EVEN, 1);
     let mut movers = [Mover::reads(bandwidth.limit_reads(Endless { chunk: 1 << 16 }), 1 << 16)];
     assert_even(&run(&mut movers, &hand, &clock, EVEN, 2), 100_000, "one among the silent");
+}
+
+/// What a silent stream was allowed and did not move is there for others at once.
+#[test]
+fn silence_gives_back_at_once() {
+    let (bandwidth, clock, hand) = manual("100kB/s");
+    let mut silent: Vec<_> = (0..2).map(|_| Mover::reads(bandwidth.limit_reads(Silent), 1 << 16)).collect();
+    run(&mut silent, &hand, &clock, EVEN, 0);
+    let mut movers = [Mover::reads(bandwidth.limit_reads(Endless { chunk: 1 << 16 }), 1 << 16)];
+    assert_eq!(run(&mut movers, &hand, &clock, EVEN, 0), [(0, 800)]);
+}
+
+/// Moves bytes for ever, and tells how many; a stream of its own for each move, or one for all.
+fn moves_for_ever(bandwidth: &Bandwidth, stays: bool) -> Arc<AtomicU64> {
+    let (bandwidth, moved) = (bandwidth.clone(), Arc::new(AtomicU64::new(0)));
+    let counter = moved.clone();
+    tokio::spawn(async move {
+        let mut stream = bandwidth.limit_reads(Endless { chunk: 1 << 16 });
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            counter.fetch_add(stream.read(&mut buffer).await.unwrap() as u64, Ordering::SeqCst);
+            if !stays {
+                stream = bandwidth.limit_reads(Endless { chunk: 1 << 16 });
+            }
+        }
+    });
+    moved
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_who_was_silent_nor_who_comes_anew_goes_before_all_others() {
+    let bandwidth = Bandwidth::builder().clock(Clock::tokio()).build("100kB/s").unwrap();
+    let mut silent = bandwidth.limit_reads(Endless { chunk: 1 << 16 });
+    let mut buffer = vec![0; 1 << 16];
+    silent.read(&mut buffer).await.unwrap();
+    let steady = moves_for_ever(&bandwidth, true);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let before = steady.load(Ordering::SeqCst);
+    let back = tokio::time::timeout(Duration::from_secs(2), async {
+        loop {
+            silent.read(&mut buffer).await.unwrap();
+        }
+    });
+    assert!(back.await.is_err());
+    let meanwhile = steady.load(Ordering::SeqCst) - before;
+    assert!(meanwhile > 90_000, "{meanwhile} of 200 kB beside one that was silent");
+
+    let before = steady.load(Ordering::SeqCst);
+    moves_for_ever(&bandwidth, false);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let meanwhile = steady.load(Ordering::SeqCst) - before;
+    assert!(meanwhile > 90_000, "{meanwhile} of 200 kB beside those that come and go");
+}
+
+/// On a clock that is moved by hand every move wakes all. Here nothing wakes a stream but its timer and the others.
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_is_woken_by_news() {
+    let slow = || Bandwidth::builder().clock(Clock::tokio()).build("1B/s").unwrap();
+    let mut buffer = vec![0; 400];
+
+    // Another rate, though the timer is set to minutes ahead.
+    let bandwidth = slow();
+    let moved = moves_for_ever(&bandwidth, true);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = moved.load(Ordering::SeqCst);
+    bandwidth.change("100kB/s").unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(moved.load(Ordering::SeqCst) > before + 9_000);
+
+    // Bytes that are given back: 27 of them, worth as many seconds.
+    let bandwidth = slow();
+    let mut holds = bandwidth.limit_reads(Endless { chunk: 1 << 16 });
+    assert_eq!(holds.read(&mut [0]).await.unwrap(), 1);
+    let moved = moves_for_ever(&bandwidth, true);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = moved.load(Ordering::SeqCst);
+    drop(holds);
+    tokio::time::sleep(Duration::from_secs(175)).await;
+    assert!(moved.load(Ordering::SeqCst) > before, "its timer alone would fire after 196 s");
+
+    // The task that asked last is woken, not the one that asked before.
+    let bandwidth = slow();
+    let mut stream = bandwidth.limit_reads(Endless { chunk: 1 << 16 });
+    while Sleeper::new(async { stream.read(&mut buffer).await.unwrap() }).end().is_some() {}
+    let mut other = Sleeper::new(async { stream.read(&mut buffer).await.unwrap() });
+    assert!(!other.stir());
+    bandwidth.change("100kB/s").unwrap();
+    assert!(other.stir());
+}
+
+/// Whoever holds a key's bandwidth, and may have given it a rate of its own, shares it with those who ask later.
+#[test]
+fn a_key_is_kept_while_somebody_holds_it() {
+    let per_user = Bandwidths::new("100kB/s").unwrap();
+    let alice = per_user.key("alice");
+    alice.change("1MB/s").unwrap();
+    (0..1_000_u32).for_each(|user| drop(per_user.key(&user)));
+    assert!(per_user.kept() < 200);
+    assert_eq!(per_user.key("alice").quota(), alice.quota());
 }
 
 #[test]
