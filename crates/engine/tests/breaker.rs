@@ -49,6 +49,39 @@ fn a_pass_is_reported_in_four_ways() {
     assert_eq!(failures(&breaker), (3, 2));
 }
 
+/// The clock is read only for a report that may open the breaker: then it must be.
+#[test]
+fn the_open_time_starts_when_the_breaker_opens() {
+    let slow = settings().over_calls(2).slow_calls(Share::ratio(1, 2), SECOND);
+    for settings in [settings(), slow] {
+        let (breaker, hand) = breaker(settings);
+        hand.advance(SECOND * 1_000);
+        breaker.try_pass().unwrap().fail();
+        let pass = breaker.try_pass().unwrap();
+        hand.advance(SECOND * 2);
+        pass.fail();
+        assert_eq!(breaker.try_pass().unwrap_err(), Rejection::Open(SECOND.into()));
+    }
+    let (breaker, hand) = breaker(settings().over_calls(2).slow_calls(Share::ratio(1, 2), SECOND));
+    hand.advance(SECOND * 1_000);
+    (0..2).for_each(|_| breaker.try_pass().unwrap().succeed());
+    let pass = breaker.try_pass().unwrap();
+    hand.advance(SECOND * 2);
+    pass.succeed();
+    assert_eq!(breaker.try_pass().unwrap_err(), Rejection::Open(SECOND.into()));
+}
+
+/// A success of a generation before is not counted beside the lock either.
+#[test]
+fn a_success_from_before_is_not_counted() {
+    let (breaker, _hand) = breaker(settings());
+    let pass = breaker.try_pass().unwrap();
+    breaker.metrics_only();
+    (0..2).for_each(|_| breaker.try_pass().unwrap().fail());
+    pass.succeed();
+    assert_eq!(failures(&breaker), (2, 2));
+}
+
 #[test]
 fn a_dropped_pass_is_ignored_and_gives_its_place_back() {
     let (breaker, _hand) = half_open(settings());

@@ -149,4 +149,7 @@ fn the_deadline_ends_the_wait_for_probes() {
     ] {
         play(name, settings(), &format!("{HALF_OPEN} {text}"));
     }
+    // Where only slow calls open it, one that is never heard of is slow.
+    let slow_only = settings().failure_rate(Share::ALL);
+    play("missing is slow", slow_only, "E E E E E =open +5s ask ask S S +30s no:5s =open 50% slow=50%");
 }
