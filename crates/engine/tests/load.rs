@@ -123,7 +123,7 @@ fn a_probe_or_a_follower_that_panics_stops_nobody_else() {
 /// The last to hold a follower may be the monitor, while it tells it something.
 #[test]
 fn a_follower_that_panics_at_its_end_stops_nobody_else() {
-    struct Leaver(Mutex<Option<Arc<Leaver>>>);
+    struct Leaver(Mutex<Option<Arc<Self>>>);
     impl Follower for Leaver {
         fn follow(&self, _now: Micros, _load: Load) {
             drop(self.0.lock().unwrap().take());
