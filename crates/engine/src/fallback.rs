@@ -112,9 +112,7 @@ impl<E: fmt::Display> fmt::Display for Cause<E> {
 impl<E: error::Error + 'static> error::Error for Cause<E> {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            Self::Refused(refused) => Some(refused),
-            Self::Rejected(rejection) => Some(rejection),
-            // It prints as the error itself, and so goes on with what is behind that.
+            // All print as what they stand for, and so go on with what is behind that.
             Self::Failed(error) => error.source(),
             _ => None,
         }

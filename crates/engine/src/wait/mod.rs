@@ -44,7 +44,8 @@ impl<'a> Bucket<'a> {
         self.stand(waiter, Hold::Nothing).await.map(Reservation::keep)
     }
 
-    /// Stands in line for a slot that gives itself back when it is dropped.
+    /// Stands in line for a slot that gives itself back when it is dropped. Who takes one by
+    /// [`permit`](Self::permit) does not stand in line, and may be faster; [`crate::Slots`] let nobody slip past.
     pub async fn permit_in_line(&self, waiter: Waiter) -> Result<Permit<'a>, Refused> {
         self.slots_in_line(waiter).await.map(Permit::new)
     }
