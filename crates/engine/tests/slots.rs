@@ -18,9 +18,10 @@ use std::{
     thread,
     time::Duration,
 };
-use tidegate_core::{Micros, adaptive::Anchored, adaptive::Bounds};
+use tidegate_core::{Inherit, Micros, Quota, adaptive::Anchored, adaptive::Bounds};
 use tidegate_engine::{
-    AdaptiveLimit, Capacity, Clock, ClockHand, Guard, Limiter, Pass, Priority, Refused, Slot, Slots, Waiter,
+    AdaptiveLimit, Capacity, Clock, ClockHand, Guard, Limiter, Pass, Permit, Priority, Refused, Slot, Slots,
+    Waiter,
 };
 
 type Answer = Result<Slot, Refused>;
@@ -251,6 +252,74 @@ proptest! {
         }
         drop((held, owned, line));
         prop_assert_eq!((slots.in_flight(), slots.waiting()), (0, 0));
+    }
+}
+
+/// What is known of one key of a limiter of permits.
+#[derive(Default)]
+struct OfKey<'a> {
+    held: Vec<Permit<'a>>,
+    line: Vec<Sleeper<'a, Result<Permit<'a>, Refused>>>,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The same for permits of keys, which share nothing but the limit: a change of it touches all.
+    #[test]
+    fn permits_of_keys_are_conserved_in_any_order(
+        deeds in prop::collection::vec((deed(), 0..2_usize), 1..60),
+    ) {
+        let (clock, hand) = Clock::manual();
+        let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(4)).build("3 at once").unwrap();
+        let (limiter, mut limit) = (&limiter, 3);
+        let mut keys = [OfKey::default(), OfKey::default()];
+        for (deed, key) in deeds {
+            let bucket = limiter.key(["alice", "bob"][key]);
+            let OfKey { held, line } = &mut keys[key];
+            let before = held.len();
+            match deed {
+                Deed::Take(_) => {
+                    let permit = bucket.permit();
+                    prop_assert_eq!(permit.decision().is_granted(), before < limit, "{:?}", permit);
+                    held.extend(Some(permit).filter(|permit| permit.decision().is_granted()));
+                }
+                Deed::Wait { priority, deadline, .. } => {
+                    let deadline = deadline.map(Duration::from_millis);
+                    let waiter = Waiter { deadline, ..Waiter::new(1).priority(Priority(priority)) };
+                    line.push(Sleeper::new(async move { bucket.permit_in_line(waiter).await }));
+                }
+                Deed::GiveBack(index) if !held.is_empty() => drop(held.remove(index % held.len())),
+                Deed::Cancel(index) if !line.is_empty() => drop(line.remove(index % line.len())),
+                Deed::GiveBack(_) | Deed::Cancel(_) => {}
+                Deed::Panic => {
+                    let _ = catch_unwind(AssertUnwindSafe(|| {
+                        let _permit = bucket.permit();
+                        std::panic::resume_unwind(Box::new("at work"));
+                    }));
+                }
+                Deed::Resize(to) => {
+                    limit = to as usize;
+                    limiter.change(Quota::at_once(to.into()).unwrap(), Inherit::Additive).unwrap();
+                }
+                Deed::Pass(millis) => advance(&hand, millis),
+            }
+            for (key, OfKey { held, line }) in keys.iter_mut().enumerate() {
+                settle(line);
+                line.retain_mut(|sleeper| match sleeper.take() {
+                    Some(end) => {
+                        held.extend(end.ok());
+                        false
+                    }
+                    None => true,
+                });
+                let look = limiter.key(["alice", "bob"][key]).peek(0);
+                prop_assert_eq!(look.remaining() as usize, limit.saturating_sub(held.len()));
+                prop_assert!(line.is_empty() || held.len() >= limit, "who waits does not wait for what is free");
+            }
+        }
+        drop(keys);
+        prop_assert_eq!(limiter.stats().live, 0);
     }
 }
 
