@@ -26,6 +26,8 @@
 //! | [`Decision`] | one answer: allow, delay or deny, and its numbers |
 //! | [`Receipt`] | proof of a charge, with which it can be given back |
 //! | [`Bound`] | the worst case that a quota lets through |
+//! | [`adaptive`] | controllers that find how much may be in flight |
+//! | [`triage`] | who goes first when there is not enough for all |
 //! | [`breaker`] | a state machine that keeps calls from what fails |
 //! | [`error_rate`] | the same by chance, or by a quota |
 //! | [`LoadLevel`] | how much load there is, by a [`LoadGauge`] that does not flap |

@@ -17,9 +17,12 @@
 //! | [`Bucket`] | one key of a limiter, and everything that can be done with it |
 //! | [`Reservation`] | tokens taken ahead of their use |
 //! | [`Permit`] | a slot that gives itself back on drop |
+//! | [`Slots`] | how much may be in flight, without keys |
+//! | [`AdaptiveLimit`] | the same, found by a controller |
+//! | [`PriorityLimit`] | the same, shared by classes: the important lose last |
 //! | [`Breaker`] | keeps calls from what fails |
 //! | [`ClientThrottle`], [`ErrorThrottle`] | let fewer calls through to what fails |
-//! | [`Guard`] | what these have in common: a [`Pass`] per call, and a report of its end |
+//! | [`Guard`] | what most of these have in common: a [`Pass`] per call, and a report of its end |
 //! | [`LoadMonitor`] | how loaded the machine is, read off the request path |
 //! | [`Scaled`] | a limit that follows the load and the time of day |
 //! | [`Switchboard`] | features that go off by hand or by load, and come back in order |
