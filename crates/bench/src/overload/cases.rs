@@ -43,7 +43,7 @@ pub(crate) const ALL: &[Case] = &[
     },
     Case {
         name: "bandwidth-cpu",
-        about: "processor time of a copy at 1 GB/s through the limit over that of the bare copy",
+        about: "processor time of a copy at 1 GB/s through the limit over that of a bare copy paced by sleeps",
         at_most: 1.03,
         measure: bandwidth::cpu,
     },
