@@ -4,7 +4,7 @@ use crate::units::Micros;
 use alloc::{vec, vec::Vec};
 
 /// What was asked for lately.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Demand {
     /// When the current interval began.
     since: Micros,
@@ -40,24 +40,6 @@ const MEMORY: u64 = 20;
 const FADING: f64 = 0.3;
 /// Arrivals whose ranks are remembered.
 const RANKS: usize = 512;
-
-impl Default for Demand {
-    fn default() -> Self {
-        Self {
-            since: Micros::ZERO,
-            asked: 0,
-            admitted: 0,
-            served: 0,
-            held: 0,
-            rate: 0.0,
-            hold: 0.0,
-            excess: 0.0,
-            ranks: Vec::new(),
-            next: 0,
-            wanted: 0,
-        }
-    }
-}
 
 impl Demand {
     /// Somebody asks.
