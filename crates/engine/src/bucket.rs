@@ -3,8 +3,9 @@
 use crate::{
     clock::Clock,
     limiter::Limiter,
-    memory::{Awaited, Charge, Hold, Question, Sketch, SlotTable},
+    memory::{Charge, Hold, Question, Sketch, SlotTable},
     reservation::{Permit, Reservation},
+    slots::Awaited,
     throttle::Throttle,
     wait::Lines,
 };

@@ -2,7 +2,8 @@
 
 use crate::{
     bucket::Bucket,
-    memory::{Awaited, Charge, Hold, Taken},
+    memory::{Charge, Hold, Taken},
+    slots::Awaited,
 };
 use std::time::Duration;
 use tidegate_core::{Decision, Demand, Micros};

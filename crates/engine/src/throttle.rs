@@ -5,9 +5,8 @@ use crate::{
     build::{BuildError, LimiterBuilder},
     clock::Clock,
     limiter::Overflow,
-    memory::{
-        Awaited, Charge, Layout, Plan, Plans, Question, Resets, Sketch, SlotTable, Space, UNUSED, Word,
-    },
+    memory::{Charge, Layout, Plan, Plans, Question, Resets, Sketch, SlotTable, Space, UNUSED, Word},
+    slots::Awaited,
     sync::{AtomicU64, Mutex, lock},
     wait::Lines,
 };

@@ -4,7 +4,7 @@
 
 use super::{
     several::decide_together,
-    slots::{Awaited, SlotTable},
+    slots::SlotTable,
     space::{Space, Spot},
     table::Stripe,
     wide::{Hold, Layout, Question},
@@ -13,6 +13,7 @@ use crate::{
     build::Capacity,
     clock::Clock,
     limiter::{Ask, Limiter, Overflow},
+    slots::Awaited,
 };
 use loom::{sync::Arc, thread};
 use tidegate_core::{Demand, Inherit, Micros, Quota};

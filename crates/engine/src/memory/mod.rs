@@ -15,7 +15,7 @@ mod word;
 pub(crate) use resets::Resets;
 pub(crate) use several::decide_together;
 pub(crate) use sketch::Sketch;
-pub(crate) use slots::{Awaited, SlotTable, Taken};
+pub(crate) use slots::{SlotTable, Taken};
 pub(crate) use space::{Charge, Space};
 pub(crate) use table::Table;
 pub(crate) use wide::{Hold, Layout, Question};

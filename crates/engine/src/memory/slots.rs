@@ -14,7 +14,10 @@ use super::{
     table::{OutOfMemory, Place, Stripe, Table},
     wide::{Hold, Question},
 };
-use crate::sync::{AtomicU64, Backoff, Mutex, Ordering, lock};
+use crate::{
+    slots::Awaited,
+    sync::{AtomicU64, Backoff, Mutex, Ordering, lock},
+};
 use tidegate_core::{Decision, Demand, Effect, Kind, Micros, Quota};
 
 /// The keys of a limiter that counts permits without a lease.
@@ -35,13 +38,6 @@ const OWNER: u64 = ((1 << 30) - 1) << 32;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken<'a> {
     head: &'a AtomicU64,
-}
-
-/// Whether somebody waits for what was given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Awaited {
-    Yes,
-    No,
 }
 
 /// What came of trying to take permits in one cell.

@@ -4,7 +4,7 @@ use super::{
     cell::{Cell, LOCK},
     resets::Resets,
     sketch::Sketch,
-    slots::{self, Awaited, SlotTable},
+    slots::{self, SlotTable},
     table::{OutOfMemory, Place, Stripe, Table},
     wide::{Held, Hold, Layout, Question, Wide},
     word::{Plan, Plans, Word},
@@ -12,6 +12,7 @@ use super::{
 use crate::{
     clock::Clock,
     limiter::Overflow,
+    slots::Awaited,
     sync::{Mutex, MutexGuard, lock},
 };
 use tidegate_core::{Decision, Demand, Inherit, Micros, Quota, Receipt};

@@ -16,8 +16,9 @@ pub(crate) use pause::{Alarm, Pause};
 
 use crate::{
     bucket::Bucket,
-    memory::{Awaited, Hold},
+    memory::Hold,
     reservation::{Permit, Reservation},
+    slots::Awaited,
 };
 use std::time::Duration;
 use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Retry};
