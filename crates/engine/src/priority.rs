@@ -18,7 +18,7 @@ use tidegate_core::{
 };
 
 /// Slots for work in flight that several classes share, see [`tidegate_core::triage`]: each class has its share, what is
-/// left goes to the more important first, and nothing is left idle.
+/// left goes to the more important first, and what nobody asks for is lent to whoever does.
 ///
 /// ```
 /// use tidegate_core::triage::{Arrival, Class};
