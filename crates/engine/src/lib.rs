@@ -73,7 +73,7 @@ pub use adaptive::{AdaptiveEntry, AdaptiveLimit};
 #[cfg(feature = "stream")]
 pub use bandwidth::ByteLen;
 #[cfg(feature = "tokio")]
-pub use bandwidth::{Bandwidth, BandwidthBuilder, Bandwidths, Limited};
+pub use bandwidth::{Bandwidth, BandwidthBuilder, Bandwidths, Shaped};
 pub use breaker::{Breaker, BreakerEntry};
 pub use bucket::Bucket;
 pub use build::{BuildError, Capacity, LimiterBuilder};

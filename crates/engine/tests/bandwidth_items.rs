@@ -17,7 +17,7 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tidegate_engine::{Bandwidth, ByteLen, Clock, ClockHand, Limited};
+use tidegate_engine::{Bandwidth, ByteLen, Clock, ClockHand, Shaped};
 
 /// Items, as a stream and as a body; what is empty stands for trailers.
 struct Items(VecDeque<Vec<u8>>);
@@ -64,7 +64,7 @@ impl Body for Items {
     }
 }
 
-fn limited(items: Items) -> (Limited<Items>, Clock, ClockHand) {
+fn limited(items: Items) -> (Shaped<Items>, Clock, ClockHand) {
     let (clock, hand) = Clock::manual();
     let bandwidth = Bandwidth::builder().clock(clock.clone()).build("100kB/s").unwrap();
     (bandwidth.limit_reads(items), clock, hand)

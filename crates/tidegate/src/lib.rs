@@ -46,7 +46,7 @@ pub use tidegate_engine::{
 };
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{
-    Ahead, Bandwidth, BandwidthBuilder, Bandwidths, Limited, Outage, SharedAsk, SharedLimiter,
+    Ahead, Bandwidth, BandwidthBuilder, Bandwidths, Outage, Shaped, SharedAsk, SharedLimiter,
     SharedLimiterBuilder, SharedPermit, SharedReservation, SharedTier, decide_all_shared,
 };
 #[cfg(feature = "stream")]

@@ -1,6 +1,6 @@
 //! Limited bodies: a frame passes whole and unchanged, and is repaid before the next.
 
-use super::limited::{Limited, Parts};
+use super::shaped::{Parts, Shaped};
 use bytes::Buf as _;
 use http_body::{Body, Frame, SizeHint};
 use std::{
@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-impl<B: Body> Body for Limited<B> {
+impl<B: Body> Body for Shaped<B> {
     type Data = B::Data;
     type Error = B::Error;
 

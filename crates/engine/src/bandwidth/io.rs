@@ -1,7 +1,7 @@
 //! Limited reading and writing: a move is cut to what is allowed, and charged.
 
 use super::{
-    limited::{Limited, Parts},
+    shaped::{Parts, Shaped},
     tap::Tap,
 };
 use std::{
@@ -11,7 +11,7 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-impl<T: AsyncRead> AsyncRead for Limited<T> {
+impl<T: AsyncRead> AsyncRead for Shaped<T> {
     #[inline]
     fn poll_read(
         self: Pin<&mut Self>,
@@ -32,7 +32,7 @@ impl<T: AsyncRead> AsyncRead for Limited<T> {
     }
 }
 
-impl<T: AsyncWrite> AsyncWrite for Limited<T> {
+impl<T: AsyncWrite> AsyncWrite for Shaped<T> {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let Parts { inner, tap } = self.writing();

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `flow` | who may move how much, and when; pure |
 //! | `tap` | one stream's end of a flow, with its timer |
-//! | `limited` | the wrapper around a stream |
+//! | `shaped` | the wrapper around a stream |
 //! | `io`, `stream`, `body` | what the wrapper is to those who read and write |
 //! | `keys` | one bandwidth for each key |
 
@@ -13,13 +13,13 @@ mod body;
 mod flow;
 mod io;
 mod keys;
-mod limited;
+mod shaped;
 #[cfg(feature = "stream")]
 mod stream;
 mod tap;
 
 pub use keys::Bandwidths;
-pub use limited::Limited;
+pub use shaped::Shaped;
 #[cfg(feature = "stream")]
 pub use stream::ByteLen;
 
@@ -85,13 +85,13 @@ impl Bandwidth {
     }
 
     /// Limits what is read from `inner`, or what it yields as a `Stream` or as a body.
-    pub fn limit_reads<T>(&self, inner: T) -> Limited<T> {
-        Limited::new(inner).and_reads(self)
+    pub fn limit_reads<T>(&self, inner: T) -> Shaped<T> {
+        Shaped::new(inner).and_reads(self)
     }
 
     /// Limits what is written to `inner`.
-    pub fn limit_writes<T>(&self, inner: T) -> Limited<T> {
-        Limited::new(inner).and_writes(self)
+    pub fn limit_writes<T>(&self, inner: T) -> Shaped<T> {
+        Shaped::new(inner).and_writes(self)
     }
 
     /// Replaces the rate while running. Streams that wait learn of it at once.

@@ -1,6 +1,6 @@
 //! Limited streams: an item passes whole, and is repaid before the next.
 
-use super::limited::{Limited, Parts};
+use super::shaped::{Parts, Shaped};
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use std::{
@@ -73,7 +73,7 @@ impl<T: ByteLen, E> ByteLen for Result<T, E> {
     }
 }
 
-impl<S: Stream> Stream for Limited<S>
+impl<S: Stream> Stream for Shaped<S>
 where
     S::Item: ByteLen,
 {

@@ -20,7 +20,7 @@ pin_project! {
     /// ```
     ///
     /// Dropping it gives back whatever it holds. It waits on one timer, which needs a tokio runtime.
-    pub struct Limited<T> {
+    pub struct Shaped<T> {
         #[pin]
         inner: T,
         reads: Option<Tap>,
@@ -34,7 +34,7 @@ pub(super) struct Parts<'a, T> {
     pub(super) tap: Option<&'a mut Tap>,
 }
 
-impl<T> Limited<T> {
+impl<T> Shaped<T> {
     pub(super) fn new(inner: T) -> Self {
         Self { inner, reads: None, writes: None }
     }
@@ -84,9 +84,9 @@ impl<T> Limited<T> {
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Limited<T> {
+impl<T: fmt::Debug> fmt::Debug for Shaped<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { inner, reads, writes } = self;
-        f.debug_struct("Limited").field("inner", inner).field("reads", reads).field("writes", writes).finish()
+        f.debug_struct("Shaped").field("inner", inner).field("reads", reads).field("writes", writes).finish()
     }
 }
