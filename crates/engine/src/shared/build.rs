@@ -96,8 +96,8 @@ impl SharedLimiterBuilder {
 
     fn build_choice(self, quotas: &[Quota], choice: Choice) -> Result<SharedLimiter, BuildError> {
         let home = match self.store {
-            None if choice == Choice::Tier => Home::Memory(Box::new(self.memory.build_tiers(quotas)?)),
-            None => Home::Memory(Box::new(self.memory.build_all(quotas)?)),
+            None if choice == Choice::Tier => Home::Memory(Arc::new(self.memory.build_tiers(quotas)?)),
+            None => Home::Memory(Arc::new(self.memory.build_all(quotas)?)),
             Some(store) => {
                 let quotas: Vec<_> = quotas.iter().map(|quota| store.adapt(*quota)).collect();
                 let fallback = Fallback::new(self.outage, &quotas, choice)?;
@@ -106,7 +106,7 @@ impl SharedLimiterBuilder {
                 let ahead = self.ahead.filter(|_| !counts_permits && choice == Choice::All);
                 let leases = ahead.map(|ahead| Arc::new(Leases::new(ahead, limit_at_once)));
                 let limit = Limit::new(&self.name, quotas, choice, self.inherit);
-                let queue = Queue::new(self.memory.lines(Manner::Line));
+                let queue = Arc::new(Queue::new(self.memory.lines(Manner::Line)));
                 Home::Store(Remote { store, limit: ArcSwap::from_pointee(limit), fallback, leases, queue })
             }
         };

@@ -11,7 +11,7 @@ use crate::{
     wait::{Lines, Pause, Refused, Ticket, Waiter},
 };
 use foldhash::quality::RandomState;
-use std::{hash::BuildHasher, time::Duration};
+use std::{hash::BuildHasher, sync::Arc, time::Duration};
 use tidegate_core::{Demand, Micros, Outcome, Retry};
 
 /// Those of this process who wait for slots in a store.
@@ -22,9 +22,9 @@ pub(super) struct Queue {
 }
 
 /// The line of one key.
-#[derive(Clone, Copy)]
-pub(super) struct Line<'a> {
-    queue: &'a Queue,
+#[derive(Clone)]
+pub(super) struct Line {
+    queue: Arc<Queue>,
     owner: u64,
 }
 
@@ -43,22 +43,49 @@ impl SharedLimiter {
     /// store the line is that of this process: between processes nobody knows who came first. Places in line are those of
     /// [`crate::LimiterBuilder::waiting_places`], set by [`crate::SharedLimiterBuilder::memory`].
     pub async fn permit_in_line(&self, key: &str, waiter: Waiter) -> Result<SharedPermit<'_>, Refused> {
-        let remote = match &self.home {
+        match &self.home {
             Home::Memory(limiter) => {
                 let reservation = limiter.key(key).slots_in_line(waiter).await?;
-                return Ok(SharedPermit::new(SharedReservation::of_memory(reservation), None));
+                Ok(SharedPermit::new(SharedReservation::of_memory(reservation), None))
             }
-            Home::Store(remote) => remote,
-        };
+            Home::Store(remote) => self.permit_in_store(remote, key, waiter).await,
+        }
+    }
+
+    /// The same, with a permit that borrows nothing.
+    pub async fn permit_in_line_owned(
+        &self,
+        key: &str,
+        waiter: Waiter,
+    ) -> Result<SharedPermit<'static>, Refused> {
+        match &self.home {
+            Home::Memory(limiter) => {
+                let bucket = limiter.key(key);
+                let taken = bucket.slots_in_line(waiter).await?.into_parts();
+                let reservation =
+                    SharedReservation::of_local(limiter.clone(), bucket.owner(), taken, waiter.cost);
+                Ok(SharedPermit::new(reservation, None))
+            }
+            Home::Store(remote) => self.permit_in_store(remote, key, waiter).await,
+        }
+    }
+
+    async fn permit_in_store(
+        &self,
+        remote: &Remote,
+        key: &str,
+        waiter: Waiter,
+    ) -> Result<SharedPermit<'static>, Refused> {
         let line = remote.line(key);
         let ticket = line.enter(waiter)?;
         let mut pause = SHORTEST_PAUSE;
         loop {
             if ticket.is_first() {
-                let reservation = self.take(key, FIRST, Demand::now(waiter.cost), Slots::Take).await;
+                let reservation =
+                    self.take_in_store(remote, key, FIRST, Demand::now(waiter.cost), Slots::Take).await;
                 match reservation.decision().outcome() {
                     Outcome::Allow | Outcome::Delay(_) => {
-                        return Ok(SharedPermit::new(reservation, Some(line)));
+                        return Ok(SharedPermit::new(reservation, Some(line.clone())));
                     }
                     Outcome::Deny(Retry::Never) => return Err(Refused::Never),
                     // Beside a rate: not before there is a token.
@@ -82,23 +109,23 @@ impl Queue {
 }
 
 impl Remote {
-    pub(super) fn line(&self, key: &str) -> Line<'_> {
-        Line { queue: &self.queue, owner: self.queue.hasher.hash_one(key) }
+    pub(super) fn line(&self, key: &str) -> Line {
+        Line { queue: self.queue.clone(), owner: self.queue.hasher.hash_one(key) }
     }
 }
 
-impl<'a> Line<'a> {
+impl Line {
     /// Tells the first in line that a permit was given back.
-    pub(super) fn wake_first(self) {
+    pub(super) fn wake_first(&self) {
         self.queue.lines.wake_first(self.owner);
     }
 
-    fn enter(self, waiter: Waiter) -> Result<Ticket<'a>, Refused> {
+    fn enter(&self, waiter: Waiter) -> Result<Ticket<'_>, Refused> {
         self.queue.lines.enter(self.owner, waiter, self.queue.clock.now())
     }
 
     /// Waits for the bell, but not past the deadline, nor longer than `pause` if nobody is before this caller.
-    async fn rest(self, ticket: &Ticket<'_>, pause: Micros) -> Result<Woken, Refused> {
+    async fn rest(&self, ticket: &Ticket<'_>, pause: Micros) -> Result<Woken, Refused> {
         let now = self.queue.clock.now();
         let latest = ticket.latest();
         if latest.is_some_and(|latest| now >= latest) {

@@ -57,7 +57,7 @@ pub struct SharedLimiter {
 }
 
 enum Home {
-    Memory(Box<Limiter>),
+    Memory(Arc<Limiter>),
     Store(Remote),
 }
 
@@ -67,7 +67,7 @@ struct Remote {
     limit: ArcSwap<Limit>,
     fallback: Fallback,
     leases: Option<Arc<Leases>>,
-    queue: Queue,
+    queue: Arc<Queue>,
 }
 
 impl SharedLimiter {
@@ -141,6 +141,16 @@ impl SharedLimiter {
         self.take(key, FIRST, Demand::within(cost, patience.into()), Slots::Look).await
     }
 
+    /// The same, with a reservation that borrows nothing.
+    pub async fn reserve_owned(
+        &self,
+        key: &str,
+        cost: u64,
+        patience: Duration,
+    ) -> SharedReservation<'static> {
+        self.take_owned(key, FIRST, Demand::within(cost, patience.into()), Slots::Look).await
+    }
+
     /// Takes a slot that is held until the permit is dropped; see [`crate::Bucket::permit`]. In a store it is a lease,
     /// which is renewed for as long as the permit lives: a process that dies gives its slots back when it expires.
     pub async fn permit(&self, key: &str) -> SharedPermit<'_> {
@@ -150,6 +160,20 @@ impl SharedLimiter {
             Home::Store(remote) => Some(remote.line(key)),
         };
         SharedPermit::new(reservation, line)
+    }
+
+    /// The same, with a permit that borrows nothing.
+    pub async fn permit_owned(&self, key: &str) -> SharedPermit<'static> {
+        let reservation = self.take_owned(key, FIRST, Demand::now(1), Slots::Take).await;
+        SharedPermit::new(reservation, self.remote().map(|remote| remote.line(key)))
+    }
+
+    /// The limiter in memory, if that is where it counts.
+    pub fn in_memory(&self) -> Option<&Arc<Limiter>> {
+        match &self.home {
+            Home::Memory(limiter) => Some(limiter),
+            Home::Store(_) => None,
+        }
     }
 
     /// Takes `cost` and waits for it, however long that is. The decision is a denial only if waiting does not help.
@@ -289,12 +313,33 @@ impl SharedLimiter {
     }
 
     async fn take(&self, key: &str, tier: usize, demand: Demand, slots: Slots) -> SharedReservation<'_> {
-        let remote = match &self.home {
-            Home::Memory(limiter) => {
-                return SharedReservation::in_memory(limiter.bucket(key, tier), demand, slots);
-            }
-            Home::Store(remote) => remote,
-        };
+        match &self.home {
+            Home::Memory(limiter) => SharedReservation::in_memory(limiter.bucket(key, tier), demand, slots),
+            Home::Store(remote) => self.take_in_store(remote, key, tier, demand, slots).await,
+        }
+    }
+
+    async fn take_owned(
+        &self,
+        key: &str,
+        tier: usize,
+        demand: Demand,
+        slots: Slots,
+    ) -> SharedReservation<'static> {
+        match &self.home {
+            Home::Memory(limiter) => SharedReservation::locally(limiter.clone(), key, tier, demand, slots),
+            Home::Store(remote) => self.take_in_store(remote, key, tier, demand, slots).await,
+        }
+    }
+
+    async fn take_in_store(
+        &self,
+        remote: &Remote,
+        key: &str,
+        tier: usize,
+        demand: Demand,
+        slots: Slots,
+    ) -> SharedReservation<'static> {
         let ask = Inquiry { receipt: true, ..remote.inquiry(key, tier, demand, slots) };
         let place = ask.place.clone();
         match remote.store.perform(Request::Decide(vec![ask])).await.and_then(only) {
@@ -356,6 +401,13 @@ impl Remote {
         self.fallback.change_all(&quotas)?;
         self.limit.store(Arc::new(Limit::new(old.name(), quotas, old.choice(), how)));
         Ok(())
+    }
+}
+
+/// One that counts where `limiter` does.
+impl From<Arc<Limiter>> for SharedLimiter {
+    fn from(limiter: Arc<Limiter>) -> Self {
+        Self { home: Home::Memory(limiter), degraded: AtomicU64::new(0) }
     }
 }
 

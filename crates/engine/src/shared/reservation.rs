@@ -34,10 +34,11 @@ enum Taken<'a> {
     Local(Local),
 }
 
-/// What was taken in this process because the store was away.
+/// What was taken in this process, and borrows nothing.
 struct Local {
     limiter: Arc<Limiter>,
-    key: String,
+    /// What stands for the key.
+    owner: u64,
     charge: Charge,
     /// What is still to be settled.
     outstanding: u64,
@@ -46,7 +47,7 @@ struct Local {
 impl Local {
     fn commit(mut self, cost: u64) {
         let reserved = std::mem::take(&mut self.outstanding);
-        let bucket = self.limiter.key(&*self.key);
+        let bucket = Bucket::of_key(&self.limiter, self.owner);
         if cost < reserved {
             bucket.refund(&self.charge, reserved - cost);
         } else if cost > reserved {
@@ -58,7 +59,7 @@ impl Local {
 impl Drop for Local {
     fn drop(&mut self) {
         if self.outstanding > 0 {
-            self.limiter.key(&*self.key).refund(&self.charge, self.outstanding);
+            Bucket::of_key(&self.limiter, self.owner).refund(&self.charge, self.outstanding);
         }
     }
 }
@@ -107,7 +108,7 @@ impl<'a> SharedReservation<'a> {
         Self::new(decision, Taken::Store(deposit))
     }
 
-    /// What was taken in this process because the store was away.
+    /// What was taken in this process, and borrows nothing.
     pub(super) fn locally(
         limiter: Arc<Limiter>,
         key: &str,
@@ -116,12 +117,28 @@ impl<'a> SharedReservation<'a> {
         slots: Slots,
     ) -> Self {
         let hold = if slots == Slots::Take { Hold::Permit } else { Hold::Nothing };
-        let (decision, charge) = limiter.bucket(key, tier).take(demand, hold).into_parts();
-        if !decision.is_granted() {
-            return Self::settled(decision.degraded());
+        let bucket = limiter.bucket(key, tier);
+        let (owner, reservation) = (bucket.owner(), bucket.take(demand, hold));
+        Self::of_local(limiter.clone(), owner, reservation.into_parts(), demand.cost)
+    }
+
+    /// The same, from a reservation that was taken apart.
+    pub(super) fn of_local(
+        limiter: Arc<Limiter>,
+        owner: u64,
+        (decision, charge): (Decision, Charge),
+        cost: u64,
+    ) -> Self {
+        match decision.is_granted() {
+            true => Self::new(decision, Taken::Local(Local { limiter, owner, charge, outstanding: cost })),
+            false => Self::settled(decision),
         }
-        let local = Local { limiter, key: key.to_owned(), charge, outstanding: demand.cost };
-        Self::new(decision.degraded(), Taken::Local(local))
+    }
+
+    /// The same, told to have been taken without the store.
+    pub(super) fn degraded(mut self) -> Self {
+        self.decision = self.decision.degraded();
+        self
     }
 
     /// One that has nothing to give back.
@@ -224,7 +241,7 @@ pub struct SharedPermit<'a> {
     reservation: SharedReservation<'a>,
     keeper: Option<Keeper>,
     /// Those who wait for it.
-    line: Option<Line<'a>>,
+    line: Option<Line>,
 }
 
 /// Renews a lease in the background.
@@ -238,7 +255,7 @@ struct Keeper {
 const RENEWALS: u32 = 3;
 
 impl<'a> SharedPermit<'a> {
-    pub(super) fn new(reservation: SharedReservation<'a>, line: Option<Line<'a>>) -> Self {
+    pub(super) fn new(reservation: SharedReservation<'a>, line: Option<Line>) -> Self {
         let keeper = match &reservation.taken {
             Taken::Store(deposit) => deposit.keep_alive(),
             _ => None,
@@ -287,7 +304,7 @@ impl Deposit {
 
 impl Drop for SharedPermit<'_> {
     fn drop(&mut self) {
-        if let Some(line) = self.line.filter(|_| self.decision().is_granted()) {
+        if let Some(line) = self.line.take().filter(|_| self.decision().is_granted()) {
             line.wake_first();
         }
         let Some(Keeper { task, newest }) = self.keeper.take() else { return };

@@ -30,7 +30,7 @@ impl SharedLimiter {
         SharedAsk { limiter: self, key, cost: 1 }
     }
 
-    fn remote(&self) -> Option<&Remote> {
+    pub(super) fn remote(&self) -> Option<&Remote> {
         match &self.home {
             Home::Memory(_) => None,
             Home::Store(remote) => Some(remote),
