@@ -80,6 +80,11 @@ impl<'a> Reservation<'a> {
         }
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn bucket(&self) -> &Bucket<'a> {
+        &self.bucket
+    }
+
     /// The answer and the proof of what was charged, to be settled by the caller.
     #[cfg(feature = "tokio")]
     pub(crate) fn into_parts(mut self) -> (Decision, Charge) {

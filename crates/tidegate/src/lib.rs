@@ -52,6 +52,21 @@ pub use tidegate_engine::{
 #[cfg(feature = "stream")]
 pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};
 
+#[cfg(feature = "macros")]
+pub use tidegate_macros::*;
+#[cfg(feature = "tokio")]
+pub use tidegate_rule::{
+    Answer, Declaration, Facts, FromLimited, Limited, Mode, Rule, RuleKey, RuleSettings, Rules, Settings,
+    SettingsError, StoreAddress, request, site,
+};
+
+/// Middleware for actix-web.
+#[cfg(feature = "actix")]
+pub use tidegate_actix as actix;
+/// Layers for tower: axum, hyper, tonic, reqwest.
+#[cfg(feature = "tower")]
+pub use tidegate_tower as tower;
+
 /// State in Redis or Valkey.
 #[cfg(feature = "redis")]
 pub use tidegate_redis as redis;

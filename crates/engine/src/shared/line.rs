@@ -59,13 +59,7 @@ impl SharedLimiter {
         waiter: Waiter,
     ) -> Result<SharedPermit<'static>, Refused> {
         match &self.home {
-            Home::Memory(limiter) => {
-                let bucket = limiter.key(key);
-                let taken = bucket.slots_in_line(waiter).await?.into_parts();
-                let reservation =
-                    SharedReservation::of_local(limiter.clone(), bucket.owner(), taken, waiter.cost);
-                Ok(SharedPermit::new(reservation, None))
-            }
+            Home::Memory(limiter) => limiter.permit_in_line_owned(key, waiter).await,
             Home::Store(remote) => self.permit_in_store(remote, key, waiter).await,
         }
     }

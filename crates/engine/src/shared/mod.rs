@@ -4,6 +4,7 @@ mod build;
 mod lease;
 mod line;
 mod outage;
+mod owned;
 mod reservation;
 mod several;
 mod tier;
@@ -176,6 +177,15 @@ impl SharedLimiter {
         }
     }
 
+    /// Whether it counts in this store, or in memory if that is none.
+    pub fn is_in(&self, store: Option<&Arc<dyn Store>>) -> bool {
+        match (self.remote(), store) {
+            (Some(remote), Some(store)) => Arc::ptr_eq(&remote.store, store),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
     /// Takes `cost` and waits for it, however long that is. The decision is a denial only if waiting does not help.
     pub async fn acquire(&self, key: &str, cost: u64) -> Decision {
         self.wait(key, Demand::within(cost, Micros::MAX)).await
@@ -327,7 +337,7 @@ impl SharedLimiter {
         slots: Slots,
     ) -> SharedReservation<'static> {
         match &self.home {
-            Home::Memory(limiter) => SharedReservation::locally(limiter.clone(), key, tier, demand, slots),
+            Home::Memory(limiter) => SharedReservation::locally(limiter, key, tier, demand, slots),
             Home::Store(remote) => self.take_in_store(remote, key, tier, demand, slots).await,
         }
     }

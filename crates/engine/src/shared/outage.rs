@@ -84,7 +84,7 @@ impl Fallback {
     ) -> SharedReservation<'static> {
         match self {
             Self::Local { limiter, .. } => {
-                SharedReservation::locally(limiter.load_full(), key, tier, demand, slots).degraded()
+                SharedReservation::locally(&limiter.load(), key, tier, demand, slots).degraded()
             }
             Self::Open | Self::Closed { .. } => SharedReservation::settled(self.decide(key, tier, demand)),
         }

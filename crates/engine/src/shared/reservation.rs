@@ -110,7 +110,7 @@ impl<'a> SharedReservation<'a> {
 
     /// What was taken in this process, and borrows nothing.
     pub(super) fn locally(
-        limiter: Arc<Limiter>,
+        limiter: &Arc<Limiter>,
         key: &str,
         tier: usize,
         demand: Demand,

@@ -97,7 +97,11 @@ impl<'a> Bucket<'a> {
 
     /// Stands in line for a slot, blocking; see [`permit_in_line`](Self::permit_in_line).
     pub fn permit_in_line_blocking(&self, waiter: Waiter) -> Result<Permit<'a>, Refused> {
-        Wait::in_line(*self, waiter, Hold::Permit)?.block().map(Permit::new)
+        self.slots_in_line_blocking(waiter).map(Permit::new)
+    }
+
+    pub(crate) fn slots_in_line_blocking(&self, waiter: Waiter) -> Result<Reservation<'a>, Refused> {
+        Wait::in_line(*self, waiter, Hold::Permit)?.block()
     }
 
     fn block(&self, cost: u64, timeout: Option<Duration>) -> Decision {

@@ -1,0 +1,90 @@
+//! What code says of a rule.
+
+use crate::Mode;
+use std::{borrow::Cow, sync::Arc, time::Duration};
+use tidegate_core::Quota;
+use tidegate_engine::{BuildError, Capacity, store::Choice};
+
+/// What code says of a rule; settings may say otherwise.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_rule::Declaration;
+///
+/// let declaration = Declaration::of("login").quota("5/min")?.quota("20/h")?.wait(Duration::from_millis(50));
+/// # Ok::<(), tidegate_engine::BuildError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Declaration {
+    pub(crate) name: Cow<'static, str>,
+    pub(crate) quotas: Vec<Quota>,
+    pub(crate) choice: Choice,
+    pub(crate) mode: Mode,
+    pub(crate) store: Option<Cow<'static, str>>,
+    pub(crate) wait: Duration,
+    pub(crate) message: Option<Arc<str>>,
+    pub(crate) capacity: Option<Capacity>,
+}
+
+impl Declaration {
+    /// A rule with this name and, so far, no quota: its numbers live in the settings, and until they are there it limits
+    /// nothing.
+    pub fn of(name: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            name: name.into(),
+            quotas: Vec::new(),
+            choice: Choice::All,
+            mode: Mode::Enforce,
+            store: None,
+            wait: Duration::ZERO,
+            message: None,
+            capacity: None,
+        }
+    }
+
+    /// One more quota; all of them apply.
+    pub fn quota<Q>(mut self, quota: Q) -> Result<Self, BuildError>
+    where
+        Q: TryInto<Quota>,
+        BuildError: From<Q::Error>,
+    {
+        self.quotas.push(quota.try_into()?);
+        Ok(self)
+    }
+
+    /// Quotas one of which applies: the one that a call names.
+    #[must_use]
+    pub fn tiers(self, quotas: impl IntoIterator<Item = Quota>) -> Self {
+        Self { quotas: quotas.into_iter().collect(), choice: Choice::Tier, ..self }
+    }
+
+    /// Counts and refuses nothing, or does nothing at all.
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// The store it is counted in, by its name in the settings; the default one unless told otherwise.
+    #[must_use]
+    pub fn store(self, store: impl Into<Cow<'static, str>>) -> Self {
+        Self { store: Some(store.into()), ..self }
+    }
+
+    /// How long a call may wait for its turn before it is refused; not at all unless told otherwise.
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// What to tell whoever is refused.
+    #[must_use]
+    pub fn message(self, message: impl Into<Arc<str>>) -> Self {
+        Self { message: Some(message.into()), ..self }
+    }
+
+    /// The bound on memory, where it is counted there.
+    #[must_use]
+    pub fn capacity(self, capacity: Capacity) -> Self {
+        Self { capacity: Some(capacity), ..self }
+    }
+}

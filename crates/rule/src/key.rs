@@ -1,0 +1,83 @@
+//! What names a bucket, wherever it is counted.
+
+use std::{
+    fmt::{self, Write as _},
+    hash::{Hash, Hasher},
+};
+
+/// What can name a bucket of a rule: it is hashed where the rule is counted in memory, and written out where it is counted
+/// in a store.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the key of a limit",
+    label = "not a key",
+    note = "a key is hashed in memory and written out in a store: it needs `Hash` and `Display`",
+    note = "give a part of it, such as `user.id`, or a tuple of parts, such as `(tenant, user.id)`"
+)]
+pub trait RuleKey: Hash + fmt::Display {}
+
+impl<K: Hash + fmt::Display + ?Sized> RuleKey for K {}
+
+/// A key as the engine takes it.
+pub(crate) struct Shown<'a, K: ?Sized>(pub(crate) &'a K);
+
+impl<K: Hash + ?Sized> Hash for Shown<'_, K> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl<K: fmt::Display + ?Sized> fmt::Debug for Shown<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Two keys in one. Written out as `a|b`, with what would be mistaken for the bar escaped, so that different pairs never
+/// look the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Joined<A, B>(pub A, pub B);
+
+impl<A: fmt::Display, B: fmt::Display> fmt::Display for Joined<A, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Escaped(f), "{}", self.0)?;
+        f.write_char('|')?;
+        write!(Escaped(f), "{}", self.1)
+    }
+}
+
+struct Escaped<'a, 'f>(&'a mut fmt::Formatter<'f>);
+
+impl fmt::Write for Escaped<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for part in text.split_inclusive(['|', '\\']) {
+            match part.strip_suffix(['|', '\\']) {
+                Some(plain) => {
+                    self.0.write_str(plain)?;
+                    self.0.write_char('\\')?;
+                    self.0.write_str(&part[plain.len()..])?;
+                }
+                None => self.0.write_str(part)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Joined;
+
+    #[test]
+    fn different_pairs_never_look_the_same() {
+        let shown = [
+            (Joined("a", "b"), "a|b"),
+            (Joined("a|b", ""), r"a\|b|"),
+            (Joined("a", "|b"), r"a|\|b"),
+            (Joined(r"a\", "b"), r"a\\|b"),
+        ];
+        for (key, text) in shown {
+            assert_eq!(key.to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Limits with a name: declared in code, changed by configuration, asked for functions and for requests.
+//!
+//! ```
+//! use tidegate_rule::{Declaration, Rules, Settings};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! let rules = Rules::new();
+//! let login = rules.rule(Declaration::of("login").quota("2/min")?)?;
+//! assert!(login.admit("alice", 2).await.is_ok());
+//! let limited = login.admit("alice", 1).await.unwrap_err();
+//! assert_eq!(limited.rule(), "login");
+//!
+//! rules.apply(Settings::new().quota("login", "100/min")?)?;   // operations say otherwise, without a build
+//! assert!(login.admit("alice", 1).await.is_ok());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! | noun | is |
+//! |---|---|
+//! | [`Rule`] | a limit with a name: its quotas, whether it is enforced, where it is counted |
+//! | [`Rules`] | all rules of a program, and the settings that they follow |
+//! | [`Settings`] | where state lives, what is off, and other numbers for rules |
+//! | [`Limited`] | the error of a call that a rule refused |
+//! | [`Facts`] | what is known of the request that this task serves |
+//! | [`request`] | a request as rules see it, whatever wire it came by |
+//! | [`Answer`] | what to answer to whoever was refused |
+//!
+//! It knows no wire: layers and middleware translate.
+
+mod answer;
+mod background;
+mod declaration;
+mod facts;
+mod key;
+mod limited;
+mod mode;
+pub mod request;
+mod rule;
+mod rules;
+mod settings;
+pub mod site;
+
+pub use answer::Answer;
+pub use declaration::Declaration;
+pub use facts::Facts;
+pub use key::{Joined, RuleKey};
+pub use limited::{FromLimited, Limited};
+pub use mode::Mode;
+pub use rule::{Hold, Rule};
+pub use rules::{Connect, Rules, SettingsError};
+pub use settings::{RuleSettings, Settings, StoreAddress};

@@ -1,0 +1,104 @@
+//! The error of a call that a rule refused.
+
+use std::{error, fmt, sync::Arc, time::Duration};
+use tidegate_core::{Decision, Quota};
+use tidegate_engine::Cause;
+
+/// A rule refused a call: which, why, and when it is worth trying again.
+///
+/// An application's own error takes it in by `From<Limited>`; that is all that the attributes need.
+#[derive(Clone, Debug)]
+pub struct Limited(Box<Refusal>);
+
+#[derive(Clone, Debug)]
+struct Refusal {
+    rule: Arc<str>,
+    message: Option<Arc<str>>,
+    quota: Option<Quota>,
+    cause: Cause,
+}
+
+impl Limited {
+    /// A refusal by the rule with this name.
+    pub fn new(rule: impl Into<Arc<str>>, cause: Cause) -> Self {
+        Self(Box::new(Refusal { rule: rule.into(), message: None, quota: None, cause }))
+    }
+
+    /// The same, with what to tell whoever was refused.
+    #[must_use]
+    pub fn with_message(mut self, message: Option<Arc<str>>) -> Self {
+        self.0.message = message;
+        self
+    }
+
+    /// The same, with the quota that was used up.
+    #[must_use]
+    pub fn with_quota(mut self, quota: Option<Quota>) -> Self {
+        self.0.quota = quota;
+        self
+    }
+
+    /// The rule that refused.
+    pub fn rule(&self) -> &str {
+        &self.0.rule
+    }
+
+    /// What was declared to be told to whoever was refused.
+    pub fn message(&self) -> Option<&str> {
+        self.0.message.as_deref()
+    }
+
+    /// The quota that was used up, if it was one.
+    pub fn quota(&self) -> Option<Quota> {
+        self.0.quota
+    }
+
+    /// Why.
+    pub fn cause(&self) -> &Cause {
+        &self.0.cause
+    }
+
+    /// The numbers, if it was a quota that refused.
+    pub fn decision(&self) -> Option<&Decision> {
+        match &self.0.cause {
+            Cause::Limited(decision) => Some(decision),
+            _ => None,
+        }
+    }
+
+    /// When it is worth trying again, if that is known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.cause.retry_after()
+    }
+}
+
+/// The message that was declared, or else the reason.
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.message() {
+            Some(message) => f.write_str(message),
+            None => write!(f, "{}: {}", self.0.rule, self.0.cause),
+        }
+    }
+}
+
+impl error::Error for Limited {}
+
+/// What a function can return when it was refused.
+#[diagnostic::on_unimplemented(
+    message = "a call that is refused cannot be told by `{Self}`",
+    label = "cannot carry a refusal",
+    note = "return a `Result` whose error is `From<tidegate::Limited>`: `Result<_, tidegate::Limited>`, or an error of your \
+            own with `impl From<tidegate::Limited> for …`",
+    note = "or say what to return instead: `on_limit = path_of_a_function_with_the_same_arguments`"
+)]
+pub trait FromLimited {
+    /// The answer of a call that was not made.
+    fn from_limited(limited: Limited) -> Self;
+}
+
+impl<T, E: From<Limited>> FromLimited for Result<T, E> {
+    fn from_limited(limited: Limited) -> Self {
+        Err(limited.into())
+    }
+}

@@ -1,0 +1,37 @@
+//! The address of a client, as a key.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+};
+
+/// An address as a key: one IPv4 address, or one network of IPv6, since a single client has all the addresses of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address(IpAddr);
+
+/// What a client of IPv6 is given at least.
+const PREFIX: u8 = 64;
+
+impl Address {
+    /// The key of a client: an IPv4 address, or the first 64 bits of one of IPv6. IPv4 in the clothes of IPv6 is IPv4.
+    pub fn of(address: IpAddr) -> Self {
+        Self::of_prefix(address, PREFIX)
+    }
+
+    /// The same, with so many bits of an address of IPv6.
+    pub fn of_prefix(address: IpAddr, bits: u8) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128_u32.saturating_sub(bits.into())).unwrap_or(0);
+                Self(Ipv6Addr::from_bits(address.to_bits() & mask).into())
+            }
+            v4 => Self(v4),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

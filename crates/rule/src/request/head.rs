@@ -1,0 +1,40 @@
+//! What is known of a request before its body, and of an answer before its body.
+
+use std::{any::Any, net::IpAddr};
+
+/// A request before its body is read. Each surface gives its own requests this face.
+pub trait Head {
+    /// `GET`, `POST` and so on.
+    fn method(&self) -> &str;
+
+    /// The path, as it came.
+    fn path(&self) -> &str;
+
+    /// The host that was asked for, if it was said.
+    fn host(&self) -> Option<&str>;
+
+    /// The route that matched, as the router names it, such as `/users/{id}`; `None` where there is no router, or none
+    /// has matched yet.
+    fn route(&self) -> Option<&str>;
+
+    /// The address at the other end of the connection, which may be that of a proxy; `None` if nobody noted it down.
+    fn peer(&self) -> Option<IpAddr>;
+
+    /// The first value of a header. Any bytes: nobody has checked them.
+    fn header(&self, name: &str) -> Option<&[u8]>;
+
+    /// All values of a header, in their order.
+    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8]));
+
+    /// What the application noted down beside the request, in the type that the surface has for it.
+    fn extensions(&self) -> Option<&dyn Any>;
+}
+
+/// An answer before its body is sent.
+pub trait Reply {
+    /// The status, such as 200.
+    fn status(&self) -> u16;
+
+    /// The first value of a header.
+    fn header(&self, name: &str) -> Option<&[u8]>;
+}

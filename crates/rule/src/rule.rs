@@ -1,0 +1,331 @@
+//! A limit with a name.
+
+use crate::{
+    Mode, background,
+    declaration::Declaration,
+    key::{RuleKey, Shown},
+    limited::Limited,
+};
+use arc_swap::ArcSwap;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+use tidegate_core::{Decision, Micros, Quota};
+use tidegate_engine::{Cause, Limiter, Refused, SharedLimiter, SharedPermit, Waiter};
+
+/// A limit with a name: its quotas, whether it is enforced, and where it is counted. Clones are the same rule.
+///
+/// All of that can change while it is in use; see [`crate::Rules::apply`].
+#[derive(Clone)]
+pub struct Rule {
+    live: Arc<Live>,
+}
+
+/// A rule as it is now.
+pub(crate) struct Live {
+    name: Arc<str>,
+    declared: Declaration,
+    /// Whether [`Live::here`] decides, and nothing else has to be known.
+    quick: AtomicU8,
+    /// Where it is counted as long as nobody says otherwise: most rules are never moved, and need not ask whether.
+    here: Option<Arc<Limiter>>,
+    terms: ArcSwap<Terms>,
+}
+
+/// What holds for a rule now.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    pub(crate) mode: Mode,
+    pub(crate) wait: Duration,
+    pub(crate) message: Option<Arc<str>>,
+    /// `None` for a rule without numbers.
+    pub(crate) limiter: Option<Arc<SharedLimiter>>,
+}
+
+const QUICK: u8 = 1;
+const SLOW: u8 = 0;
+
+impl Live {
+    pub(crate) fn new(name: Arc<str>, declared: Declaration, terms: Terms) -> Self {
+        let here = terms.limiter.as_ref().and_then(|limiter| limiter.in_memory()).cloned();
+        let live =
+            Self { name, declared, quick: AtomicU8::new(SLOW), here, terms: ArcSwap::from_pointee(terms) };
+        live.hurry();
+        live
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) fn declared(&self) -> &Declaration {
+        &self.declared
+    }
+
+    pub(crate) fn terms(&self) -> Arc<Terms> {
+        self.terms.load_full()
+    }
+
+    pub(crate) fn change(&self, terms: Terms) {
+        self.quick.store(SLOW, Ordering::Release);
+        self.terms.store(Arc::new(terms));
+        self.hurry();
+    }
+
+    /// Notes whether the quick way says all there is to say.
+    fn hurry(&self) {
+        let terms = self.terms.load();
+        let is_here = match (&self.here, terms.limiter.as_ref().and_then(|limiter| limiter.in_memory())) {
+            (Some(here), Some(now)) => Arc::ptr_eq(here, now),
+            _ => false,
+        };
+        let is_quick = is_here && terms.mode == Mode::Enforce && terms.wait.is_zero();
+        self.quick.store(if is_quick { QUICK } else { SLOW }, Ordering::Release);
+    }
+}
+
+impl Rule {
+    pub(crate) fn new(live: Arc<Live>) -> Self {
+        Self { live }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.live.name
+    }
+
+    /// What it does with what it decides.
+    pub fn mode(&self) -> Mode {
+        self.live.terms.load().mode
+    }
+
+    /// The quotas that apply; none for a rule whose numbers are nowhere to be found.
+    pub fn quotas(&self) -> Vec<Quota> {
+        self.live.terms.load().limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default()
+    }
+
+    /// How long a call may wait for its turn.
+    pub fn wait(&self) -> Duration {
+        self.live.terms.load().wait
+    }
+
+    /// What to tell whoever is refused.
+    pub fn message(&self) -> Option<Arc<str>> {
+        self.live.terms.load().message.clone()
+    }
+
+    /// Where it is counted now; `None` for a rule without numbers.
+    pub fn limiter(&self) -> Option<Arc<SharedLimiter>> {
+        self.live.terms.load().limiter.clone()
+    }
+
+    /// The limiter that decides by itself: in memory, enforced, and without waiting. The quick way, if there is one.
+    #[inline]
+    pub fn at_hand(&self) -> Option<&Arc<Limiter>> {
+        match self.live.quick.load(Ordering::Acquire) {
+            QUICK => self.live.here.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Takes `cost` for `key`, waiting for it as long as the rule says.
+    #[inline]
+    pub async fn admit<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
+        match self.at_hand() {
+            Some(limiter) => self.judge(limiter.check_cost(&Shown(key), cost)),
+            None => Box::pin(self.admit_slowly(key, cost)).await,
+        }
+    }
+
+    /// The same for a thread that can wait: it blocks while the rule waits for a store, or for its turn.
+    #[inline]
+    pub fn admit_blocking<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
+        match self.at_hand() {
+            Some(limiter) => self.judge(limiter.check_cost(&Shown(key), cost)),
+            None => self.admit_slowly_blocking(key, cost),
+        }
+    }
+
+    /// Takes a slot of `key` that is held until what is returned is dropped, waiting for it as long as the rule says.
+    pub async fn hold<K: RuleKey + ?Sized>(&self, key: &K) -> Result<Hold, Limited> {
+        let terms = self.live.terms();
+        let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
+        let waiter = terms.waiter();
+        let permit = match (limiter.in_memory(), waiter) {
+            (Some(memory), None) => Ok(memory.permit_owned(&Shown(key))),
+            (Some(memory), Some(waiter)) => memory.permit_in_line_owned(&Shown(key), waiter).await,
+            (None, waiter) => take_slot(limiter.clone(), key.to_string(), waiter).await,
+        };
+        self.settle(&terms, permit)
+    }
+
+    /// The same for a thread that can wait.
+    pub fn hold_blocking<K: RuleKey + ?Sized>(&self, key: &K) -> Result<Hold, Limited> {
+        let terms = self.live.terms();
+        let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
+        let waiter = terms.waiter();
+        let permit = match (limiter.in_memory(), waiter) {
+            (Some(memory), None) => Ok(memory.permit_owned(&Shown(key))),
+            (Some(memory), Some(waiter)) => memory.permit_in_line_owned_blocking(&Shown(key), waiter),
+            (None, waiter) => {
+                let take = take_slot(limiter.clone(), key.to_string(), waiter);
+                background::block_on(terms.wait, take).unwrap_or(Err(Refused::Deadline))
+            }
+        };
+        self.settle(&terms, permit)
+    }
+
+    #[inline]
+    fn judge(&self, decision: Decision) -> Result<(), Limited> {
+        match decision.is_granted() {
+            true => Ok(()),
+            false => Err(self.limited(&decision)),
+        }
+    }
+
+    /// What to tell whoever got this denial.
+    #[cold]
+    pub fn limited(&self, decision: &Decision) -> Limited {
+        let terms = self.live.terms.load();
+        let quotas = terms.limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default();
+        Limited::new(self.live.name.clone(), Cause::Limited(*decision))
+            .with_message(terms.message.clone())
+            .with_quota(quotas.get(decision.quota()).copied())
+    }
+
+    async fn admit_slowly<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
+        let terms = self.live.terms();
+        let Some(limiter) = terms.in_use() else { return Ok(()) };
+        let patience = terms.patience();
+        let decision = match limiter.in_memory() {
+            Some(memory) if patience.is_zero() => memory.check_cost(&Shown(key), cost),
+            Some(memory) => memory.key(&Shown(key)).try_acquire(cost, patience).await,
+            None => take(limiter.clone(), key.to_string(), cost, patience).await,
+        };
+        self.conclude(&terms, decision)
+    }
+
+    fn admit_slowly_blocking<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
+        let terms = self.live.terms();
+        let Some(limiter) = terms.in_use() else { return Ok(()) };
+        let patience = terms.patience();
+        let decision = match limiter.in_memory() {
+            Some(memory) if patience.is_zero() => memory.check_cost(&Shown(key), cost),
+            Some(memory) => memory.key(&Shown(key)).try_acquire_blocking(cost, patience),
+            None => {
+                let take = take(limiter.clone(), key.to_string(), cost, patience);
+                let late = || Decision::closed(0, Micros::from_secs(1));
+                background::block_on(patience, take).unwrap_or_else(late)
+            }
+        };
+        self.conclude(&terms, decision)
+    }
+
+    /// What a decision means under the mode that it was made under.
+    fn conclude(&self, terms: &Terms, decision: Decision) -> Result<(), Limited> {
+        match terms.mode {
+            Mode::Enforce => self.judge(decision),
+            Mode::Shadow | Mode::Off => Ok(()),
+        }
+    }
+
+    fn settle(&self, terms: &Terms, permit: Result<SharedPermit<'static>, Refused>) -> Result<Hold, Limited> {
+        match (permit, terms.mode) {
+            (Ok(permit), Mode::Enforce) if !permit.decision().is_granted() => {
+                Err(self.limited(permit.decision()))
+            }
+            (Err(refused), Mode::Enforce) => {
+                Err(Limited::new(self.live.name.clone(), refused.into()).with_message(terms.message.clone()))
+            }
+            (Ok(permit), _) => Ok(Hold { permit: Some(permit) }),
+            (Err(_), Mode::Shadow | Mode::Off) => Ok(Hold::nothing()),
+        }
+    }
+}
+
+impl Terms {
+    /// The limiter, unless there is nothing to be asked.
+    fn in_use(&self) -> Option<&Arc<SharedLimiter>> {
+        self.limiter.as_ref().filter(|_| self.mode != Mode::Off)
+    }
+
+    /// How long a call waits. What is not enforced does not make anybody wait.
+    fn patience(&self) -> Duration {
+        match self.mode {
+            Mode::Enforce => self.wait,
+            Mode::Shadow | Mode::Off => Duration::ZERO,
+        }
+    }
+
+    fn waiter(&self) -> Option<Waiter> {
+        let patience = self.patience();
+        (!patience.is_zero()).then(|| Waiter::new(1).deadline(patience))
+    }
+}
+
+/// Asks a store, on this runtime or else on our own.
+async fn take(limiter: Arc<SharedLimiter>, key: String, cost: u64, patience: Duration) -> Decision {
+    let asked = background::within_runtime(async move {
+        match patience.is_zero() {
+            true => limiter.check_cost(&key, cost).await,
+            false => limiter.try_acquire(&key, cost, patience).await,
+        }
+    });
+    asked.await.unwrap_or_else(|| Decision::closed(0, Micros::from_secs(1)))
+}
+
+async fn take_slot(
+    limiter: Arc<SharedLimiter>,
+    key: String,
+    waiter: Option<Waiter>,
+) -> Result<SharedPermit<'static>, Refused> {
+    let asked = background::within_runtime(async move {
+        match waiter {
+            None => Ok(limiter.permit_owned(&key).await),
+            Some(waiter) => limiter.permit_in_line_owned(&key, waiter).await,
+        }
+    });
+    asked.await.unwrap_or(Err(Refused::Deadline))
+}
+
+/// A slot, until it is dropped.
+#[must_use = "dropping it gives the slot back"]
+pub struct Hold {
+    permit: Option<SharedPermit<'static>>,
+}
+
+impl Hold {
+    fn nothing() -> Self {
+        Self { permit: None }
+    }
+}
+
+/// A slot in a store is given back on a runtime: on ours where there is none.
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let permit = self.permit.take();
+        background::enter(|| drop(permit));
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hold")
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let terms = self.live.terms.load();
+        f.debug_struct("Rule")
+            .field("name", &self.live.name)
+            .field("mode", &terms.mode)
+            .field("limiter", &terms.limiter)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,178 @@
+//! What a program is told at its start, and again while it runs.
+
+use crate::Mode;
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use tidegate_core::Quota;
+use tidegate_engine::{BuildError, Clock, Outage, Store};
+
+/// Where state lives, what is on, and other numbers for rules than code declares.
+///
+/// ```
+/// use tidegate_rule::{Mode, RuleSettings, Settings};
+///
+/// let settings = Settings::new()
+///     .store_at("redis://127.0.0.1:6379")                                      // memory unless told otherwise
+///     .prefix("shop")
+///     .rule("login", RuleSettings::new().quota("5/min")?.mode(Mode::Shadow));
+/// # Ok::<(), tidegate_engine::BuildError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    pub(crate) mode: Option<Mode>,
+    pub(crate) store: StoreAddress,
+    pub(crate) stores: BTreeMap<String, StoreAddress>,
+    pub(crate) prefix: Option<String>,
+    pub(crate) outage: Outage,
+    pub(crate) rules: BTreeMap<String, RuleSettings>,
+    pub(crate) clock: Option<Clock>,
+}
+
+/// Where a store is.
+#[derive(Clone, Default)]
+pub enum StoreAddress {
+    /// In this process.
+    #[default]
+    Memory,
+    /// Somewhere that can be connected to.
+    Url(String),
+    /// Here it is.
+    Given(Arc<dyn Store>),
+}
+
+/// Addresses carry passwords, and are not shown.
+impl fmt::Debug for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("Memory"),
+            Self::Url(_) => f.write_str("Url(…)"),
+            Self::Given(store) => write!(f, "Given({store:?})"),
+        }
+    }
+}
+
+impl Settings {
+    /// Memory, everything on, and the numbers that code declares.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The mode of all rules that have none of their own here: [`Mode::Off`] turns everything off, [`Mode::Shadow`] makes a
+    /// dry run of it.
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode: Some(mode), ..self }
+    }
+
+    /// Where state lives.
+    #[must_use]
+    pub fn store(self, store: Arc<dyn Store>) -> Self {
+        Self { store: StoreAddress::Given(store), ..self }
+    }
+
+    /// Where state lives, as an address.
+    #[must_use]
+    pub fn store_at(self, url: impl Into<String>) -> Self {
+        Self { store: StoreAddress::Url(url.into()), ..self }
+    }
+
+    /// One more store, for rules that name it.
+    #[must_use]
+    pub fn named_store(mut self, name: impl Into<String>, store: StoreAddress) -> Self {
+        self.stores.insert(name.into(), store);
+        self
+    }
+
+    /// What all keys in a store start with.
+    #[must_use]
+    pub fn prefix(self, prefix: impl Into<String>) -> Self {
+        Self { prefix: Some(prefix.into()), ..self }
+    }
+
+    /// What is decided when the store is away.
+    #[must_use]
+    pub fn on_outage(self, outage: Outage) -> Self {
+        Self { outage, ..self }
+    }
+
+    /// Another quota for one rule.
+    pub fn quota<Q>(mut self, rule: impl Into<String>, quota: Q) -> Result<Self, BuildError>
+    where
+        Q: TryInto<Quota>,
+        BuildError: From<Q::Error>,
+    {
+        let quota = quota.try_into()?;
+        self.rules.entry(rule.into()).or_default().quotas = vec![quota];
+        Ok(self)
+    }
+
+    /// What one rule is to do.
+    #[must_use]
+    pub fn rule(mut self, rule: impl Into<String>, settings: RuleSettings) -> Self {
+        self.rules.insert(rule.into(), settings);
+        self
+    }
+
+    /// The clock of everything that is counted in memory from now on; for tests.
+    #[must_use]
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock: Some(clock), ..self }
+    }
+}
+
+/// What one rule is to do; what is left out stays as code declares it.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSettings {
+    pub(crate) quotas: Vec<Quota>,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) store: Option<String>,
+    pub(crate) outage: Option<Outage>,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) message: Option<Arc<str>>,
+}
+
+impl RuleSettings {
+    /// Everything as code declares it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more quota. Together they replace those of the code.
+    pub fn quota<Q>(mut self, quota: Q) -> Result<Self, BuildError>
+    where
+        Q: TryInto<Quota>,
+        BuildError: From<Q::Error>,
+    {
+        self.quotas.push(quota.try_into()?);
+        Ok(self)
+    }
+
+    /// Whether it is enforced.
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode: Some(mode), ..self }
+    }
+
+    /// The store it is counted in, by name.
+    #[must_use]
+    pub fn store(self, store: impl Into<String>) -> Self {
+        Self { store: Some(store.into()), ..self }
+    }
+
+    /// What is decided when that store is away.
+    #[must_use]
+    pub fn on_outage(self, outage: Outage) -> Self {
+        Self { outage: Some(outage), ..self }
+    }
+
+    /// How long a call may wait for its turn.
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        Self { wait: Some(wait), ..self }
+    }
+
+    /// What to tell whoever is refused.
+    #[must_use]
+    pub fn message(self, message: impl Into<Arc<str>>) -> Self {
+        Self { message: Some(message.into()), ..self }
+    }
+}
