@@ -121,6 +121,21 @@ impl Decision {
         }
     }
 
+    /// How long until more could be granted than now, when nothing more is asked; at the latest, where an algorithm does
+    /// not keep the moment. Zero when nothing is missing, [`Micros::MAX`] when time alone does not help.
+    pub fn more_after(&self) -> Micros {
+        match self.meter {
+            Meter { drain: COUNTED, price: reset, .. } => Micros::new(reset),
+            Meter { level, price, limit: capacity, drain, .. } => {
+                let after = (capacity.saturating_sub(level) / price + 1).saturating_mul(price);
+                match capacity.checked_sub(after) {
+                    Some(goal) => Micros::new(level.saturating_sub(goal).div_ceil(drain)),
+                    None => Micros::ZERO,
+                }
+            }
+        }
+    }
+
     /// How long to wait before asking again; `None` when the cost was granted or never will be.
     pub fn retry_after(&self) -> Option<Micros> {
         match self.outcome() {

@@ -33,6 +33,7 @@
 //! | [`LoadLevel`] | how much load there is, by a [`LoadGauge`] that does not flap |
 //! | [`Scaler`], [`Schedule`] | by how much a limit is multiplied, by load and by the time of day |
 //! | [`Switches`] | which features are on |
+//! | [`header`] | what HTTP headers say of quotas |
 //!
 //! It does not store, wait or talk to anyone: that is what `tidegate-engine` is for.
 
@@ -46,6 +47,7 @@ mod bound;
 pub mod breaker;
 mod decision;
 pub mod error_rate;
+pub mod header;
 mod load;
 mod math;
 mod place;

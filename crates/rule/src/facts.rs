@@ -1,12 +1,13 @@
 //! What is known of the request that this task serves.
 
-use std::{net::IpAddr, sync::Arc};
+use crate::request::{Head, TrustedProxies};
+use std::{borrow::Cow, net::IpAddr, sync::Arc};
 
 tokio::task_local! {
     static CURRENT: Arc<Facts>;
 }
 
-/// What is known of a request: who sent it, and from where.
+/// What is known of a request: who sent it, from where, and whatever else an application wants to say of it.
 ///
 /// Middleware finds it out and puts it around the task; a function deep below is then limited by `key = ip` or
 /// `key = user` without having either among its arguments.
@@ -15,18 +16,27 @@ tokio::task_local! {
 /// use tidegate_rule::Facts;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let facts = Facts::default().with_user("alice");
-/// let user = facts.scope(async { Facts::current().and_then(|facts| facts.user().map(str::to_owned)) }).await;
-/// assert_eq!(user.as_deref(), Some("alice"));
+/// let facts = Facts::default().with_user("alice").with("tenant", "acme");
+/// let told = facts.scope(async {
+///     Facts::with_current(|facts| format!("{:?} of {:?}", facts.user(), facts.get("tenant")))
+/// });
+/// assert_eq!(told.await.as_deref(), Some(r#"Some("alice") of Some("acme")"#));
 /// # });
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     ip: Option<IpAddr>,
     user: Option<Arc<str>>,
+    others: Vec<(Cow<'static, str>, Arc<str>)>,
 }
 
 impl Facts {
+    /// What a request says of its client: the address, as these proxies tell it, and the name by which the application
+    /// knows it, if it has found that out.
+    pub fn found_in(head: &dyn Head, proxies: &TrustedProxies, user: Option<Arc<str>>) -> Self {
+        Self { ip: proxies.client(head), user, others: Vec::new() }
+    }
+
     /// The same, with the address of the client: the client itself, not a proxy in front of it.
     #[must_use]
     pub fn with_ip(self, ip: IpAddr) -> Self {
@@ -39,6 +49,17 @@ impl Facts {
         Self { user: Some(user.into()), ..self }
     }
 
+    /// The same, with one more fact, in place of an earlier one of this name.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) -> Self {
+        let (name, value) = (name.into(), value.into());
+        match self.others.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => *known = value,
+            None => self.others.push((name, value)),
+        }
+        self
+    }
+
     /// The address of the client.
     pub fn ip(&self) -> Option<IpAddr> {
         self.ip
@@ -49,10 +70,25 @@ impl Facts {
         self.user.as_deref()
     }
 
+    /// The same, to be kept: copying it costs a count and no memory.
+    pub fn shared_user(&self) -> Option<Arc<str>> {
+        self.user.clone()
+    }
+
+    /// A fact that the application noted down under this name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.others.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
     /// Those of the request that this task serves; `None` outside of one. A task that was spawned from it has none:
     /// put them around it too.
     pub fn current() -> Option<Arc<Self>> {
         CURRENT.try_with(Arc::clone).ok()
+    }
+
+    /// Reads those of the request that this task serves, in place; `None` outside of one.
+    pub fn with_current<R>(read: impl FnOnce(&Self) -> R) -> Option<R> {
+        CURRENT.try_with(|facts| read(facts)).ok()
     }
 
     /// Runs a future that knows these facts.

@@ -46,7 +46,8 @@ impl<A: fmt::Display, B: fmt::Display> fmt::Display for Joined<A, B> {
     }
 }
 
-struct Escaped<'a, 'f>(&'a mut fmt::Formatter<'f>);
+/// Writes what is joined.
+pub(crate) struct Escaped<'a, 'f>(pub(crate) &'a mut fmt::Formatter<'f>);
 
 impl fmt::Write for Escaped<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {

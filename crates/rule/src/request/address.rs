@@ -9,16 +9,17 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address(IpAddr);
 
-/// What a client of IPv6 is given at least.
-const PREFIX: u8 = 64;
-
 impl Address {
+    /// The bits of an address of IPv6 that are one client unless told otherwise: a client is given a network of this size
+    /// at least. Many are given one of 56 or 48, and have as many keys as those hold networks.
+    pub const PREFIX: u8 = 64;
+
     /// The key of a client: an IPv4 address, or the first 64 bits of one of IPv6. IPv4 in the clothes of IPv6 is IPv4.
     pub fn of(address: IpAddr) -> Self {
-        Self::of_prefix(address, PREFIX)
+        Self::of_prefix(address, Self::PREFIX)
     }
 
-    /// The same, with so many bits of an address of IPv6.
+    /// The same, with so many bits of an address of IPv6; 128 at most.
     pub fn of_prefix(address: IpAddr, bits: u8) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) => {

@@ -1,5 +1,6 @@
 //! What is known of a request before its body, and of an answer before its body.
 
+use crate::Facts;
 use std::{any::Any, net::IpAddr};
 
 /// A request before its body is read. Each surface gives its own requests this face.
@@ -20,14 +21,19 @@ pub trait Head {
     /// The address at the other end of the connection, which may be that of a proxy; `None` if nobody noted it down.
     fn peer(&self) -> Option<IpAddr>;
 
-    /// The first value of a header. Any bytes: nobody has checked them.
+    /// The first value of a header, by its name in lower case. Any bytes: nobody has checked them.
     fn header(&self, name: &str) -> Option<&[u8]>;
 
-    /// All values of a header, in their order.
+    /// All values of a header, by its name in lower case, in their order.
     fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8]));
 
     /// What the application noted down beside the request, in the type that the surface has for it.
     fn extensions(&self) -> Option<&dyn Any>;
+
+    /// What is known of the client, where it is noted down beside the request; else it is looked for around the task.
+    fn facts(&self) -> Option<&Facts> {
+        None
+    }
 }
 
 /// An answer before its body is sent.

@@ -1,61 +1,247 @@
 //! For whom: what of a request names a bucket.
+//!
+//! ```
+//! use tidegate_rule::request::{TrustedProxies, key};
+//!
+//! let proxies = TrustedProxies::new(["10.0.0.0/8"])?;
+//! let by_tenant = key::header("x-tenant")?.and(key::user());
+//! let by_token_or_address = key::header("authorization")?.or(key::client(proxies).ipv6_prefix(56));
+//! # Ok::<(), tidegate_core::SettingError>(())
+//! ```
 
-use super::{Address, Head};
+use super::{Address, Head, KeyValue, TrustedProxies, cookie};
+use crate::Facts;
 use std::{borrow::Cow, fmt, sync::Arc};
-
-/// What names a bucket, found in a request.
-///
-/// It hashes as what it holds does, so that an attribute whose key is a `&str`, a `u64` or an [`Address`] means the same
-/// bucket of the same rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyValue<'a> {
-    /// The same for everybody.
-    All,
-    /// A client, by its address.
-    Address(Address),
-    /// A number.
-    Number(u64),
-    /// Text.
-    Text(Cow<'a, str>),
-    /// Bytes that are not text.
-    Bytes(Cow<'a, [u8]>),
-    /// Several of these.
-    Joined(Vec<Self>),
-}
+use tidegate_core::SettingError;
 
 /// For whom a rule counts: finds what names a bucket in a request, or nothing.
+///
+/// What is longer than [`LONGEST`] bytes counts as not there, and so does what is empty: keys are remembered and sent to
+/// stores, and a client must not decide how much of that there is.
 #[derive(Clone)]
 pub struct Key {
-    find: Arc<Find>,
+    source: Source,
 }
 
+/// What happens to requests that have no such key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Missing {
+    /// They share one bucket, so that leaving the key out gains nothing.
+    #[default]
+    Share,
+    /// The rule does not apply to them.
+    Skip,
+    /// They are answered with 400.
+    Refuse,
+}
+
+/// The most bytes that a key may have: enough for a signed token.
+pub const LONGEST: usize = 4_096;
+
 type Find = dyn for<'a> Fn(&'a dyn Head) -> Option<KeyValue<'a>> + Send + Sync;
+type FindUser = dyn for<'a> Fn(&'a dyn Head) -> Option<Cow<'a, str>> + Send + Sync;
+
+#[derive(Clone)]
+enum Source {
+    All,
+    Peer { bits: u8 },
+    Client { proxies: TrustedProxies, bits: u8 },
+    Header(Arc<str>),
+    Cookie(Arc<str>),
+    Host,
+    Method,
+    Path,
+    Route,
+    User,
+    UserBy(Arc<FindUser>),
+    By(Arc<Find>),
+    Every(Vec<Key>),
+    First(Vec<Key>),
+}
+
+/// One bucket for all requests.
+pub fn all() -> Key {
+    Key { source: Source::All }
+}
+
+/// The address at the other end of the connection. Behind a proxy that is the proxy; see [`client`].
+pub fn peer() -> Key {
+    Key { source: Source::Peer { bits: Address::PREFIX } }
+}
+
+/// The address of the client, as these proxies tell it.
+pub fn client(proxies: TrustedProxies) -> Key {
+    Key { source: Source::Client { proxies, bits: Address::PREFIX } }
+}
+
+/// The first value of a header. Whoever sends the request chooses it, so it limits only where something else checks it.
+pub fn header(name: &str) -> Result<Key, SettingError> {
+    Ok(Key { source: Source::Header(super::name(name, "header")?.into()) })
+}
+
+/// A cookie, without quotes if it has any. Whoever sends the request chooses it.
+pub fn cookie(name: &str) -> Result<Key, SettingError> {
+    super::name(name, "cookie")?;
+    Ok(Key { source: Source::Cookie(name.into()) })
+}
+
+/// The host that was asked for, in lower case, without a port.
+pub fn host() -> Key {
+    Key { source: Source::Host }
+}
+
+/// `GET`, `POST` and so on.
+pub fn method() -> Key {
+    Key { source: Source::Method }
+}
+
+/// The path as it came. `/users/7` and `/users/%37` are different keys, and every path that a client makes up is one:
+/// where there is a router, [`route`] is the better key.
+pub fn path() -> Key {
+    Key { source: Source::Path }
+}
+
+/// The route that matched, such as `/users/{id}`, or else the path.
+pub fn route() -> Key {
+    Key { source: Source::Route }
+}
+
+/// The name by which the application knows the client, from the [`Facts`] of the request.
+pub fn user() -> Key {
+    Key { source: Source::User }
+}
+
+/// The name by which the application knows the client, found by a function of yours: in claims that are already decoded,
+/// say.
+pub fn user_by(find: impl for<'a> Fn(&'a dyn Head) -> Option<Cow<'a, str>> + Send + Sync + 'static) -> Key {
+    Key { source: Source::UserBy(Arc::new(find)) }
+}
+
+/// Whatever a function of yours finds.
+pub fn by(find: impl for<'a> Fn(&'a dyn Head) -> Option<KeyValue<'a>> + Send + Sync + 'static) -> Key {
+    Key { source: Source::By(Arc::new(find)) }
+}
 
 impl Key {
-    /// A key of your own.
+    /// A key of your own; the same as [`by`].
     pub fn by(find: impl for<'a> Fn(&'a dyn Head) -> Option<KeyValue<'a>> + Send + Sync + 'static) -> Self {
-        Self { find: Arc::new(find) }
+        by(find)
     }
 
     /// What this request has; `None` if it has no such thing.
     #[inline]
     pub fn find<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
-        (self.find)(head)
+        match &self.source {
+            Source::Peer { bits } => Some(KeyValue::Address(Address::of_prefix(head.peer()?, *bits))),
+            source => source.find(head).filter(|value| value.len() <= LONGEST),
+        }
+    }
+
+    /// Both, for requests that have both: different pairs are different keys.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let mut keys = match self.source {
+            Source::Every(keys) => keys,
+            source => vec![Self { source }],
+        };
+        keys.push(other);
+        Self { source: Source::Every(keys) }
+    }
+
+    /// This, or the other one for requests that do not have this. Nobody gets at a bucket of the other one by what they
+    /// choose for this.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        let choices = |key: Self| match key.source {
+            Source::First(keys) => keys,
+            source => vec![Self { source }],
+        };
+        let mut keys = choices(self);
+        keys.extend(choices(other));
+        Self { source: Source::First(keys) }
+    }
+
+    /// How many bits of an address of IPv6 are one client, where this key is an address or has one in it; 64 unless told
+    /// otherwise, and 128 at most. Addresses of IPv4 stay whole.
+    #[must_use]
+    pub fn ipv6_prefix(self, bits: u8) -> Self {
+        let all = |keys: Vec<Self>| keys.into_iter().map(|key| key.ipv6_prefix(bits)).collect();
+        let source = match self.source {
+            Source::Peer { .. } => Source::Peer { bits },
+            Source::Client { proxies, .. } => Source::Client { proxies, bits },
+            Source::Every(keys) => Source::Every(all(keys)),
+            Source::First(keys) => Source::First(all(keys)),
+            other => other,
+        };
+        Self { source }
     }
 }
 
-/// One bucket for all requests.
-pub fn all() -> Key {
-    Key::by(|_| Some(KeyValue::All))
+impl Source {
+    fn find<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
+        match self {
+            Self::All => Some(KeyValue::All),
+            Self::Peer { bits } => Some(Address::of_prefix(head.peer()?, *bits).into()),
+            Self::Client { proxies, bits } => Some(Address::of_prefix(proxies.client(head)?, *bits).into()),
+            Self::Header(name) => head.header(name).filter(|value| !value.is_empty()).map(KeyValue::from),
+            Self::Cookie(name) => cookie::find(head, name).map(KeyValue::from),
+            Self::Host => head.host().and_then(plain_host).map(KeyValue::Text),
+            Self::Method => Some(head.method().into()),
+            Self::Path => Some(head.path().into()),
+            Self::Route => Some(head.route().unwrap_or_else(|| head.path()).into()),
+            Self::User => user_of(head).map(KeyValue::Text),
+            Self::UserBy(find) => find(head).filter(|user| !user.is_empty()).map(KeyValue::Text),
+            Self::By(find) => find(head),
+            Self::Every(keys) => {
+                keys.iter().map(|key| key.find(head)).collect::<Option<_>>().map(KeyValue::Joined)
+            }
+            Self::First(keys) => (0_u8..).zip(keys).find_map(|(place, key)| match (place, key.find(head)?) {
+                (0, value) => Some(value),
+                (place, value) => Some(KeyValue::Instead(place, Box::new(value))),
+            }),
+        }
+    }
 }
 
-/// The address at the other end of the connection. Behind a proxy that is the proxy.
-pub fn peer() -> Key {
-    Key::by(|head| head.peer().map(|peer| KeyValue::Address(Address::of(peer))))
+/// From the facts beside the request, or else from those of the task.
+fn user_of(head: &dyn Head) -> Option<Cow<'_, str>> {
+    let user = match head.facts().and_then(Facts::user) {
+        Some(user) => Cow::Borrowed(user),
+        None => Cow::Owned(Facts::with_current(|facts| facts.user().map(str::to_owned))??),
+    };
+    Some(user).filter(|user| !user.is_empty())
+}
+
+/// The one name of a host: clients may write `Example.com`, `example.com.` and `example.com:80`.
+fn plain_host(host: &str) -> Option<Cow<'_, str>> {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
+    match name {
+        "" => None,
+        name if name.bytes().any(|byte| byte.is_ascii_uppercase()) => Some(name.to_ascii_lowercase().into()),
+        name => Some(name.into()),
+    }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key")
+        match &self.source {
+            Source::All => f.write_str("all"),
+            Source::Peer { bits } => write!(f, "peer/{bits}"),
+            Source::Client { proxies, bits } => write!(f, "client/{bits} behind {proxies:?}"),
+            Source::Header(name) => write!(f, "header {name}"),
+            Source::Cookie(name) => write!(f, "cookie {name}"),
+            Source::Host => f.write_str("host"),
+            Source::Method => f.write_str("method"),
+            Source::Path => f.write_str("path"),
+            Source::Route => f.write_str("route"),
+            Source::User | Source::UserBy(_) => f.write_str("user"),
+            Source::By(_) => f.write_str("by a function"),
+            Source::Every(keys) => f.debug_set().entries(keys).finish(),
+            Source::First(keys) => f.debug_list().entries(keys).finish(),
+        }
     }
 }

@@ -1,9 +1,29 @@
 //! A request as rules see it, whatever wire it came by.
 
 mod address;
+mod cookie;
+mod forwarded;
 mod head;
 pub mod key;
+mod proxies;
+mod value;
 
 pub use address::Address;
 pub use head::{Head, Reply};
-pub use key::{Key, KeyValue};
+pub use key::{Key, Missing};
+pub use proxies::{AddressHeader, TrustedProxies};
+pub use value::KeyValue;
+
+use tidegate_core::SettingError;
+
+/// The name of a header or a cookie, in lower case.
+fn name(name: &str, what: &str) -> Result<String, SettingError> {
+    let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    match !name.is_empty() && name.len() <= 256 && name.bytes().all(is_sign) {
+        true => Ok(name.to_ascii_lowercase()),
+        false => Err(SettingError::new(
+            format!("`{}` is not the name of a {what}", name.escape_debug()),
+            "write letters, digits and dashes, as in `x-api-key`",
+        )),
+    }
+}

@@ -1,0 +1,78 @@
+//! What HTTP headers say of quotas: text that is written for clients, and read from servers.
+//!
+//! | header | says |
+//! |---|---|
+//! | `Retry-After` | whole seconds, rounded up, never zero |
+//! | `RateLimit-Policy` | the quotas that apply: `"login";q=5;w=60`; see [`Label::policy`] |
+//! | `RateLimit` | what is left of them: `"login";r=3;t=12`; see [`Label::left`] |
+//!
+//! The last two follow draft-ietf-httpapi-ratelimit-headers-10, whose values are lists of strings as in RFC 9651.
+
+mod label;
+mod parse;
+mod text;
+
+pub use label::Label;
+pub use parse::{Items, items, parse_rate_limit, parse_seconds};
+pub use text::Text;
+
+use crate::{decision::Decision, units::Micros};
+use core::fmt;
+
+/// The largest number that a structured field may hold: fifteen digits.
+pub const LARGEST: u64 = 999_999_999_999_999;
+
+/// What is left of a quota, as a header tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// How much could be granted now.
+    pub remaining: u64,
+    /// The seconds until there is more; `None` if time alone does not bring it, or nothing is missing.
+    pub more_after: Option<u64>,
+}
+
+impl Left {
+    /// The one that leaves less; of two that leave the same, the one that takes longer.
+    #[must_use]
+    pub fn tighter(self, other: Self) -> Self {
+        let is_tighter = |a: Self, b: Self| {
+            a.remaining < b.remaining || a.remaining == b.remaining && a.more_after > b.more_after
+        };
+        if is_tighter(other, self) { other } else { self }
+    }
+}
+
+/// A wait in whole seconds: rounded up, and never zero, so that whoever waits that long has waited long enough.
+///
+/// ```
+/// use tidegate_core::{Micros, header::seconds};
+///
+/// assert_eq!(seconds(Micros::ZERO), 1);
+/// assert_eq!(seconds(Micros::from_secs(2)), 2);
+/// assert_eq!(seconds(Micros::from_millis(2_001)), 3);
+/// ```
+pub fn seconds(wait: Micros) -> u64 {
+    wait.get().div_ceil(1_000_000).max(1)
+}
+
+/// What `Retry-After` says of a decision; `None` where there is nothing to retry, or time alone does not help.
+pub fn retry_after(decision: &Decision) -> Option<u64> {
+    decision.retry_after().map(seconds)
+}
+
+/// Writes a number without the machinery of formatting, which would cost more than the rest of a header.
+pub fn write_number(out: &mut impl fmt::Write, number: u64) -> fmt::Result {
+    let mut digits = [0_u8; 20];
+    let mut rest = number;
+    let mut start = digits.len();
+    for (place, digit) in digits.iter_mut().enumerate().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        start = place;
+        if rest == 0 {
+            break;
+        }
+    }
+    let written = digits.get(start..).and_then(|digits| core::str::from_utf8(digits).ok());
+    out.write_str(written.unwrap_or_default())
+}

@@ -1,0 +1,121 @@
+//! What servers say in these headers. Nobody has checked it: what makes no sense is passed over, and however long a value
+//! is, only its start is read.
+
+use super::Left;
+
+/// Bytes of a value that are read, and items of a list.
+const LONGEST: usize = 4_096;
+const MOST_ITEMS: usize = 32;
+
+/// Reads a number of seconds, as `Retry-After`, `X-RateLimit-Reset` and others give it: digits, with spaces around. `None`
+/// for anything else, such as a date.
+///
+/// ```
+/// use tidegate_core::header::parse_seconds;
+///
+/// assert_eq!(parse_seconds(b" 120 "), Some(120));
+/// assert_eq!(parse_seconds(b"Fri, 31 Dec 1999 23:59:59 GMT"), None);
+/// ```
+pub fn parse_seconds(value: &[u8]) -> Option<u64> {
+    let digits = value.trim_ascii();
+    match digits.is_empty() || digits.len() > LONGEST || !digits.iter().all(u8::is_ascii_digit) {
+        true => None,
+        false => Some(number(digits)),
+    }
+}
+
+/// Reads `RateLimit`: of all quotas that it tells of, what is left of the tightest. `None` if it tells of none.
+///
+/// ```
+/// use tidegate_core::header::{Left, parse_rate_limit};
+///
+/// let left = parse_rate_limit(br#""burst";r=40;t=3, "daily";r=0;t=3600"#);
+/// assert_eq!(left, Some(Left { remaining: 0, more_after: Some(3_600) }));
+/// ```
+pub fn parse_rate_limit(value: &[u8]) -> Option<Left> {
+    items(value).map(|(_, left)| left).reduce(Left::tighter)
+}
+
+/// The quotas that a `RateLimit` tells of: each by its name, as it stands between the quotes, and what is left of it.
+pub fn items(value: &[u8]) -> Items<'_> {
+    Items { rest: value.get(..LONGEST).unwrap_or(value), seen: 0 }
+}
+
+/// The items of a `RateLimit`; see [`items`].
+#[derive(Clone, Debug)]
+pub struct Items<'a> {
+    rest: &'a [u8],
+    seen: usize,
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = (&'a [u8], Left);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.seen < MOST_ITEMS && !self.rest.is_empty() {
+            self.seen += 1;
+            let (item, rest) = split(self.rest, b',');
+            self.rest = rest;
+            if let Some(item) = read(item) {
+                return Some(item);
+            }
+        }
+        None
+    }
+}
+
+/// One item: a name and its parameters.
+fn read(item: &[u8]) -> Option<(&[u8], Left)> {
+    let (name, mut rest) = split(item, b';');
+    let (mut remaining, mut more_after) = (None, None);
+    while !rest.is_empty() {
+        let (parameter, after) = split(rest, b';');
+        rest = after;
+        let (key, value) = split(parameter, b'=');
+        match key.trim_ascii() {
+            b"r" => remaining = whole(value),
+            b"t" => more_after = whole(value),
+            _ => {}
+        }
+    }
+    let name = name.trim_ascii();
+    let name = name.strip_prefix(b"\"").and_then(|name| name.strip_suffix(b"\"")).unwrap_or(name);
+    remaining.map(|remaining| (name, Left { remaining, more_after }))
+}
+
+/// What is before a sign that does not stand in quotes, and what is behind it.
+fn split(text: &[u8], sign: u8) -> (&[u8], &[u8]) {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for (place, byte) in text.iter().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            _ if *byte == sign && !is_quoted => return (&text[..place], &text[place + 1..]),
+            _ => {}
+        }
+    }
+    (text, &[])
+}
+
+/// A number that is not negative. One with a fraction, which the draft does not know, is rounded up.
+fn whole(value: &[u8]) -> Option<u64> {
+    let value = value.trim_ascii();
+    let point = value.iter().position(|byte| *byte == b'.');
+    let (digits, fraction) = match point {
+        Some(place) => (&value[..place], &value[place + 1..]),
+        None => (value, &value[..0]),
+    };
+    if digits.is_empty() || !digits.iter().chain(fraction).all(u8::is_ascii_digit) {
+        return None;
+    }
+    let more = u64::from(fraction.iter().any(|digit| *digit != b'0'));
+    Some(number(digits).saturating_add(more))
+}
+
+/// The number that digits mean, at most `u64::MAX`.
+fn number(digits: &[u8]) -> u64 {
+    digits.iter().fold(0_u64, |number, digit| {
+        number.saturating_mul(10).saturating_add(u64::from(digit.wrapping_sub(b'0')))
+    })
+}
