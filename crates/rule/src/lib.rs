@@ -25,6 +25,7 @@
 //! | [`Facts`] | what is known of the request that this task serves |
 //! | [`request`] | a request as rules see it, whatever wire it came by |
 //! | [`Answer`] | what to answer to whoever was refused |
+//! | [`Fields`] | which header fields tell of quotas |
 //!
 //! It knows no wire: layers and middleware translate.
 
@@ -41,7 +42,7 @@ mod rules;
 mod settings;
 pub mod site;
 
-pub use answer::Answer;
+pub use answer::{Answer, Fields};
 pub use declaration::Declaration;
 pub use facts::Facts;
 pub use key::{Joined, RuleKey};

@@ -1,7 +1,7 @@
 //! The error of a call that a rule refused.
 
 use std::{error, fmt, sync::Arc, time::Duration};
-use tidegate_core::{Decision, Quota};
+use tidegate_core::{Decision, Quota, header::Label};
 use tidegate_engine::Cause;
 
 /// A rule refused a call: which, why, and when it is worth trying again.
@@ -64,6 +64,12 @@ impl Limited {
             Cause::Limited(decision) => Some(decision),
             _ => None,
         }
+    }
+
+    /// The quota that was used up, as headers speak of it.
+    pub fn label(&self) -> Option<Label> {
+        let (quota, decision) = (self.0.quota?, self.decision()?);
+        Some(Label::of_several(&self.0.rule, decision.quota(), &quota))
     }
 
     /// When it is worth trying again, if that is known.

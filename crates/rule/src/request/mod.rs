@@ -17,7 +17,7 @@ pub use value::KeyValue;
 use tidegate_core::SettingError;
 
 /// The name of a header or a cookie, in lower case.
-fn name(name: &str, what: &str) -> Result<String, SettingError> {
+pub(crate) fn name(name: &str, what: &str) -> Result<String, SettingError> {
     let is_sign = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     match !name.is_empty() && name.len() <= 256 && name.bytes().all(is_sign) {
         true => Ok(name.to_ascii_lowercase()),

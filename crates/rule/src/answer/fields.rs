@@ -1,0 +1,121 @@
+//! Which header fields tell of quotas.
+
+use std::fmt;
+use tidegate_core::{
+    Decision,
+    header::{Label, Text, write_number},
+};
+
+/// Which header fields tell clients of quotas, on answers and on refusals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fields {
+    /// `RateLimit-Policy` and `RateLimit`, as in draft-ietf-httpapi-ratelimit-headers-10, of every quota.
+    #[default]
+    Ietf,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, of the quota that is closest to its end. The last is in seconds from
+    /// now; some servers send a time of day there.
+    Legacy,
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`, as in draft 03, of the quota that is closest to its end.
+    Draft03,
+    /// None of them.
+    None,
+}
+
+impl Fields {
+    /// Writes the fields of an answer: calls `each` with a name in lower case and a value.
+    ///
+    /// ```
+    /// use tidegate_core::{Decision, Quota, header::Label};
+    /// use tidegate_rule::Fields;
+    ///
+    /// let label = Label::new("api", &Quota::at_once(3)?);
+    /// let decision = Decision::holding(3, 1);
+    /// let mut written = Vec::new();
+    /// Fields::Ietf.write([(&label, &decision)], |name, value| written.push(format!("{name}: {value}")));
+    /// assert_eq!(written, [r#"ratelimit-policy: "api";q=3;qu="concurrent-requests""#, r#"ratelimit: "api";r=2"#]);
+    /// # Ok::<(), tidegate_core::QuotaError>(())
+    /// ```
+    pub fn write<'a, T>(self, told: T, mut each: impl FnMut(&'static str, &str))
+    where
+        T: IntoIterator<Item = (&'a Label, &'a Decision), IntoIter: Clone>,
+    {
+        let told = told.into_iter();
+        self.write_policies(told.clone().map(|(label, _)| label), &mut each);
+        self.write_left(told, each);
+    }
+
+    /// Writes those fields that stay the same for as long as the quotas do: they can be kept.
+    pub fn write_policies<'a, L>(self, labels: L, mut each: impl FnMut(&'static str, &str))
+    where
+        L: IntoIterator<Item = &'a Label>,
+    {
+        if self != Self::Ietf {
+            return;
+        }
+        let text = list(labels, |label, text| fmt::Write::write_str(text, label.policy()));
+        if !text.is_empty() {
+            each("ratelimit-policy", text.as_str());
+        }
+    }
+
+    /// Writes those fields that tell of this request.
+    pub fn write_left<'a, T>(self, told: T, mut each: impl FnMut(&'static str, &str))
+    where
+        T: IntoIterator<Item = (&'a Label, &'a Decision)>,
+    {
+        let names = match self {
+            Self::Ietf => {
+                let text = list(told, |(label, decision), text| label.write_left(text, decision));
+                if !text.is_empty() {
+                    each("ratelimit", text.as_str());
+                }
+                return;
+            }
+            Self::Legacy => ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"],
+            Self::Draft03 => ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"],
+            Self::None => return,
+        };
+        let Some((label, decision)) = tightest(told) else { return };
+        let left = label.left(decision);
+        // Where time alone brings nothing back, there is no time to tell.
+        let reset = left.more_after.or_else(|| label.window().map(|_| 0));
+        for (name, number) in names.into_iter().zip([Some(label.most()), Some(left.remaining), reset]) {
+            let Some(number) = number else { continue };
+            let mut text = Text::default();
+            // Writing to a text does not fail.
+            let _ = match name {
+                "ratelimit-limit" => label.write_limit_of_draft_03(&mut text),
+                _ => write_number(&mut text, number),
+            };
+            each(name, text.as_str());
+        }
+    }
+}
+
+/// What is written of each, with commas between.
+fn list<I>(items: impl IntoIterator<Item = I>, mut write: impl FnMut(I, &mut Text) -> fmt::Result) -> Text {
+    let mut text = Text::default();
+    for item in items {
+        if !text.is_empty() {
+            let _ = fmt::Write::write_str(&mut text, ", ");
+        }
+        // Writing to a text does not fail.
+        let _ = write(item, &mut text);
+    }
+    text
+}
+
+/// The one that denied, or else the one that leaves least; of several, the one that takes longest.
+fn tightest<'a>(
+    told: impl IntoIterator<Item = (&'a Label, &'a Decision)>,
+) -> Option<(&'a Label, &'a Decision)> {
+    told.into_iter().reduce(|one, other| {
+        let (left, right) = (one.0.left(one.1), other.0.left(other.1));
+        let is_other = match (one.1.is_granted(), other.1.is_granted()) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => left != right && left.tighter(right) == right,
+        };
+        if is_other { other } else { one }
+    })
+}

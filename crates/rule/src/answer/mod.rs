@@ -1,0 +1,207 @@
+//! What to answer instead, in words that every wire can translate.
+
+mod fields;
+mod json;
+
+pub use fields::Fields;
+
+use crate::Limited;
+use std::borrow::Cow;
+use tidegate_core::{
+    Decision, Micros,
+    header::{self, Label},
+};
+use tidegate_engine::Cause;
+
+/// An answer to a request that was not let through: a status, headers and a body, for a surface to translate.
+///
+/// The one that is given unless told otherwise is 429 with `Retry-After`, the fields that [`Fields`] chooses, and a
+/// problem as in RFC 9457. What is refused to protect a server (an open breaker, a full line, a feature that is off) is
+/// 503, since it is not for the client to mend.
+///
+/// ```
+/// use tidegate_rule::{Answer, Declaration, Rules};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let login = Rules::new().rule(Declaration::of("login").quota("1/min")?.message("Too many attempts."))?;
+/// login.admit("alice", 1).await?;
+/// let limited = login.admit("alice", 1).await.unwrap_err();
+///
+/// let answer = Answer::from(&limited);
+/// assert_eq!(answer.status, 429);
+/// assert_eq!(answer.get("retry-after"), Some("60"));
+/// assert_eq!(answer.get("ratelimit-policy"), Some(r#""login";q=1;w=60"#));
+/// assert_eq!(answer.get("ratelimit"), Some(r#""login";r=0;t=60"#));
+/// assert!(answer.body.contains(r#""detail":"Too many attempts.""#));
+///
+/// let plain = Answer::from(&limited).status(503).text("Come back later.");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The status, such as 429.
+    pub status: u16,
+    /// Headers, by names in lower case.
+    pub headers: Vec<(Cow<'static, str>, String)>,
+    /// The body.
+    pub body: String,
+}
+
+/// The status of an answer to whoever did too much.
+const TOO_MANY: u16 = 429;
+/// The status of an answer when it is the server that cannot.
+const UNAVAILABLE: u16 = 503;
+
+/// The types of problems that the draft of the header fields registers.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+impl Answer {
+    /// An answer without headers and body.
+    pub fn new(status: u16) -> Self {
+        Self { status, headers: Vec::new(), body: String::new() }
+    }
+
+    /// An answer that sends the client elsewhere, with 303, so that whatever was asked, a page is fetched there.
+    pub fn redirect(location: impl Into<String>) -> Self {
+        Self::new(303).header("location", location)
+    }
+
+    /// The answer to a request that lacks what it is counted by: 400.
+    pub fn missing_key() -> Self {
+        let problem = json::Problem {
+            kind: "about:blank",
+            title: "Bad Request",
+            status: 400,
+            detail: "The request lacks what its limit is counted by.",
+            violated: &[],
+            retry_after: None,
+        };
+        Self::new(400).problem(&problem)
+    }
+
+    /// The answer to a refused request, with these fields of the quota that refused.
+    pub fn of(limited: &Limited, fields: Fields) -> Self {
+        let label = limited.label();
+        let told = label.as_ref().zip(limited.decision());
+        Self::of_verdict(limited, told, fields)
+    }
+
+    /// The answer to a refused request that was asked about by several quotas, with these fields of all of them. The
+    /// longest wait among them is told.
+    pub fn of_verdict<'a, T>(limited: &Limited, told: T, fields: Fields) -> Self
+    where
+        T: IntoIterator<Item = (&'a Label, &'a Decision)>,
+    {
+        let told: Vec<_> = told.into_iter().collect();
+        let denied = || told.iter().filter(|(_, decision)| !decision.is_granted());
+        let retry_after = limited.retry_after().map(|wait| header::seconds(Micros::from(wait)));
+        let retry_after =
+            denied().filter_map(|(_, decision)| header::retry_after(decision)).chain(retry_after).max();
+
+        let mut answer = Self::new(status_of(limited));
+        if let Some(seconds) = retry_after {
+            answer = answer.header("retry-after", seconds.to_string());
+        }
+        fields.write(told.iter().copied(), |name, value| {
+            answer.headers.push((name.into(), value.to_owned()));
+        });
+
+        let mut violated: Vec<_> = denied().map(|(label, _)| label.name()).collect();
+        if violated.is_empty() && limited.decision().is_some() {
+            violated.push(limited.rule());
+        }
+        answer.problem(&problem_of(limited, &violated, retry_after))
+    }
+
+    /// The same with another status. What is no status of an answer is sent as 429.
+    #[must_use]
+    pub fn status(self, status: u16) -> Self {
+        Self { status, ..self }
+    }
+
+    /// The same with this header, in place of others of its name. Signs that could end a header are left out of its value;
+    /// a name that is none leaves the answer as it is.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: impl Into<String>) -> Self {
+        let Ok(name) = crate::request::name(name, "header") else { return self };
+        let mut value = value.into();
+        value.retain(|sign| !sign.is_control() || sign == '\t');
+        self.headers.retain(|(known, _)| *known != name);
+        self.headers.push((name.into(), value));
+        self
+    }
+
+    /// The same with this text as its body.
+    #[must_use]
+    pub fn text(self, body: impl Into<String>) -> Self {
+        Self { body: body.into(), ..self.header("content-type", "text/plain; charset=utf-8") }
+    }
+
+    /// The same with this body, which is JSON already.
+    #[must_use]
+    pub fn json(self, body: impl Into<String>) -> Self {
+        Self { body: body.into(), ..self.header("content-type", "application/json") }
+    }
+
+    /// The first value of a header, by its name in lower case.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    /// The status, where it is one that an answer may have.
+    pub fn final_status(&self) -> u16 {
+        match self.status {
+            200..=599 => self.status,
+            _ => TOO_MANY,
+        }
+    }
+
+    fn problem(self, problem: &json::Problem<'_>) -> Self {
+        Self { body: problem.to_string(), ..self.header("content-type", "application/problem+json") }
+    }
+}
+
+/// The answer with the fields of the current draft.
+impl From<&Limited> for Answer {
+    fn from(limited: &Limited) -> Self {
+        Self::of(limited, Fields::default())
+    }
+}
+
+/// The answer with the fields of the current draft.
+impl From<Limited> for Answer {
+    fn from(limited: Limited) -> Self {
+        Self::from(&limited)
+    }
+}
+
+/// What a client can mend is 429, and what it cannot is 503.
+fn status_of(limited: &Limited) -> u16 {
+    match limited.cause() {
+        Cause::Limited(_) => TOO_MANY,
+        _ => UNAVAILABLE,
+    }
+}
+
+fn problem_of<'a>(
+    limited: &'a Limited,
+    violated: &'a [&'a str],
+    retry_after: Option<u64>,
+) -> json::Problem<'a> {
+    let status = status_of(limited);
+    let (kind, title, otherwise) = match status {
+        TOO_MANY => (QUOTA_EXCEEDED, "Quota exceeded", "The quota is used up."),
+        // How a server protects itself is not for clients to know.
+        _ => (REDUCED_CAPACITY, "Temporarily reduced capacity", "The server cannot take this request now."),
+    };
+    json::Problem {
+        kind,
+        title,
+        status,
+        detail: limited.message().unwrap_or(otherwise),
+        violated,
+        retry_after,
+    }
+}

@@ -1,0 +1,64 @@
+//! A request that is nothing but its head.
+
+use std::{any::Any, net::IpAddr};
+use tidegate_rule::{Facts, request::Head};
+
+/// A request as a test writes it down.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Request {
+    pub(crate) path: &'static str,
+    pub(crate) host: Option<&'static str>,
+    pub(crate) route: Option<&'static str>,
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) headers: Vec<(&'static str, Vec<u8>)>,
+    pub(crate) facts: Option<Facts>,
+}
+
+impl Request {
+    pub(crate) fn from(peer: &str) -> Self {
+        Self { path: "/", peer: Some(peer.parse().unwrap()), ..Self::default() }
+    }
+
+    pub(crate) fn header(mut self, name: &'static str, value: impl AsRef<[u8]>) -> Self {
+        self.headers.push((name, value.as_ref().to_vec()));
+        self
+    }
+}
+
+impl Head for Request {
+    fn method(&self) -> &str {
+        "GET"
+    }
+
+    fn path(&self) -> &str {
+        self.path
+    }
+
+    fn host(&self) -> Option<&str> {
+        self.host
+    }
+
+    fn route(&self) -> Option<&str> {
+        self.route
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| &**value)
+    }
+
+    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        self.headers.iter().filter(|(known, _)| *known == name).for_each(|(_, value)| each(value));
+    }
+
+    fn extensions(&self) -> Option<&dyn Any> {
+        None
+    }
+
+    fn facts(&self) -> Option<&Facts> {
+        self.facts.as_ref()
+    }
+}
