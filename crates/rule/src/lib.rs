@@ -27,7 +27,8 @@
 //! | [`Answer`] | what to answer to whoever was refused |
 //! | [`Fields`] | which header fields tell of quotas |
 //!
-//! It knows no wire: layers and middleware translate.
+//! It knows no wire: layers and middleware translate. Only where a framework must be told by the type itself how to send
+//! a [`Limited`] or an [`Answer`], a feature does that here: `http`, `axum`, `tonic`, `actix`.
 
 mod answer;
 mod background;
@@ -41,6 +42,7 @@ mod rule;
 mod rules;
 mod settings;
 pub mod site;
+mod wire;
 
 pub use answer::{Answer, Fields};
 pub use declaration::Declaration;

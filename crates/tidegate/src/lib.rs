@@ -33,7 +33,7 @@ pub use tidegate_core::{
     ClientThrottleBuilder, ClientThrottleSettings, Credit, Decision, Demand, ErrorRateBuilder,
     ErrorRateSettings, Inherit, Kind, Lever, LoadGauge, LoadLevel, LoadLevels, Micros, Outcome, Quota,
     QuotaError, Rate, Ratio, Rejection, Report, Retry, Scale, Scaler, Schedule, ScheduleError, SettingError,
-    Share, Switch, Unit, adaptive, triage,
+    Share, Switch, Unit, adaptive, header, triage,
 };
 pub use tidegate_engine::{
     Access, AccessControl, AccessList, AccessListBuilder, AdaptiveEntry, AdaptiveLimit, Ask, BanOutcome,
@@ -56,8 +56,8 @@ pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};
 pub use tidegate_macros::*;
 #[cfg(feature = "tokio")]
 pub use tidegate_rule::{
-    Answer, Declaration, Facts, FromLimited, Limited, Mode, Rule, RuleKey, RuleSettings, Rules, Settings,
-    SettingsError, StoreAddress, request, site,
+    Answer, Declaration, Facts, Fields, FromLimited, Limited, Mode, Rule, RuleKey, RuleSettings, Rules,
+    Settings, SettingsError, StoreAddress, request, site,
 };
 
 /// Middleware for actix-web.

@@ -1,0 +1,64 @@
+//! Refusals and answers as responses of the crate `http`: for hyper, tower and whatever else speaks it.
+
+use crate::{Answer, Limited};
+use ::http::{HeaderName, HeaderValue, Response, StatusCode};
+
+/// The answer as it stands. A header that HTTP does not allow is left out.
+impl<B: From<String>> From<Answer> for Response<B> {
+    fn from(answer: Answer) -> Self {
+        let status = answer.final_status();
+        let mut response = Self::new(answer.body.into());
+        *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+        for (name, value) in answer.headers {
+            let name = HeaderName::from_bytes(name.as_bytes());
+            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value.as_bytes())) {
+                response.headers_mut().append(name, value);
+            }
+        }
+        response
+    }
+}
+
+/// The default answer; see [`Answer`].
+impl<B: From<String>> From<Limited> for Response<B> {
+    fn from(limited: Limited) -> Self {
+        Answer::from(limited).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::cast;
+
+    fn header<'a>(response: &'a Response<String>, name: &str) -> Option<&'a str> {
+        response.headers().get(name).and_then(|value| value.to_str().ok())
+    }
+
+    #[test]
+    fn a_limit_is_429_and_a_breaker_503() {
+        let response: Response<String> = cast::over_the_limit().into();
+        assert_eq!(response.status(), 429);
+        assert_eq!(header(&response, "retry-after"), Some("3"));
+        assert_eq!(header(&response, "ratelimit"), Some(r#""login";r=0;t=3"#));
+        assert_eq!(header(&response, "content-type"), Some("application/problem+json"));
+        assert!(response.body().contains(r#""detail":"Slow down, \"friend\".""#));
+
+        let response: Response<String> = cast::broken().into();
+        assert_eq!(response.status(), 503);
+        assert_eq!(header(&response, "retry-after"), Some("4"));
+        assert_eq!(header(&response, "ratelimit"), None);
+    }
+
+    #[test]
+    fn what_http_does_not_allow_is_not_sent() {
+        let mut answer = Answer::new(99).header("x-note", "é").text("wait");
+        answer.headers.push(("x bad".into(), "a".into()));
+        answer.headers.push(("x-bad".into(), "a\r\nset-cookie: b".into()));
+        let response: Response<String> = answer.into();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers().len(), 2);
+        assert_eq!(response.headers()["x-note"].as_bytes(), "é".as_bytes());
+        assert_eq!(response.body(), "wait");
+    }
+}

@@ -1,0 +1,80 @@
+//! Refusals as a status of gRPC.
+
+use crate::{Answer, Fields, Limited};
+use ::tonic::{
+    Code, Status,
+    metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap},
+};
+use tidegate_engine::Cause;
+use tonic_types::{ErrorDetails, StatusExt as _};
+
+/// `RESOURCE_EXHAUSTED` for a limit, which the details name, and `UNAVAILABLE` for what protects the server. When it is
+/// worth trying again is in the details as `RetryInfo`, to the microsecond, and in the metadata as `retry-after`; without
+/// it clients should not try again.
+impl From<Limited> for Status {
+    fn from(limited: Limited) -> Self {
+        let mut details = ErrorDetails::new();
+        if let Some(wait) = limited.retry_after() {
+            details.set_retry_info(Some(wait));
+        }
+        let (code, message) = match (limited.cause(), limited.message()) {
+            (Cause::Limited(_), message) => {
+                details.add_quota_failure_violation(limited.rule(), "the quota is used up");
+                (Code::ResourceExhausted, message.map_or_else(|| limited.to_string(), str::to_owned))
+            }
+            (_, Some(message)) => (Code::Unavailable, message.to_owned()),
+            // How a server protects itself is not for clients to know.
+            (_, None) => (Code::Unavailable, "the server cannot take this call now".to_owned()),
+        };
+        let metadata = metadata(&Answer::of(&limited, Fields::default()));
+        Self::with_error_details_and_metadata(code, message, details, metadata)
+    }
+}
+
+/// What an answer over HTTP would say in its headers, but for the type of its body.
+fn metadata(answer: &Answer) -> MetadataMap {
+    let mut metadata = MetadataMap::new();
+    for (name, value) in answer.headers.iter().filter(|(name, _)| name != "content-type") {
+        let name = AsciiMetadataKey::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, AsciiMetadataValue::try_from(value.as_str())) {
+            metadata.append(name, value);
+        }
+    }
+    metadata
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::cast;
+    use std::time::Duration;
+
+    #[test]
+    fn a_limit_is_exhausted_and_a_breaker_unavailable() {
+        let status = Status::from(cast::over_the_limit());
+        assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "Slow down, \"friend\"."));
+        let retry = status.get_details_retry_info().unwrap();
+        assert_eq!(retry.retry_delay, Some(Duration::from_millis(2_500)));
+        let violations = status.get_details_quota_failure().unwrap().violations;
+        assert_eq!(violations[0].subject, "login");
+        assert_eq!(status.metadata().get("retry-after").unwrap(), "3");
+        assert_eq!(status.metadata().get("ratelimit").unwrap(), r#""login";r=0;t=3"#);
+
+        let status = Status::from(cast::broken());
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::Unavailable, "the server cannot take this call now")
+        );
+        assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(Duration::from_secs(4)));
+        assert_eq!(status.metadata().get("retry-after").unwrap(), "4");
+        assert!(status.get_details_quota_failure().is_none());
+    }
+
+    #[test]
+    fn without_a_time_there_is_no_retry() {
+        let status = Status::from(Limited::new("beta", Cause::SwitchedOff));
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.get_details_retry_info().is_none());
+        assert!(status.metadata().get("retry-after").is_none());
+    }
+}
