@@ -1,5 +1,7 @@
 //! What headers say of quotas: the text that is written, and whatever servers send.
 
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
 use proptest::prelude::*;
 use std::fmt::Write as _;
 use tidegate_core::{

@@ -1,5 +1,7 @@
 //! What is answered to whoever was refused, in all its choices, and that nothing can be smuggled into it.
 
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
 use proptest::prelude::*;
 use std::time::Duration;
 use tidegate_core::{Decision, Demand, Micros, Quota, Rejection, header::Label};

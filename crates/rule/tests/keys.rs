@@ -1,5 +1,7 @@
 //! For whom a request counts: what is found, what is not, and what cannot be mistaken for something else.
 
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
 mod common;
 
 use common::Request;

@@ -1,5 +1,7 @@
 //! Who the client is, and that nobody can pass for somebody else: the matrix of forwarded headers.
 
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
 mod common;
 
 use common::Request;

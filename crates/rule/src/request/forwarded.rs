@@ -14,6 +14,9 @@ const MOST: usize = 32;
 /// Bytes of an entry that are looked at; one that is longer is no address.
 const LONGEST: usize = 1_024;
 
+/// Reads the last entry that is left.
+type Read = fn(&mut Lines<'_>) -> Option<IpAddr>;
+
 /// The client, where the peer is trusted.
 pub(super) fn client(
     head: &dyn Head,
@@ -21,19 +24,17 @@ pub(super) fn client(
     peer: IpAddr,
     is_trusted: impl Fn(IpAddr) -> bool,
 ) -> IpAddr {
-    let (name, find): (_, fn(&[u8]) -> Option<IpAddr>) = match header {
-        AddressHeader::XForwardedFor => ("x-forwarded-for", address),
-        AddressHeader::Forwarded => ("forwarded", forwarded_for),
+    let (name, read): (_, Read) = match header {
+        AddressHeader::XForwardedFor => ("x-forwarded-for", |lines| address(lines.pop()?.trim_ascii())),
+        AddressHeader::Forwarded => ("forwarded", |lines| forwarded_for(lines.pop_quoted()?.trim_ascii())),
         AddressHeader::Single(name) => return single(head, name).unwrap_or(peer),
     };
-    let is_quoted = *header == AddressHeader::Forwarded;
     let mut lines = Lines::default();
     head.each_header(name, &mut |line| lines.push(line));
 
     let mut last = peer;
     for _ in 0..MOST {
-        let entry = if is_quoted { lines.pop_quoted() } else { lines.pop() };
-        match entry.and_then(|entry| find(entry.trim_ascii())) {
+        match read(&mut lines) {
             Some(address) if is_trusted(address) => last = address,
             Some(address) => return address,
             None => return last,

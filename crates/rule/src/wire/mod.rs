@@ -21,7 +21,7 @@ mod cast {
     pub(super) fn over_the_limit() -> Limited {
         let denied = Decision::denied_for(5, Micros::from_millis(2_500));
         Limited::new("login", Cause::Limited(denied))
-            .with_quota(Some(Quota::per_minute(5).quota().unwrap()))
+            .with_quota(Quota::per_minute(5).quota().ok())
             .with_message(Some("Slow down, \"friend\".".into()))
     }
 
