@@ -101,3 +101,27 @@ impl Facts {
         CURRENT.sync_scope(Arc::new(self), call)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_known_inside_and_nowhere_else() {
+        let facts =
+            Facts::default().with_ip([203, 0, 113, 7].into()).with("tenant", "old").with("tenant", "acme");
+        let inner = Facts::default().with_user("bob");
+        assert_eq!(Facts::with_current(|_| ()), None);
+        facts.scope_blocking(|| {
+            let known = Facts::with_current(|facts| (facts.ip(), facts.get("tenant").map(str::to_owned)));
+            assert_eq!(known, Some((Some([203, 0, 113, 7].into()), Some("acme".to_owned()))));
+            // The innermost are known, and nothing of those around them.
+            inner.scope_blocking(|| {
+                let facts = Facts::current().unwrap();
+                assert_eq!((facts.shared_user().as_deref(), facts.ip()), (Some("bob"), None));
+                assert_eq!(facts.get("tenant"), None);
+            });
+        });
+        assert_eq!(Facts::current(), None);
+    }
+}

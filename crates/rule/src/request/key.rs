@@ -195,10 +195,12 @@ impl Source {
             Self::Every(keys) => {
                 keys.iter().map(|key| key.find(head)).collect::<Option<_>>().map(KeyValue::Joined)
             }
-            Self::First(keys) => (0_u8..).zip(keys).find_map(|(place, key)| match (place, key.find(head)?) {
-                (0, value) => Some(value),
-                (place, value) => Some(KeyValue::Instead(place, Box::new(value))),
-            }),
+            Self::First(keys) => {
+                (0..=u8::MAX).zip(keys).find_map(|(place, key)| match (place, key.find(head)?) {
+                    (0, value) => Some(value),
+                    (place, value) => Some(KeyValue::Instead(place, Box::new(value))),
+                })
+            }
         }
     }
 }
