@@ -191,6 +191,11 @@ fn a_text_grows_when_it_must() {
         whole += &format!("{}ö,", number * 1_000);
         assert_eq!(text.as_str(), whole);
     }
+    for number in (0..20_000).chain([u64::MAX, LARGEST]) {
+        text.clear();
+        header::write_number(&mut text, number).unwrap();
+        assert_eq!(text.as_str(), number.to_string());
+    }
     text.clear();
     text.write_str("short").unwrap();
     assert_eq!(text.as_str(), "short");

@@ -62,17 +62,18 @@ pub fn retry_after(decision: &Decision) -> Option<u64> {
 
 /// Writes a number without the machinery of formatting, which would cost more than the rest of a header.
 pub fn write_number(out: &mut impl fmt::Write, number: u64) -> fmt::Result {
-    let mut digits = [0_u8; 20];
-    let mut rest = number;
-    let mut start = digits.len();
-    for (place, digit) in digits.iter_mut().enumerate().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        start = place;
-        if rest == 0 {
-            break;
+    // Most are short, and then nothing has to be put together.
+    let pair = |number: usize| 2 * number..2 * number + 2;
+    match usize::try_from(number) {
+        Ok(number @ 0..10) => out.write_str(&PAIRS[pair(number)][1..]),
+        Ok(number @ 10..100) => out.write_str(&PAIRS[pair(number)]),
+        Ok(number @ 100..10_000) => {
+            write_number(out, number as u64 / 100)?;
+            out.write_str(&PAIRS[pair(number % 100)])
         }
+        _ => write!(out, "{number}"),
     }
-    let written = digits.get(start..).and_then(|digits| core::str::from_utf8(digits).ok());
-    out.write_str(written.unwrap_or_default())
 }
+
+/// All pairs of digits.
+const PAIRS: &str = "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";

@@ -52,9 +52,15 @@ impl Fields {
         if self != Self::Ietf {
             return;
         }
-        let text = list(labels, |label, text| fmt::Write::write_str(text, label.policy()));
-        if !text.is_empty() {
-            each("ratelimit-policy", text.as_str());
+        let mut labels = labels.into_iter();
+        let Some(first) = labels.next() else { return };
+        match labels.next() {
+            None => each("ratelimit-policy", first.policy()),
+            Some(second) => {
+                let all = [first, second].into_iter().chain(labels);
+                let text = list(all, |label, text| fmt::Write::write_str(text, label.policy()));
+                each("ratelimit-policy", text.as_str());
+            }
         }
     }
 
