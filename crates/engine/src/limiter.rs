@@ -182,17 +182,23 @@ impl Limiter {
 
     /// Replaces all quotas while running, one by one in the order they were given.
     pub fn change_all(&self, quotas: &[Quota], how: Inherit) -> Result<(), BuildError> {
+        self.can_change_all(quotas)?;
+        self.space
+            .change(quotas, how, self.clock.now())
+            .map_err(|()| BuildError::different_quota(&self.quotas(), quotas))?;
+        self.lines.wake_all_first();
+        Ok(())
+    }
+
+    /// Whether [`change_all`](Self::change_all) can be done, and if not, why. Changes nothing.
+    pub fn can_change_all(&self, quotas: &[Quota]) -> Result<(), BuildError> {
         let old = self.quotas();
         let same_kinds = old.len() == quotas.len()
             && old.iter().zip(quotas).all(|(old, new)| old.kind().name() == new.kind().name());
-        if !same_kinds {
-            return Err(BuildError::different_quota(&old, quotas));
+        match same_kinds && self.space.has_room_for(quotas) {
+            true => Ok(()),
+            false => Err(BuildError::different_quota(&old, quotas)),
         }
-        self.space
-            .change(quotas, how, self.clock.now())
-            .map_err(|()| BuildError::different_quota(&old, quotas))?;
-        self.lines.wake_all_first();
-        Ok(())
     }
 
     /// How many tiers a call can choose from; one unless it was built with [`LimiterBuilder::build_tiers`].

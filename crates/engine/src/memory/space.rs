@@ -317,6 +317,16 @@ impl Space {
         }
     }
 
+    /// Whether the cells can hold what these quotas count.
+    pub(crate) fn has_room_for(&self, quotas: &[Quota]) -> bool {
+        match (self, quotas) {
+            (Self::Word { .. }, [quota]) => Plan::of(quota).is_some(),
+            (Self::Slots(_), [quota]) => SlotTable::can_count(quota),
+            (Self::Wide(wide), quotas) => wide.has_room_for(quotas),
+            (Self::Word { .. } | Self::Slots(_), _) => false,
+        }
+    }
+
     /// Replaces the quotas; `Err` when the cells have no room for what the new ones count.
     pub(crate) fn change(&self, quotas: &[Quota], how: Inherit, now: Micros) -> Result<(), ()> {
         match self {

@@ -165,15 +165,20 @@ impl Wide {
         self.plan.load().quotas.iter().map(Quota::limit).min().unwrap_or(0)
     }
 
+    /// Whether each of these quotas needs no more words than its place has.
+    pub(crate) fn has_room_for(&self, quotas: &[Quota]) -> bool {
+        let old = self.plan.load();
+        quotas.len() == old.quotas.len()
+            && quotas.iter().zip(&*old.quotas).all(|(new, old)| new.width() <= old.width())
+    }
+
     /// Replaces the quotas and brings every cell over. Refused when a new one needs more words than its place has.
     pub(crate) fn change(&self, quotas: &[Quota], how: Inherit, now: Micros) -> Result<(), ()> {
         let _guard = lock(&self.changing);
-        let old = self.plan.load_full();
-        let fits = quotas.len() == old.quotas.len()
-            && quotas.iter().zip(&*old.quotas).all(|(new, old)| new.width() <= old.width());
-        if !fits {
+        if !self.has_room_for(quotas) {
             return Err(());
         }
+        let old = self.plan.load_full();
         let _still = self.table.stand_still();
         self.plan.store(Arc::new(Plan {
             quotas: quotas.into(),
