@@ -1,17 +1,30 @@
-//! A thread that waits for stores on behalf of functions that cannot.
+//! A thread of our own, for whatever speaks to a store.
+//!
+//! Connections must not live on the runtime of whoever happened to need them: it may end, and it stands still while one of
+//! its threads is in a function that blocks. So stores that settings name live here, and so does waiting for them.
 
 use std::{
-    sync::{OnceLock, mpsc},
+    pin::Pin,
+    sync::{Arc, OnceLock, mpsc},
+    task::{Context, Poll},
     thread,
     time::Duration,
 };
-use tokio::runtime::{Builder, Handle};
+use tidegate_core::Quota;
+use tidegate_engine::{
+    Store, StoreError,
+    store::{Pending, Reply, Request},
+};
+use tokio::{
+    runtime::{Builder, Handle},
+    task::JoinHandle,
+};
 
 /// A store answers within its deadline or not at all; this is only so that nothing can ever hang.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// The runtime of that thread, which is started when it is first needed; `None` if the machine has no thread to give.
-pub(crate) fn handle() -> Option<&'static Handle> {
+fn handle() -> Option<&'static Handle> {
     static HANDLE: OnceLock<Option<Handle>> = OnceLock::new();
     HANDLE.get_or_init(start).as_ref()
 }
@@ -38,28 +51,64 @@ where
     result.recv_timeout(patience.saturating_add(LONGEST)).ok()
 }
 
-/// Runs a future on this task's runtime, or on that thread if it has none: stores need a timer. `None` if there is neither.
+/// Runs a future on this task's runtime, or there if it has none: whoever waits needs a timer. `None` if there is neither.
 pub(crate) async fn within_runtime<F>(future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
     match Handle::try_current() {
         Ok(_) => Some(future.await),
-        Err(_) => handle()?.spawn(future).await.ok(),
+        Err(_) => Visit(handle()?.spawn(future)).await,
     }
 }
 
-/// Calls a function that may want to spawn, on this thread.
-pub(crate) fn enter<R>(call: impl FnOnce() -> R) -> R {
-    let _entered = match Handle::try_current() {
-        Ok(_) => None,
-        Err(_) => handle().map(Handle::enter),
-    };
-    call()
+/// Runs a future there to its end, whether or not its caller stays to hear of it. `None` if there is no such thread.
+pub(crate) async fn to_its_end<F>(future: F) -> Option<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    handle()?.spawn(future).await.ok()
 }
 
-/// Calls a function whose tasks are to outlive the runtime of its caller; `None` if there is no thread for them.
-pub(crate) fn enter_own<R>(call: impl FnOnce() -> R) -> Option<R> {
+/// Calls a function whose tasks are to live there; `None` if there is no such thread.
+pub(crate) fn enter<R>(call: impl FnOnce() -> R) -> Option<R> {
     let _entered = handle()?.enter();
     Some(call())
+}
+
+/// A future that runs elsewhere until it is done or nobody wants to know any more.
+struct Visit<T>(JoinHandle<T>);
+
+impl<T> Future for Visit<T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        Pin::new(&mut self.0).poll(context).map(Result::ok)
+    }
+}
+
+impl<T> Drop for Visit<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A store that lives on that thread.
+#[derive(Debug)]
+pub(crate) struct Housed(pub(crate) Arc<dyn Store>);
+
+impl Store for Housed {
+    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
+        let Some(handle) = handle() else {
+            return Box::pin(async { Err(StoreError::Away("there is no thread for it".to_owned())) });
+        };
+        let answer = handle.spawn(self.0.perform(request));
+        Box::pin(async {
+            answer.await.unwrap_or_else(|_| Err(StoreError::Away("the call was given up".to_owned())))
+        })
+    }
+
+    fn adapt(&self, quota: Quota) -> Quota {
+        self.0.adapt(quota)
+    }
 }

@@ -37,12 +37,15 @@ mod facts;
 mod key;
 mod limited;
 mod mode;
+mod plan;
 pub mod request;
 mod rule;
 mod rules;
 mod settings;
 pub mod site;
 mod wire;
+#[cfg(feature = "file")]
+mod watch;
 
 pub use answer::{Answer, Fields};
 pub use declaration::Declaration;
@@ -50,6 +53,11 @@ pub use facts::Facts;
 pub use key::{Joined, RuleKey};
 pub use limited::{FromLimited, Limited};
 pub use mode::Mode;
+pub use plan::{Connect, Connection};
 pub use rule::{Hold, Rule};
-pub use rules::{Connect, Rules, SettingsError};
-pub use settings::{RuleSettings, Settings, StoreAddress};
+pub use rules::Rules;
+#[cfg(feature = "file")]
+pub use settings::{FileError, FileProblem};
+pub use settings::{RuleSettings, Settings, SettingsError, StoreAddress};
+#[cfg(feature = "file")]
+pub use watch::{Reloaded, SettingsStatus};

@@ -5,18 +5,19 @@ use crate::{
     declaration::Declaration,
     key::{RuleKey, Shown},
     limited::Limited,
+    plan::{Permits, counts_permits},
 };
 use arc_swap::ArcSwap;
 use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
 use tidegate_core::{Decision, Micros, Quota};
-use tidegate_engine::{Cause, Limiter, Refused, SharedLimiter, SharedPermit, Waiter};
+use tidegate_engine::{Cause, Limiter, Outage, Refused, SharedLimiter, SharedPermit, Waiter};
 
 /// A limit with a name: its quotas, whether it is enforced, and where it is counted. Clones are the same rule.
 ///
@@ -29,12 +30,16 @@ pub struct Rule {
 /// A rule as it is now.
 pub(crate) struct Live {
     name: Arc<str>,
-    declared: Declaration,
+    declared: ArcSwap<Declaration>,
     /// Whether [`Live::here`] decides, and nothing else has to be known.
     quick: AtomicU8,
     /// Where it is counted as long as nobody says otherwise: most rules are never moved, and need not ask whether.
     here: Option<Arc<Limiter>>,
     terms: ArcSwap<Terms>,
+    /// Whether it was told that others declare it otherwise.
+    is_disputed: AtomicBool,
+    /// Whether it was told that calls take nothing of a number at once.
+    is_misused: AtomicBool,
 }
 
 /// What holds for a rule now.
@@ -43,6 +48,7 @@ pub(crate) struct Terms {
     pub(crate) mode: Mode,
     pub(crate) wait: Duration,
     pub(crate) message: Option<Arc<str>>,
+    pub(crate) outage: Outage,
     /// `None` for a rule without numbers.
     pub(crate) limiter: Option<Arc<SharedLimiter>>,
 }
@@ -53,8 +59,15 @@ const SLOW: u8 = 0;
 impl Live {
     pub(crate) fn new(name: Arc<str>, declared: Declaration, terms: Terms) -> Self {
         let here = terms.limiter.as_ref().and_then(|limiter| limiter.in_memory()).cloned();
-        let live =
-            Self { name, declared, quick: AtomicU8::new(SLOW), here, terms: ArcSwap::from_pointee(terms) };
+        let live = Self {
+            name,
+            declared: ArcSwap::from_pointee(declared),
+            quick: AtomicU8::new(SLOW),
+            here,
+            terms: ArcSwap::from_pointee(terms),
+            is_disputed: AtomicBool::new(false),
+            is_misused: AtomicBool::new(false),
+        };
         live.hurry();
         live
     }
@@ -63,8 +76,29 @@ impl Live {
         &self.name
     }
 
-    pub(crate) fn declared(&self) -> &Declaration {
-        &self.declared
+    pub(crate) fn declared(&self) -> Arc<Declaration> {
+        self.declared.load_full()
+    }
+
+    /// Takes over the numbers of a declaration, where there were none.
+    pub(crate) fn declare(&self, declaration: Declaration) {
+        self.declared.store(Arc::new(declaration));
+    }
+
+    /// Somebody else declares the same name. The first counts; that is told once.
+    pub(crate) fn dispute(&self, other: &Declaration) {
+        let declared = self.declared();
+        let is_same = declared.choice == other.choice && declared.quotas == other.quotas;
+        if !is_same && !other.quotas.is_empty() && !self.is_disputed.swap(true, Ordering::Relaxed) {
+            let show =
+                |quotas: &[Quota]| quotas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            tracing::warn!(
+                rule = &*self.name,
+                declared = show(&declared.quotas),
+                ignored = show(&other.quotas),
+                "a rule is declared twice with other quotas, and the first counts; give one of them another name"
+            );
+        }
     }
 
     pub(crate) fn terms(&self) -> Arc<Terms> {
@@ -84,7 +118,12 @@ impl Live {
             (Some(here), Some(now)) => Arc::ptr_eq(here, now),
             _ => false,
         };
-        let is_quick = is_here && terms.mode == Mode::Enforce && terms.wait.is_zero();
+        // A number at once is not for those who hold nothing: they are told so on the long way.
+        let takes = |limiter: &Arc<Limiter>| counts_permits(&limiter.quotas()) != Permits::All;
+        let is_quick = is_here
+            && terms.mode == Mode::Enforce
+            && terms.wait.is_zero()
+            && self.here.as_ref().is_some_and(takes);
         self.quick.store(if is_quick { QUICK } else { SLOW }, Ordering::Release);
     }
 }
@@ -152,6 +191,8 @@ impl Rule {
     }
 
     /// Takes a slot of `key` that is held until what is returned is dropped, waiting for it as long as the rule says.
+    ///
+    /// In shadow mode a slot is taken where there is one, and nobody is refused or made to wait.
     pub async fn hold<K: RuleKey + ?Sized>(&self, key: &K) -> Result<Hold, Limited> {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
@@ -159,7 +200,11 @@ impl Rule {
         let permit = match (limiter.in_memory(), waiter) {
             (Some(memory), None) => Ok(memory.permit_owned(&Shown(key))),
             (Some(memory), Some(waiter)) => memory.permit_in_line_owned(&Shown(key), waiter).await,
-            (None, waiter) => take_slot(limiter.clone(), key.to_string(), waiter).await,
+            (None, waiter) => {
+                let take = take_slot(limiter.clone(), key.to_string(), waiter);
+                // A slot whose caller is gone when it comes is given back.
+                background::to_its_end(take).await.unwrap_or(Err(Refused::Deadline))
+            }
         };
         self.settle(&terms, permit)
     }
@@ -201,6 +246,7 @@ impl Rule {
     async fn admit_slowly<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(()) };
+        self.expect_rates(limiter);
         let patience = terms.patience();
         let decision = match limiter.in_memory() {
             Some(memory) if patience.is_zero() => memory.check_cost(&Shown(key), cost),
@@ -213,6 +259,7 @@ impl Rule {
     fn admit_slowly_blocking<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(()) };
+        self.expect_rates(limiter);
         let patience = terms.patience();
         let decision = match limiter.in_memory() {
             Some(memory) if patience.is_zero() => memory.check_cost(&Shown(key), cost),
@@ -224,6 +271,18 @@ impl Rule {
             }
         };
         self.conclude(&terms, decision)
+    }
+
+    /// A number at once is only looked at by a call that holds nothing. That is hardly what was meant, and told once.
+    fn expect_rates(&self, limiter: &SharedLimiter) {
+        if counts_permits(&limiter.quotas()) == Permits::All
+            && !self.live.is_misused.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                rule = self.name(),
+                "calls of this rule hold no slot, so that a number `at once` is looked at but never taken; give it a rate"
+            );
+        }
     }
 
     /// What a decision means under the mode that it was made under.
@@ -242,7 +301,7 @@ impl Rule {
             (Err(refused), Mode::Enforce) => {
                 Err(Limited::new(self.live.name.clone(), refused.into()).with_message(terms.message.clone()))
             }
-            (Ok(permit), _) => Ok(Hold { permit: Some(permit) }),
+            (Ok(permit), _) => Ok(Hold { permit: Some(permit), taken: terms.whereabouts() }),
             (Err(_), Mode::Shadow | Mode::Off) => Ok(Hold::nothing()),
         }
     }
@@ -252,6 +311,13 @@ impl Terms {
     /// The limiter, unless there is nothing to be asked.
     fn in_use(&self) -> Option<&Arc<SharedLimiter>> {
         self.limiter.as_ref().filter(|_| self.mode != Mode::Off)
+    }
+
+    fn whereabouts(&self) -> Taken {
+        match self.limiter.as_ref().is_none_or(|limiter| limiter.in_memory().is_some()) {
+            true => Taken::InMemory,
+            false => Taken::InStore,
+        }
     }
 
     /// How long a call waits. What is not enforced does not make anybody wait.
@@ -284,32 +350,39 @@ async fn take_slot(
     key: String,
     waiter: Option<Waiter>,
 ) -> Result<SharedPermit<'static>, Refused> {
-    let asked = background::within_runtime(async move {
-        match waiter {
-            None => Ok(limiter.permit_owned(&key).await),
-            Some(waiter) => limiter.permit_in_line_owned(&key, waiter).await,
-        }
-    });
-    asked.await.unwrap_or(Err(Refused::Deadline))
+    match waiter {
+        None => Ok(limiter.permit_owned(&key).await),
+        Some(waiter) => limiter.permit_in_line_owned(&key, waiter).await,
+    }
 }
 
 /// A slot, until it is dropped.
 #[must_use = "dropping it gives the slot back"]
 pub struct Hold {
     permit: Option<SharedPermit<'static>>,
+    taken: Taken,
+}
+
+/// Where a slot was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    InMemory,
+    InStore,
 }
 
 impl Hold {
     fn nothing() -> Self {
-        Self { permit: None }
+        Self { permit: None, taken: Taken::InMemory }
     }
 }
 
-/// A slot in a store is given back on a runtime: on ours where there is none.
+/// A slot in a store is given back by our own thread: the runtime of the caller may be about to end.
 impl Drop for Hold {
     fn drop(&mut self) {
         let permit = self.permit.take();
-        background::enter(|| drop(permit));
+        if self.taken == Taken::InStore {
+            background::enter(|| drop(permit));
+        }
     }
 }
 

@@ -1,48 +1,41 @@
 //! All rules of a program, and the settings that they follow.
 
 use crate::{
-    background,
     declaration::Declaration,
-    rule::{Live, Rule, Terms},
-    settings::{RuleSettings, Settings, StoreAddress},
+    plan::{Connect, Plan, Stores},
+    rule::{Live, Rule},
+    settings::{Settings, SettingsError},
 };
 use std::{
-    collections::BTreeMap,
-    error, fmt,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak},
 };
-use tidegate_core::Inherit;
-use tidegate_engine::{BuildError, Limiter, SharedLimiter, Store, store::Choice};
+use tidegate_engine::BuildError;
 
 /// All rules of a program, and the settings that they follow. Clones are the same rules.
 ///
 /// A rule is known by its name: whoever declares it again gets the same one, and shares its counters.
 #[derive(Clone, Default)]
 pub struct Rules {
-    inner: Arc<Mutex<Inner>>,
+    pub(crate) inner: Arc<Mutex<Inner>>,
 }
 
 #[derive(Default)]
-struct Inner {
-    settings: Settings,
-    /// Stores that are connected, by the name they have in the settings; the default one has none.
-    stores: BTreeMap<Option<String>, Connected>,
+pub(crate) struct Inner {
+    /// As they were given: with a file apart from what is said over it.
+    pub(crate) given: Settings,
+    /// What holds of them.
+    pub(crate) settings: Settings,
+    stores: Stores,
     rules: BTreeMap<Arc<str>, Weak<Live>>,
     connect: Option<Connect>,
+    /// Names of stores that code has and settings have not, and that were told of.
+    strays: BTreeSet<String>,
+    pub(crate) applied: u64,
+    #[cfg(feature = "file")]
+    pub(crate) watch: crate::watch::Watch,
 }
-
-/// A store, and where it is.
-#[derive(Clone)]
-struct Connected {
-    url: Option<String>,
-    prefix: Option<String>,
-    store: Arc<dyn Store>,
-}
-
-/// Makes a store of an address and a prefix. It is called within a runtime, and must not wait: a store that is not there
-/// yet is one that is away.
-pub type Connect =
-    fn(url: &str, prefix: Option<&str>) -> Result<Arc<dyn Store>, Box<dyn error::Error + Send + Sync>>;
 
 impl Rules {
     /// No rules yet, and settings that change nothing.
@@ -61,14 +54,22 @@ impl Rules {
         self.lock().connect = Some(connect);
     }
 
-    /// The rule that was declared, under the settings as they are. One that is already known by this name stays what it is.
+    /// The rule that was declared, under the settings as they are. One that is already known by this name stays what it is:
+    /// another declaration of it adds numbers where there are none, and is told of where they differ.
+    ///
+    /// Settings that cannot hold for it are told of too; it is then as code declares it.
     pub fn rule(&self, declaration: Declaration) -> Result<Rule, BuildError> {
         let mut inner = self.lock();
         if let Some(live) = inner.rules.get(&*declaration.name).and_then(Weak::upgrade) {
+            match live.declared().quotas.is_empty() && !declaration.quotas.is_empty() {
+                true => inner.declare_numbers(&live, declaration)?,
+                false => live.dispute(&declaration),
+            }
             return Ok(Rule::new(live));
         }
         let name: Arc<str> = declaration.name.as_ref().into();
-        let terms = inner.terms(&name, &declaration, None)?;
+        let plan = inner.plan(&name, &declaration, None)?;
+        let terms = plan.into_terms();
         if terms.limiter.is_none() {
             tracing::warn!(
                 rule = &*name,
@@ -83,31 +84,16 @@ impl Rules {
 
     /// Has all rules follow these settings from now on: all of them, or none if there is anything wrong.
     ///
-    /// Counters stay where a rule stays in its store and keeps its algorithms; else it starts anew.
+    /// Stores stay connected where nothing is said that they depend on: address, prefix, deadline. Counters in a store stay
+    /// there. Counters in memory stay where the rule stays in memory with as many quotas of the same algorithms, and carry
+    /// over what was used; else it starts anew. So does a log or a number of parts that grows: the room for it was given
+    /// when it was made. Settings for rules that code has not declared yet hold when it does.
     pub fn apply(&self, settings: Settings) -> Result<(), SettingsError> {
         let mut inner = self.lock();
-        let stores = inner.connect(&settings)?;
-        let (old_settings, old_stores) =
-            (std::mem::replace(&mut inner.settings, settings), std::mem::replace(&mut inner.stores, stores));
-        let live: Vec<_> = inner.rules.values().filter_map(Weak::upgrade).collect();
-        let terms: Result<Vec<_>, _> = live
-            .iter()
-            .map(|live| {
-                inner
-                    .terms(live.name(), live.declared(), Some(&live.terms()))
-                    .map_err(|error| SettingsError::Rule { rule: live.name().to_string(), error })
-            })
-            .collect();
-        match terms {
-            Ok(terms) => {
-                live.iter().zip(terms).for_each(|(live, terms)| live.change(terms));
-                Ok(())
-            }
-            Err(error) => {
-                (inner.settings, inner.stores) = (old_settings, old_stores);
-                Err(error)
-            }
-        }
+        let outcome = inner.apply(settings);
+        #[cfg(feature = "file")]
+        inner.watch_over(&self.inner, outcome.as_ref().err());
+        outcome
     }
 
     /// All rules in use, by name.
@@ -115,179 +101,83 @@ impl Rules {
         self.lock().rules.values().filter_map(Weak::upgrade).map(Rule::new).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    /// Connects every store that is not yet.
-    fn connect(&self, settings: &Settings) -> Result<BTreeMap<Option<String>, Connected>, SettingsError> {
-        let mut stores = BTreeMap::new();
-        let named = settings.stores.iter().map(|(name, address)| (Some(name.clone()), address));
-        for (name, address) in named.chain([(None, &settings.store)]) {
-            let connected = match address {
-                StoreAddress::Memory => continue,
-                StoreAddress::Given(store) => Connected { url: None, prefix: None, store: store.clone() },
-                StoreAddress::Url(url) => self.connect_to(&name, url, settings.prefix.as_deref())?,
-            };
-            stores.insert(name, connected);
+    pub(crate) fn apply(&mut self, given: Settings) -> Result<(), SettingsError> {
+        let settings = given.resolved();
+        let planned = self.plan_all(&settings);
+        #[cfg(feature = "file")]
+        let planned = planned.map_err(|error| given.locate(error));
+        let (stores, plans) = planned?;
+        // Nothing can go wrong from here on.
+        for (live, plan) in plans {
+            self.tell_of_stray(live.name(), &plan);
+            plan.carry_out(&live);
         }
-        let is_known = |store: &String| settings.stores.contains_key(store);
-        for (rule, its) in &settings.rules {
-            if let Some(store) = its.store.as_ref().filter(|store| !is_known(store)) {
-                return Err(SettingsError::unknown_store(rule, store, settings));
-            }
-        }
-        Ok(stores)
+        (self.given, self.settings, self.stores) = (given, settings, stores);
+        self.applied += 1;
+        Ok(())
     }
 
-    fn connect_to(
-        &self,
-        name: &Option<String>,
-        url: &str,
-        prefix: Option<&str>,
-    ) -> Result<Connected, SettingsError> {
-        let is_same =
-            |known: &&Connected| known.url.as_deref() == Some(url) && known.prefix.as_deref() == prefix;
-        if let Some(known) = self.stores.get(name).filter(is_same) {
-            return Ok(known.clone());
+    #[allow(clippy::type_complexity, reason = "used once, right above")]
+    fn plan_all(&self, settings: &Settings) -> Result<(Stores, Vec<(Arc<Live>, Plan)>), SettingsError> {
+        let stores = self.stores.follow(settings, self.connect)?;
+        let mut plans = Vec::new();
+        for live in self.rules.values().filter_map(Weak::upgrade) {
+            let plan = Plan::of(live.name(), &live.declared(), settings, &stores, Some(&live.terms()))?;
+            plans.push((live, plan));
         }
-        let Some(connect) = self.connect else { return Err(SettingsError::NoConnection) };
-        let store = background::enter_own(|| connect(url, prefix))
-            .ok_or(SettingsError::NoConnection)?
-            .map_err(|error| SettingsError::Store { name: name.clone(), error })?;
-        Ok(Connected { url: Some(url.to_owned()), prefix: prefix.map(str::to_owned), store })
+        Ok((stores, plans))
     }
 
-    /// What holds for a rule under these settings, with the counters that it has, where it can keep them.
-    fn terms(&self, name: &str, declared: &Declaration, now: Option<&Terms>) -> Result<Terms, BuildError> {
-        let none = RuleSettings::new();
-        let its = self.settings.rules.get(name).unwrap_or(&none);
-        let store = its.store.clone().or_else(|| declared.store.as_deref().map(str::to_owned));
-        let mode = its.mode.or(self.settings.mode).unwrap_or(declared.mode);
-        Ok(Terms {
-            mode,
-            wait: its.wait.unwrap_or(declared.wait),
-            message: its.message.clone().or_else(|| declared.message.clone()),
-            limiter: self.limiter(name, declared, its, &store, now)?,
-        })
-    }
-
-    fn limiter(
-        &self,
-        name: &str,
+    /// What the settings mean for one rule; without what they say of it if that cannot be.
+    fn plan(
+        &mut self,
+        name: &Arc<str>,
         declared: &Declaration,
-        its: &RuleSettings,
-        store: &Option<String>,
-        now: Option<&Terms>,
-    ) -> Result<Option<Arc<SharedLimiter>>, BuildError> {
-        let quotas = if its.quotas.is_empty() { &declared.quotas } else { &its.quotas };
-        if quotas.is_empty() {
-            return Ok(None);
-        }
-        // A store that code names and settings do not is the default one.
-        let home = self.stores.get(store).or_else(|| self.stores.get(&None)).map(|known| &known.store);
-        if let Some(limiter) = now.and_then(|terms| terms.limiter.as_ref())
-            && limiter.is_in(home)
-            && limiter.quotas().len() == quotas.len()
-            && limiter.change_all(quotas, Inherit::default()).is_ok()
-        {
-            return Ok(Some(limiter.clone()));
-        }
-        let mut memory = Limiter::builder();
-        if let Some(clock) = &self.settings.clock {
-            memory = memory.clock(clock.clone());
-        }
-        if let Some(capacity) = declared.capacity {
-            memory = memory.capacity(capacity);
-        }
-        let outage = its.outage.unwrap_or(self.settings.outage);
-        let mut builder = SharedLimiter::builder(name).memory(memory).on_outage(outage);
-        if let Some(store) = home {
-            builder = builder.shared_store(store.clone());
-        }
-        let limiter = match declared.choice {
-            Choice::All => builder.build_all(quotas)?,
-            Choice::Tier => builder.build_tiers(quotas)?,
+        now: Option<&Live>,
+    ) -> Result<Plan, BuildError> {
+        let now = now.map(Live::terms);
+        let plan = match Plan::of(name, declared, &self.settings, &self.stores, now.as_deref()) {
+            Ok(plan) => plan,
+            Err(error) => {
+                tracing::error!(rule = &**name, %error, "settings do not fit the rule, which is as code declares it");
+                let mut without = self.settings.clone();
+                without.rules.remove(&**name);
+                Plan::of(name, declared, &without, &self.stores, now.as_deref()).map_err(
+                    |error| match error {
+                        SettingsError::Rule { error, .. } => error,
+                        _ => BuildError::NoQuota,
+                    },
+                )?
+            }
         };
-        Ok(Some(Arc::new(limiter)))
+        self.tell_of_stray(name, &plan);
+        Ok(plan)
+    }
+
+    fn declare_numbers(&mut self, live: &Arc<Live>, declaration: Declaration) -> Result<(), BuildError> {
+        let plan = self.plan(live.name(), &declaration, Some(live))?;
+        live.declare(declaration);
+        plan.carry_out(live);
+        Ok(())
+    }
+
+    fn tell_of_stray(&mut self, rule: &str, plan: &Plan) {
+        if let Some(store) = plan.stray()
+            && self.strays.insert(store.to_owned())
+        {
+            tracing::warn!(rule, store, "settings have no store of this name; the default one is used");
+        }
     }
 }
 
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.list()).finish()
-    }
-}
-
-/// Why settings were not taken.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum SettingsError {
-    /// A rule cannot be what it is to be.
-    Rule {
-        /// Which.
-        rule: String,
-        /// Why.
-        error: BuildError,
-    },
-    /// A rule names a store that there is none of.
-    UnknownStore {
-        /// The rule.
-        rule: String,
-        /// What it names.
-        store: String,
-        /// What there is.
-        known: Vec<String>,
-    },
-    /// A store cannot be what its address says.
-    Store {
-        /// Its name; `None` for the default one.
-        name: Option<String>,
-        /// Why.
-        error: Box<dyn error::Error + Send + Sync>,
-    },
-    /// There is nothing that connects to stores.
-    NoConnection,
-}
-
-impl SettingsError {
-    fn unknown_store(rule: &str, store: &str, settings: &Settings) -> Self {
-        let known = settings.stores.keys().cloned().collect();
-        Self::UnknownStore { rule: rule.to_owned(), store: store.to_owned(), known }
-    }
-}
-
-impl fmt::Display for SettingsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rule { rule, error } => write!(f, "rule `{rule}`: {error}"),
-            Self::UnknownStore { rule, store, known } if known.is_empty() => {
-                write!(
-                    f,
-                    "rule `{rule}` names the store `{store}`, but there are none; declare it under `stores`"
-                )
-            }
-            Self::UnknownStore { rule, store, known } => {
-                let known = known.join("`, `");
-                write!(f, "rule `{rule}` names the store `{store}`; there are `{known}`")
-            }
-            Self::Store { name: Some(name), error } => write!(f, "store `{name}`: {error}"),
-            Self::Store { name: None, error } => write!(f, "store: {error}"),
-            Self::NoConnection => f.write_str(
-                "an address of a store, but nothing to connect to it; switch on the feature `redis`",
-            ),
-        }
-    }
-}
-
-impl error::Error for SettingsError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Rule { error, .. } => Some(error),
-            Self::Store { error, .. } => Some(&**error),
-            Self::UnknownStore { .. } | Self::NoConnection => None,
-        }
     }
 }

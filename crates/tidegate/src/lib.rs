@@ -28,6 +28,13 @@
 //!
 //! It does not speak any wire: middleware and gateways build on it.
 
+#[cfg(feature = "tokio")]
+mod init;
+
+#[cfg(feature = "tokio")]
+pub use init::{init, rules};
+#[cfg(feature = "file")]
+pub use init::{reload, settings_status};
 pub use tidegate_core::{
     Average, Bound, BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts,
     ClientThrottleBuilder, ClientThrottleSettings, Credit, Decision, Demand, ErrorRateBuilder,
@@ -59,6 +66,9 @@ pub use tidegate_rule::{
     Answer, Declaration, Facts, Fields, FromLimited, Limited, Mode, Rule, RuleKey, RuleSettings, Rules,
     Settings, SettingsError, StoreAddress, request, site,
 };
+
+#[cfg(feature = "file")]
+pub use tidegate_rule::{FileError, FileProblem, Reloaded, SettingsStatus};
 
 /// Middleware for actix-web.
 #[cfg(feature = "actix")]

@@ -1,5 +1,20 @@
 //! What a program is told at its start, and again while it runs.
 
+mod environment;
+mod error;
+#[cfg(feature = "file")]
+mod file;
+mod text;
+
+pub use error::SettingsError;
+#[cfg(feature = "file")]
+pub use error::{FileError, FileProblem};
+#[cfg(feature = "file")]
+pub(crate) use file::bytes_of;
+#[cfg(feature = "file")]
+pub(crate) use text::SHORTEST_PACE;
+pub(crate) use text::looks_like_address;
+
 use crate::Mode;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use tidegate_core::Quota;
@@ -16,15 +31,23 @@ use tidegate_engine::{BuildError, Clock, Outage, Store};
 ///     .rule("login", RuleSettings::new().quota("5/min")?.mode(Mode::Shadow));
 /// # Ok::<(), tidegate_engine::BuildError>(())
 /// ```
+///
+/// They come from code, from a file ([`Settings::from_file`]) or from the environment ([`Settings::from_env`]). What code
+/// or the environment says holds over what a file says, also when the file is read again.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub(crate) mode: Option<Mode>,
-    pub(crate) store: StoreAddress,
+    pub(crate) store: Option<StoreAddress>,
     pub(crate) stores: BTreeMap<String, StoreAddress>,
     pub(crate) prefix: Option<String>,
-    pub(crate) outage: Outage,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) outage: Option<Outage>,
     pub(crate) rules: BTreeMap<String, RuleSettings>,
+    pub(crate) reload: Option<Duration>,
     pub(crate) clock: Option<Clock>,
+    /// What is said where nothing is said here.
+    #[cfg(feature = "file")]
+    pub(crate) file: Option<Box<file::SettingsFile>>,
 }
 
 /// Where a store is.
@@ -37,6 +60,16 @@ pub enum StoreAddress {
     Url(String),
     /// Here it is.
     Given(Arc<dyn Store>),
+}
+
+/// `memory`, or a URL.
+impl From<&str> for StoreAddress {
+    fn from(address: &str) -> Self {
+        match address {
+            "memory" => Self::Memory,
+            url => Self::Url(url.to_owned()),
+        }
+    }
 }
 
 /// Addresses carry passwords, and are not shown.
@@ -66,13 +99,13 @@ impl Settings {
     /// Where state lives.
     #[must_use]
     pub fn store(self, store: Arc<dyn Store>) -> Self {
-        Self { store: StoreAddress::Given(store), ..self }
+        Self { store: Some(StoreAddress::Given(store)), ..self }
     }
 
-    /// Where state lives, as an address.
+    /// Where state lives, as an address: `memory`, or a URL such as `redis://127.0.0.1:6379`.
     #[must_use]
-    pub fn store_at(self, url: impl Into<String>) -> Self {
-        Self { store: StoreAddress::Url(url.into()), ..self }
+    pub fn store_at(self, address: impl AsRef<str>) -> Self {
+        Self { store: Some(address.as_ref().into()), ..self }
     }
 
     /// One more store, for rules that name it.
@@ -88,10 +121,16 @@ impl Settings {
         Self { prefix: Some(prefix.into()), ..self }
     }
 
+    /// How long a store may take to decide before it counts as away; what is usual for the store unless told otherwise.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
     /// What is decided when the store is away.
     #[must_use]
     pub fn on_outage(self, outage: Outage) -> Self {
-        Self { outage, ..self }
+        Self { outage: Some(outage), ..self }
     }
 
     /// Another quota for one rule.
@@ -112,10 +151,38 @@ impl Settings {
         self
     }
 
+    /// How often to look whether the file has changed; never unless told otherwise, here or in the file.
+    #[must_use]
+    pub fn reload_every(self, pace: Duration) -> Self {
+        Self { reload: Some(pace), ..self }
+    }
+
     /// The clock of everything that is counted in memory from now on; for tests.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
+    }
+
+    /// What holds, with the file and what is said over it in one.
+    pub(crate) fn resolved(&self) -> Self {
+        #[cfg(feature = "file")]
+        let mut all = self.file.as_ref().map(|file| file.says().clone()).unwrap_or_default();
+        #[cfg(not(feature = "file"))]
+        let mut all = Self::new();
+        let over = self.clone();
+        all.mode = over.mode.or(all.mode);
+        all.store = over.store.or(all.store);
+        all.stores.extend(over.stores);
+        all.prefix = over.prefix.or(all.prefix);
+        all.deadline = over.deadline.or(all.deadline);
+        all.outage = over.outage.or(all.outage);
+        all.reload = over.reload.or(all.reload);
+        all.clock = over.clock.or(all.clock);
+        for (rule, its) in over.rules {
+            let known = all.rules.remove(&rule).unwrap_or_default();
+            all.rules.insert(rule, its.over(known));
+        }
+        all
     }
 }
 
@@ -174,5 +241,17 @@ impl RuleSettings {
     #[must_use]
     pub fn message(self, message: impl Into<Arc<str>>) -> Self {
         Self { message: Some(message.into()), ..self }
+    }
+
+    /// These, and what they leave open from `base`.
+    fn over(self, base: Self) -> Self {
+        Self {
+            quotas: if self.quotas.is_empty() { base.quotas } else { self.quotas },
+            mode: self.mode.or(base.mode),
+            store: self.store.or(base.store),
+            outage: self.outage.or(base.outage),
+            wait: self.wait.or(base.wait),
+            message: self.message.or(base.message),
+        }
     }
 }

@@ -1,0 +1,282 @@
+//! What settings mean for a rule: worked out before anything is changed, so that nothing is half done.
+
+use crate::{
+    background::{self, Housed},
+    declaration::Declaration,
+    rule::{Live, Terms},
+    settings::{RuleSettings, Settings, SettingsError, StoreAddress, looks_like_address},
+};
+use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
+use tidegate_core::{Inherit, Quota};
+use tidegate_engine::{BuildError, Limiter, Outage, SharedLimiter, Store, store::Choice};
+
+/// Makes a store of what settings say of it. It is called within a runtime that outlives everything, and must not wait: a
+/// store that is not there yet is one that is away.
+pub type Connect = fn(&Connection<'_>) -> Result<Arc<dyn Store>, Box<dyn error::Error + Send + Sync>>;
+
+/// What settings say of a store.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub struct Connection<'a> {
+    /// Where it is. May hold a password.
+    pub url: &'a str,
+    /// What its keys start with.
+    pub prefix: Option<&'a str>,
+    /// How long it may take to decide.
+    pub deadline: Option<Duration>,
+}
+
+/// The stores that settings name.
+#[derive(Clone, Default)]
+pub(crate) struct Stores {
+    /// By name; the default one has none. What is in memory is not here.
+    named: BTreeMap<Option<String>, Arc<dyn Store>>,
+    connected: BTreeMap<Line, Arc<dyn Store>>,
+}
+
+/// What a connection depends on: as long as this stays, so does the connection.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Line {
+    url: String,
+    prefix: Option<String>,
+    deadline: Option<Duration>,
+}
+
+impl Stores {
+    /// Those of new settings, with the connections that there are.
+    pub(crate) fn follow(
+        &self,
+        settings: &Settings,
+        connect: Option<Connect>,
+    ) -> Result<Self, SettingsError> {
+        let mut stores = Self::default();
+        let default = settings.store.iter().map(|address| (None, address));
+        let named = settings.stores.iter().map(|(name, address)| (Some(name.clone()), address));
+        for (name, address) in default.chain(named) {
+            let store = match address {
+                StoreAddress::Memory => continue,
+                StoreAddress::Given(store) => store.clone(),
+                StoreAddress::Url(url) => {
+                    let (prefix, deadline) = (settings.prefix.clone(), settings.deadline);
+                    let line = Line { url: url.clone(), prefix, deadline };
+                    let known = stores.connected.get(&line).or_else(|| self.connected.get(&line)).cloned();
+                    let store = match known {
+                        Some(store) => store,
+                        None => line.connect(&name, connect)?,
+                    };
+                    stores.connected.insert(line, store.clone());
+                    store
+                }
+            };
+            stores.named.insert(name, store);
+        }
+        for (rule, its) in &settings.rules {
+            if let Some(store) = its.store.as_ref().filter(|store| !settings.stores.contains_key(*store)) {
+                let known = settings.stores.keys().cloned().collect();
+                // Not to be told if it is an address instead of a name.
+                let store = if looks_like_address(store) { "…" } else { store };
+                return Err(SettingsError::UnknownStore {
+                    rule: rule.clone(),
+                    store: store.to_owned(),
+                    known,
+                });
+            }
+        }
+        Ok(stores)
+    }
+}
+
+impl Line {
+    fn connect(
+        &self,
+        name: &Option<String>,
+        connect: Option<Connect>,
+    ) -> Result<Arc<dyn Store>, SettingsError> {
+        let connect = connect.ok_or(SettingsError::NoConnection)?;
+        let connection =
+            Connection { url: &self.url, prefix: self.prefix.as_deref(), deadline: self.deadline };
+        let no_thread = || Err("this machine has no thread to give for it".into());
+        let store = background::enter(|| connect(&connection)).unwrap_or_else(no_thread);
+        match store {
+            Ok(store) => Ok(Arc::new(Housed(store))),
+            Err(error) => Err(SettingsError::Store { name: name.clone(), error }),
+        }
+    }
+}
+
+/// What is to become of a rule.
+pub(crate) struct Plan {
+    terms: Terms,
+    /// The quotas that the limiter it has in memory is to take over.
+    change: Option<Vec<Quota>>,
+    stray: Option<String>,
+}
+
+impl Plan {
+    /// What settings mean for a rule that has so far been under `now`.
+    pub(crate) fn of(
+        name: &str,
+        declared: &Declaration,
+        settings: &Settings,
+        stores: &Stores,
+        now: Option<&Terms>,
+    ) -> Result<Self, SettingsError> {
+        let none = RuleSettings::new();
+        let its = settings.rules.get(name).unwrap_or(&none);
+        if let Some((problem, fix)) = misfit(declared, its) {
+            return Err(SettingsError::Unfit { rule: name.to_owned(), problem, fix });
+        }
+        let mut plan = Self {
+            terms: Terms {
+                mode: its.mode.or(settings.mode).unwrap_or(declared.mode),
+                wait: its.wait.unwrap_or(declared.wait),
+                message: its.message.clone().or_else(|| declared.message.clone()),
+                outage: its.outage.or(settings.outage).unwrap_or_default(),
+                limiter: None,
+            },
+            change: None,
+            stray: None,
+        };
+        let quotas = if its.quotas.is_empty() { &declared.quotas } else { &its.quotas };
+        if quotas.is_empty() {
+            return Ok(plan);
+        }
+        let Home { store, stray } = home(declared, its, settings, stores);
+        plan.stray = stray;
+        if !plan.keep(now, store, quotas) {
+            let built = build(name, declared, quotas, settings, plan.terms.outage, store);
+            let limiter = built.map_err(|error| SettingsError::Rule { rule: name.to_owned(), error })?;
+            plan.terms.limiter = Some(Arc::new(limiter));
+        }
+        Ok(plan)
+    }
+
+    /// Stays with the limiter that the rule has, if it can be what it is to be. A new one in the same store is as good: what
+    /// is counted there stays there, whoever asks for it.
+    fn keep(&mut self, now: Option<&Terms>, store: Option<&Arc<dyn Store>>, quotas: &[Quota]) -> bool {
+        let Some(now) = now else { return false };
+        let Some(limiter) = now.limiter.as_ref().filter(|limiter| limiter.is_in(store)) else { return false };
+        if !is_same(limiter, store, quotas, &self.terms, now) {
+            let memory = limiter.in_memory().filter(|memory| memory.can_change_all(quotas).is_ok());
+            if memory.is_none() {
+                return false;
+            }
+            self.change = Some(quotas.to_vec());
+        }
+        self.terms.limiter = Some(limiter.clone());
+        true
+    }
+
+    /// The store that code names and settings do not know, so that the default one is used.
+    pub(crate) fn stray(&self) -> Option<&str> {
+        self.stray.as_deref()
+    }
+
+    /// A rule that was not there before has nothing to change.
+    pub(crate) fn into_terms(self) -> Terms {
+        self.terms
+    }
+
+    /// Makes it so. What could fail has been tried.
+    pub(crate) fn carry_out(self, live: &Live) {
+        if let Some(quotas) = &self.change
+            && let Some(memory) = self.terms.limiter.as_ref().and_then(|limiter| limiter.in_memory())
+            && let Err(error) = memory.change_all(quotas, Inherit::default())
+        {
+            tracing::error!(rule = &**live.name(), %error, "somebody changed the limiter of this rule meanwhile");
+        }
+        live.change(self.terms);
+    }
+}
+
+/// Where a rule is counted: in this store, or in memory.
+fn home<'a>(declared: &Declaration, its: &RuleSettings, settings: &Settings, stores: &'a Stores) -> Home<'a> {
+    let name = its.store.as_deref().or(declared.store.as_deref());
+    let is_known = name.is_none_or(|name| settings.stores.contains_key(name));
+    let found = name.filter(|_| is_known).map(str::to_owned);
+    Home { store: stores.named.get(&found), stray: name.filter(|_| !is_known).map(str::to_owned) }
+}
+
+struct Home<'a> {
+    store: Option<&'a Arc<dyn Store>>,
+    /// The name of a store that there is none of.
+    stray: Option<String>,
+}
+
+/// Whether a limiter already is what it is to be.
+fn is_same(
+    limiter: &SharedLimiter,
+    store: Option<&Arc<dyn Store>>,
+    quotas: &[Quota],
+    next: &Terms,
+    now: &Terms,
+) -> bool {
+    let adapted = quotas.iter().map(|quota| store.map_or(*quota, |store| store.adapt(*quota)));
+    adapted.eq(limiter.quotas()) && (store.is_none() || now.outage == next.outage)
+}
+
+fn build(
+    name: &str,
+    declared: &Declaration,
+    quotas: &[Quota],
+    settings: &Settings,
+    outage: Outage,
+    store: Option<&Arc<dyn Store>>,
+) -> Result<SharedLimiter, BuildError> {
+    let mut memory = Limiter::builder();
+    if let Some(clock) = &settings.clock {
+        memory = memory.clock(clock.clone());
+    }
+    if let Some(capacity) = declared.capacity {
+        memory = memory.capacity(capacity);
+    }
+    let mut builder = SharedLimiter::builder(name).memory(memory).on_outage(outage);
+    if let Some(store) = store {
+        builder = builder.shared_store(store.clone());
+    }
+    match declared.choice {
+        Choice::All => builder.build_all(quotas),
+        Choice::Tier => builder.build_tiers(quotas),
+    }
+}
+
+/// What settings cannot say of a rule that is declared as it is, and what they can.
+fn misfit(declared: &Declaration, its: &RuleSettings) -> Option<(String, String)> {
+    let (first, given) = (declared.quotas.first()?, its.quotas.first()?);
+    if declared.choice == Choice::Tier && declared.quotas.len() != its.quotas.len() {
+        let (tiers, given) = (declared.quotas.len(), its.quotas.len());
+        return Some((
+            format!("{given} quotas for a rule of {tiers} tiers"),
+            "give one for each tier, in the order of the code".to_owned(),
+        ));
+    }
+    // Whoever calls it takes tokens or holds a slot, and cannot do the other.
+    match (counts_permits(&declared.quotas), counts_permits(&its.quotas)) {
+        (Permits::All, Permits::None) => Some((
+            format!("`{given}` counts calls, but the rule (`{first}`) counts those in flight"),
+            "give a number `at once`".to_owned(),
+        )),
+        (Permits::None, Permits::All) => Some((
+            format!("`{given}` counts calls in flight, but the rule (`{first}`) counts calls"),
+            "give a rate, such as `10/s`".to_owned(),
+        )),
+        _ => None,
+    }
+}
+
+/// Which of some quotas count calls in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Permits {
+    All,
+    Some,
+    None,
+}
+
+pub(crate) fn counts_permits(quotas: &[Quota]) -> Permits {
+    let count = quotas.iter().filter(|quota| quota.rate().is_none()).count();
+    match count {
+        0 => Permits::None,
+        all if all == quotas.len() => Permits::All,
+        _ => Permits::Some,
+    }
+}

@@ -1,0 +1,232 @@
+//! Values as they are written in files and in the environment.
+
+use crate::Mode;
+use std::{ops::Range, time::Duration};
+use tidegate_core::{Micros, Quota, QuotaError};
+use tidegate_engine::Outage;
+
+/// What is wrong with a value, where in it, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mistake {
+    pub(super) problem: String,
+    pub(super) fix: String,
+    /// The bytes of the value that are at fault; all of it where that is not known.
+    pub(super) span: Option<Range<usize>>,
+}
+
+impl Mistake {
+    pub(super) fn new(problem: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { problem: problem.into(), fix: fix.into(), span: None }
+    }
+}
+
+impl From<QuotaError> for Mistake {
+    fn from(error: QuotaError) -> Self {
+        let span = error.span();
+        Self { problem: error.problem().to_owned(), fix: error.fix().to_owned(), span }
+    }
+}
+
+/// An address may hold a password: where none belongs, it must not be told what stands there.
+pub(super) fn refuse_address(text: &str) -> Result<&str, Mistake> {
+    match looks_like_address(text) {
+        false => Ok(text),
+        true => Err(Mistake::new(
+            "an address does not belong here",
+            "put it under `store`, or with a name under `stores`",
+        )),
+    }
+}
+
+pub(crate) fn looks_like_address(text: &str) -> bool {
+    text.contains("://") || text.contains('@')
+}
+
+pub(super) fn quota(text: &str) -> Result<Quota, Mistake> {
+    Ok(text.parse::<Quota>()?)
+}
+
+pub(super) fn time(text: &str) -> Result<Duration, Mistake> {
+    Ok(text.parse::<Micros>()?.into())
+}
+
+/// How often to look at a file: not so often that looking is all that is done.
+#[cfg(feature = "file")]
+pub(super) fn pace(text: &str) -> Result<Duration, Mistake> {
+    match time(text)? {
+        pace if pace < SHORTEST_PACE => {
+            Err(Mistake::new(format!("`{text}` is too often"), "look every 100ms at most, such as `1s`"))
+        }
+        pace => Ok(pace),
+    }
+}
+
+/// How often a file is looked at, at most.
+#[cfg(feature = "file")]
+pub(crate) const SHORTEST_PACE: Duration = Duration::from_millis(100);
+
+pub(super) fn mode(text: &str) -> Result<Mode, Mistake> {
+    let fix = "use one of enforce, shadow, off";
+    text.parse().map_err(|_| Mistake::new(format!("unknown mode `{text}`"), suggested(text, &MODES, fix)))
+}
+
+const MODES: [&str; 3] = ["enforce", "shadow", "off"];
+
+/// `open`, `closed`, `local`, or `local N` where so many processes share the quota.
+pub(super) fn outage(text: &str) -> Result<Outage, Mistake> {
+    let fix = "use open, closed, or local N, where N processes share the quota";
+    let (word, rest) = text.split_once(' ').map_or((text, ""), |(word, rest)| (word, rest.trim()));
+    match (word, rest) {
+        ("open", "") => Ok(Outage::Open),
+        ("closed", "") => Ok(Outage::Closed),
+        ("local", "") => Ok(Outage::Local { nodes: 1 }),
+        ("local", nodes) => match nodes.parse() {
+            Ok(nodes) if nodes > 0 => Ok(Outage::Local { nodes }),
+            _ => Err(Mistake::new(format!("`{nodes}` is not a number of processes"), fix)),
+        },
+        _ => Err(Mistake::new(
+            format!("unknown answer to an outage `{text}`"),
+            suggested(word, &["open", "closed", "local"], fix),
+        )),
+    }
+}
+
+/// A text with `$NAME` and `${NAME}` replaced by what `variable` knows of them; `$$` is a dollar.
+pub(super) fn expanded(text: &str, variable: &Variables<'_>) -> Result<String, Mistake> {
+    let mut whole = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once('$') {
+        whole.push_str(before);
+        let (name, after) = match behind.strip_prefix('{') {
+            Some(braced) => braced
+                .split_once('}')
+                .ok_or_else(|| Mistake::new("a `${` without its `}`", "write ${NAME}, or $$ for a dollar"))?,
+            None => {
+                let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                behind.split_at(behind.find(|c| !is_part(c)).unwrap_or(behind.len()))
+            }
+        };
+        rest = after;
+        match (name, after.strip_prefix('$')) {
+            ("", Some(after)) if !behind.starts_with('{') => {
+                whole.push('$');
+                rest = after;
+            }
+            ("", _) => return Err(Mistake::new("a `$` without a name", "write $NAME, or $$ for a dollar")),
+            (name, _) => whole.push_str(&variable(name).ok_or_else(|| {
+                let fix = format!("set {name} in the environment, or write $$ for a dollar");
+                Mistake::new(format!("the variable {name} is not set"), fix)
+            })?),
+        }
+    }
+    whole.push_str(rest);
+    Ok(whole)
+}
+
+/// What the environment says. An argument, so that a test need not change that of its process.
+pub(super) type Variables<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// The known word nearest to a mistyped one, in front of what to write in general.
+pub(super) fn suggested(word: &str, known: &[&str], otherwise: &str) -> String {
+    match nearest(word, known) {
+        Some(known) => format!("did you mean `{known}`? {otherwise}"),
+        None => otherwise.to_owned(),
+    }
+}
+
+/// The word that is nearest, if any is near enough to have been meant.
+pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let plain = word.to_lowercase().replace('_', "-");
+    let (steps, known) = known.iter().map(|known| (distance(&plain, known), *known)).min()?;
+    (steps <= (known.chars().count() / 3).max(1)).then_some(known)
+}
+
+/// How many letters to change, drop, add or swap with their neighbour to come from one word to the other.
+fn distance(from: &str, to: &str) -> usize {
+    let (from, to): (Vec<_>, Vec<_>) = (from.chars().collect(), to.chars().collect());
+    // No word that anybody meant is that long.
+    if from.len() > LONGEST_WORD || to.len() > LONGEST_WORD {
+        return usize::MAX;
+    }
+    let mut before = vec![0; to.len() + 1];
+    let mut row: Vec<_> = (0..=to.len()).collect();
+    for (i, a) in from.iter().enumerate() {
+        let mut next = vec![i + 1; to.len() + 1];
+        for (j, b) in to.iter().enumerate() {
+            next[j + 1] = (row[j] + usize::from(a != b)).min(row[j + 1] + 1).min(next[j] + 1);
+            if i > 0 && j > 0 && *a == to[j - 1] && from[i - 1] == *b {
+                next[j + 1] = next[j + 1].min(before[j - 1] + 1);
+            }
+        }
+        (before, row) = (row, next);
+    }
+    row[to.len()]
+}
+
+const LONGEST_WORD: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::{expanded, nearest, outage};
+    use tidegate_engine::Outage;
+
+    #[test]
+    fn answers_to_an_outage() {
+        let table = [
+            ("open", Some(Outage::Open)),
+            ("closed", Some(Outage::Closed)),
+            ("local", Some(Outage::Local { nodes: 1 })),
+            ("local 4", Some(Outage::Local { nodes: 4 })),
+            ("local 0", None),
+            ("local four", None),
+            ("open 3", None),
+            ("opne", None),
+            ("", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(outage(text).ok(), expected, "{text}");
+        }
+        assert!(outage("opne").unwrap_err().fix.starts_with("did you mean `open`?"));
+    }
+
+    #[test]
+    fn variables_are_expanded() {
+        let variable = |name: &str| match name {
+            "HOST" => Some("db".to_owned()),
+            "SECRET" => Some("pa$$word".to_owned()),
+            _ => None,
+        };
+        let table = [
+            ("memory", Ok("memory")),
+            ("redis://$HOST:6379", Ok("redis://db:6379")),
+            ("redis://:${SECRET}@$HOST", Ok("redis://:pa$$word@db")),
+            ("redis://:a$$b@host", Ok("redis://:a$b@host")),
+            ("redis://$NOWHERE", Err("the variable NOWHERE is not set")),
+            ("redis://${HOST", Err("a `${` without its `}`")),
+            ("redis://$@host", Err("a `$` without a name")),
+            ("redis://${}@host", Err("a `$` without a name")),
+            ("redis://host/$", Err("a `$` without a name")),
+        ];
+        for (text, expected) in table {
+            let found = expanded(text, &variable);
+            assert_eq!(found.as_deref().map_err(|mistake| mistake.problem.as_str()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_word() {
+        let known = ["mode", "store", "stores", "prefix", "on-outage", "reload", "rules"];
+        let table = [
+            ("stroe", Some("store")),
+            ("on_outage", Some("on-outage")),
+            ("Mode", Some("mode")),
+            ("prefx", Some("prefix")),
+            ("banana", None),
+            ("", None),
+        ];
+        for (word, expected) in table {
+            assert_eq!(nearest(word, &known), expected, "{word}");
+        }
+        assert_eq!(nearest(&"x".repeat(100_000), &known), None);
+    }
+}
