@@ -156,7 +156,10 @@ impl Inner {
                 )?
             }
         };
-        self.tell_of_stray(name, &plan);
+        // Without settings all stores are the same one, and that is no surprise.
+        if self.applied > 0 {
+            self.tell_of_stray(name, &plan);
+        }
         Ok(plan)
     }
 

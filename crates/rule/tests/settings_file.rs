@@ -5,7 +5,7 @@
 use std::{fs, path::PathBuf};
 use tempfile::TempDir;
 use tidegate_engine::{Clock, Outage};
-use tidegate_rule::{Declaration, Mode, Reloaded, RuleSettings, Rules, Settings, SettingsError};
+use tidegate_rule::{Declaration, FileProblem, Mode, Reloaded, RuleSettings, Rules, Settings, SettingsError};
 use tidegate_testkit::servers::until;
 
 /// A file that a test writes.
@@ -151,7 +151,7 @@ fn all_problems_are_told_at_once_in_their_order() {
         "mode = \"of\"\nprefx = \"a\"\n[rules.b]\nquota = \"5/mni\"\nwait = 5/min\n[rules.a]\nmode = \"shadwo\"\n",
     );
     let Err(SettingsError::File(error)) = file.settings() else { panic!("no complaint") };
-    let lines: Vec<_> = error.problems().iter().map(|problem| problem.line()).collect();
+    let lines: Vec<_> = error.problems().iter().map(FileProblem::line).collect();
     assert_eq!(lines, [1, 2, 4, 5, 7], "{error}");
     assert!(error.problems()[3].fix().contains("text in quotes"), "{error}");
 }

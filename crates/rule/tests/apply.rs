@@ -1,0 +1,359 @@
+//! Rules that follow settings while they are in use.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
+
+use std::{
+    error,
+    sync::{
+        Arc, Barrier, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+use tidegate_engine::{
+    Clock, Outage, Store, StoreError,
+    store::{Pending, Reply, Request},
+};
+use tidegate_rule::{
+    Connection, Declaration, Mode, Rule, RuleSettings, Rules, Settings, SettingsError, StoreAddress,
+};
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+/// A store that is never there.
+#[derive(Debug)]
+struct Away;
+
+impl Store for Away {
+    fn perform(&self, _: Request) -> Pending<Result<Reply, StoreError>> {
+        Box::pin(async { Err(StoreError::Late) })
+    }
+}
+
+fn away() -> StoreAddress {
+    StoreAddress::Given(Arc::new(Away))
+}
+
+fn declared(name: &'static str, quota: &str) -> Declaration {
+    Declaration::of(name).quota(quota).unwrap()
+}
+
+fn settings() -> Settings {
+    Settings::new().clock(Clock::manual().0)
+}
+
+/// How many of so many calls are let through.
+fn admitted(rule: &Rule, calls: usize) -> usize {
+    (0..calls).filter(|_| rule.admit_blocking("alice", 1).is_ok()).count()
+}
+
+/// Counts what is told at one level.
+struct Told(Level, Arc<AtomicUsize>);
+
+impl Subscriber for Told {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == self.0 && metadata.target().starts_with("tidegate")
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, _: &Event<'_>) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// How often something is told at a level while this runs.
+fn told(level: Level, run: impl FnOnce()) -> usize {
+    // What a line was worth to nobody it may be worth to us: all in one place, one after the other.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
+    let count = Arc::new(AtomicUsize::new(0));
+    tracing::subscriber::with_default(Told(level, count.clone()), || {
+        tracing::callsite::rebuild_interest_cache();
+        run();
+    });
+    count.load(Ordering::Relaxed)
+}
+
+#[test]
+fn counters_stay_with_the_algorithm() {
+    let rules = Rules::new();
+    rules.apply(settings()).unwrap();
+    let rule = rules.rule(declared("login", "5/min")).unwrap();
+    assert_eq!(admitted(&rule, 9), 5);
+    let steps = [
+        ("8/min", 3),                // what was used stays used
+        ("4/min", 0),                // also of a smaller quota
+        ("4/min sliding-window", 4), // counted in another way: from the start
+        ("6/min sliding-window", 2),
+    ];
+    for (quota, expected) in steps {
+        rules.apply(settings().quota("login", quota).unwrap()).unwrap();
+        assert_eq!(admitted(&rule, 9), expected, "{quota}");
+    }
+    // What settings say no more is as the code says, and several are counted apart from one.
+    rules.apply(settings()).unwrap();
+    assert_eq!((rule.quotas()[0].to_string().as_str(), admitted(&rule, 9)), ("5/min", 5));
+    let both = RuleSettings::new().quota("9/min").unwrap().quota("7/h").unwrap();
+    rules.apply(settings().rule("login", both)).unwrap();
+    assert_eq!(admitted(&rule, 9), 7);
+}
+
+#[test]
+fn settings_that_are_wrong_change_nothing() {
+    let rules = Rules::new();
+    let before = RuleSettings::new().quota("5/min").unwrap().message("before");
+    rules.apply(settings().rule("first", before)).unwrap();
+    let first = rules.rule(declared("first", "1/min")).unwrap();
+    let _last = rules.rule(declared("last", "3 at once")).unwrap();
+    assert_eq!(admitted(&first, 2), 2);
+    let next = || settings().mode(Mode::Off).quota("first", "100/min").unwrap();
+    let wrong = [
+        next().quota("last", "7/min").unwrap(),
+        next().rule("last", RuleSettings::new().store("nowhere")),
+        next().store_at("redis://127.0.0.1"),
+    ];
+    for wrong in wrong {
+        rules.apply(wrong).unwrap_err();
+        let now = (first.quotas()[0].to_string(), first.mode(), first.message().unwrap().to_string());
+        assert_eq!(now, ("5/min".to_owned(), Mode::Enforce, "before".to_owned()));
+    }
+    assert_eq!(admitted(&first, 9), 3);
+    assert_eq!((rules.status().applied(), rules.status().error().is_some()), (1, true));
+}
+
+#[test]
+fn errors_name_the_rule() {
+    let rules = Rules::new();
+    let tiers = ["1/s".parse().unwrap(), "2/s".parse().unwrap()];
+    let _rule = rules.rule(Declaration::of("api").tiers(tiers)).unwrap();
+    let tiers = |first: &str, second: &str| RuleSettings::new().quota(first).unwrap().quota(second).unwrap();
+    let table = [
+        (
+            settings().rule("api", tiers("1/s", "1/s sliding-log")),
+            "rule `api`: tiers `1/s` and `1/s sliding-log`",
+        ),
+        (
+            settings().quota("api", "1/s").unwrap(),
+            "rule `api`: 1 quotas for a rule of 2 tiers; give one for each",
+        ),
+        (
+            settings().rule("api", RuleSettings::new().store("a")),
+            "rule `api` names the store `a`, but there are none",
+        ),
+    ];
+    for (settings, start) in table {
+        let error = rules.apply(settings).unwrap_err().to_string();
+        assert!(error.starts_with(start), "{error}");
+    }
+    assert!(rules.apply(settings().rule("api", tiers("5/s", "9/s"))).is_ok());
+}
+
+#[test]
+fn another_answer_to_an_outage_holds_at_once() {
+    let rules = Rules::new();
+    let rule = rules.rule(declared("login", "4/min")).unwrap();
+    let store: Arc<dyn Store> = Arc::new(Away);
+    let of = |outage| settings().store(store.clone()).on_outage(outage);
+    let table =
+        [(Outage::Closed, 0), (Outage::Open, 9), (Outage::Local { nodes: 2 }, 2), (Outage::Closed, 0)];
+    for (outage, expected) in table {
+        rules.apply(of(outage)).unwrap();
+        assert_eq!(admitted(&rule, 9), expected, "{outage:?}");
+    }
+    rules.apply(of(Outage::Closed).rule("login", RuleSettings::new().on_outage(Outage::Open))).unwrap();
+    assert_eq!(admitted(&rule, 9), 9, "a rule may have an answer of its own");
+    // The same again leaves the rule alone, with what it has counted.
+    rules.apply(of(Outage::Local { nodes: 1 })).unwrap();
+    assert_eq!(admitted(&rule, 9), 4);
+    rules.apply(of(Outage::Local { nodes: 1 }).mode(Mode::Enforce)).unwrap();
+    assert_eq!(admitted(&rule, 9), 0);
+}
+
+#[test]
+fn stores_stay_connected() {
+    static CONNECTED: AtomicU64 = AtomicU64::new(0);
+    fn connect(_: &Connection<'_>) -> Result<Arc<dyn Store>, Box<dyn error::Error + Send + Sync>> {
+        CONNECTED.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Away))
+    }
+    let rules = Rules::new();
+    assert!(matches!(rules.apply(settings().store_at("a://b")), Err(SettingsError::NoConnection)));
+    rules.connect_by(connect);
+    let _rule = rules.rule(declared("login", "4/min")).unwrap();
+    let of = || settings().store_at("a://b").prefix("shop");
+    let table = [
+        (of(), 1),
+        (of(), 1),
+        (of().mode(Mode::Shadow).quota("login", "5/min").unwrap(), 1),
+        (of().named_store("same", "a://b".into()), 1),
+        (Settings::new().prefix("shop").named_store("renamed", "a://b".into()), 1),
+        (of().named_store("other", "a://c".into()), 2),
+        (of().prefix("other"), 3),
+        (of().prefix("other").deadline(Duration::from_secs(1)), 4),
+        (settings(), 4),
+        (of(), 5),
+    ];
+    for (settings, expected) in table {
+        rules.apply(settings).unwrap();
+        assert_eq!(CONNECTED.load(Ordering::Relaxed), expected);
+    }
+}
+
+#[test]
+fn stores_by_name() {
+    let rules = Rules::new();
+    let by_code = rules.rule(declared("by-code", "4/min").store("sessions")).unwrap();
+    let by_settings = rules.rule(declared("by-settings", "4/min")).unwrap();
+    let other = rules.rule(declared("other", "4/min")).unwrap();
+    let named = |address| {
+        let its = RuleSettings::new().store("sessions");
+        settings().on_outage(Outage::Closed).named_store("sessions", address).rule("by-settings", its)
+    };
+    let all = || [&by_code, &by_settings, &other].map(|rule| admitted(rule, 9));
+    rules.apply(named(away())).unwrap();
+    assert_eq!(all(), [0, 0, 4]);
+    // Memory is a store like others: also beside a default one that is none.
+    rules.apply(named(StoreAddress::Memory).store(Arc::new(Away))).unwrap();
+    assert_eq!(all(), [4, 4, 0]);
+    // One that settings do not have is the default one, which is told once.
+    let warned = told(Level::WARN, || {
+        rules.apply(settings().store(Arc::new(Away)).on_outage(Outage::Open)).unwrap();
+        rules.apply(settings()).unwrap();
+    });
+    assert_eq!((warned, all()), (1, [4, 4, 4]));
+}
+
+#[test]
+fn a_name_that_is_declared_twice() {
+    let rules = Rules::new();
+    let first = rules.rule(declared("login", "5/min")).unwrap();
+    let warned = told(Level::WARN, || {
+        for _ in 0..3 {
+            // The same, or only the name, is no other.
+            rules.rule(declared("login", "5/min")).unwrap();
+            rules.rule(Declaration::of("login")).unwrap();
+        }
+    });
+    assert_eq!(warned, 0);
+    let warned = told(Level::WARN, || {
+        for quota in ["6/min", "7/min"] {
+            assert_eq!(rules.rule(declared("login", quota)).unwrap().quotas(), first.quotas());
+        }
+    });
+    assert_eq!((warned, admitted(&first, 9)), (1, 5));
+}
+
+#[test]
+fn numbers_may_be_declared_where_the_rule_is_met_second() {
+    let rules = Rules::new();
+    let by_name = rules.rule(Declaration::of("login")).unwrap();
+    assert_eq!(admitted(&by_name, 9), 9, "without numbers nothing is limited");
+    let _numbers = rules.rule(declared("login", "5/min")).unwrap();
+    assert_eq!(admitted(&by_name, 9), 5);
+    // From there on it is the first.
+    rules.apply(Settings::new().mode(Mode::Enforce)).unwrap();
+    assert_eq!((by_name.quotas().len(), admitted(&by_name, 9)), (1, 0));
+}
+
+#[test]
+fn modes() {
+    let rules = Rules::new();
+    rules.apply(settings()).unwrap();
+    let rule = rules.rule(declared("login", "4/min")).unwrap();
+    let table = [(Mode::Off, 9), (Mode::Shadow, 9), (Mode::Enforce, 0)];
+    for (mode, expected) in table {
+        rules.apply(settings().mode(mode)).unwrap();
+        assert_eq!(admitted(&rule, 9), expected, "{mode}: what shadow mode saw was counted");
+    }
+    let own = RuleSettings::new().mode(Mode::Off);
+    rules.apply(settings().mode(Mode::Enforce).rule("login", own)).unwrap();
+    assert_eq!(admitted(&rule, 9), 9);
+}
+
+#[test]
+fn slots_under_each_mode() {
+    let rules = Rules::new();
+    let rule = rules.rule(declared("jobs", "2 at once")).unwrap();
+    let held = |calls: usize| (0..calls).filter_map(|_| rule.hold_blocking("alice").ok()).collect::<Vec<_>>();
+    assert_eq!(held(5).len(), 2);
+    assert_eq!(held(5).len(), 2, "they came back");
+    rules.apply(settings().mode(Mode::Shadow)).unwrap();
+    let in_shadow = held(5);
+    assert_eq!(in_shadow.len(), 5);
+    // Those that fit were counted, and still are.
+    rules.apply(settings()).unwrap();
+    assert_eq!(held(5).len(), 0);
+    drop(in_shadow);
+    assert_eq!(held(5).len(), 2);
+    // What is held stays held while a rule is off, and counts again afterwards.
+    let before = held(1);
+    rules.apply(settings().mode(Mode::Off)).unwrap();
+    let uncounted = held(5);
+    rules.apply(settings()).unwrap();
+    assert_eq!((uncounted.len(), held(5).len()), (5, 1));
+    drop(before);
+    assert_eq!(held(5).len(), 2);
+}
+
+/// A call that holds nothing takes no slot; it is let through while there is one, and that is told.
+#[test]
+fn calls_of_a_rule_that_counts_those_in_flight() {
+    let rules = Rules::new();
+    let rule = rules.rule(declared("jobs", "2 at once")).unwrap();
+    let warned = told(Level::WARN, || assert_eq!(admitted(&rule, 9), 9));
+    assert_eq!(warned, 1);
+    let _both = [rule.hold_blocking("alice").unwrap(), rule.hold_blocking("alice").unwrap()];
+    assert_eq!(admitted(&rule, 9), 0);
+}
+
+#[test]
+fn a_hundred_at_once_get_what_there_is() {
+    let rules = Rules::new();
+    for (name, by) in [("quick", Duration::ZERO), ("slow", Duration::from_nanos(1_000))] {
+        let rule = rules.rule(declared(name, "10 per 52w").wait(by)).unwrap();
+        let barrier = Barrier::new(100);
+        let admitted = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..100 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    admitted.fetch_add(usize::from(rule.admit_blocking("all", 1).is_ok()), Ordering::Relaxed);
+                });
+            }
+        });
+        assert_eq!(admitted.into_inner(), 10, "{name}");
+    }
+}
+
+/// From memory to a store and back, while everybody calls: nobody fails, and nobody gets more than both give together.
+#[test]
+fn a_rule_that_moves_while_it_is_hammered() {
+    let rules = Rules::new();
+    let rule = rules.rule(declared("login", "100 per 52w")).unwrap();
+    let (is_over, admitted) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    admitted.fetch_add(usize::from(rule.admit_blocking("all", 1).is_ok()), Ordering::Relaxed);
+                }
+            });
+        }
+        let store: Arc<dyn Store> = Arc::new(Away);
+        while admitted.load(Ordering::Relaxed) < 100 {
+            thread::yield_now();
+        }
+        // This store is away, and so each process counts its share: again in memory, but apart.
+        rules.apply(Settings::new().store(store).on_outage(Outage::Local { nodes: 1 })).unwrap();
+        while admitted.load(Ordering::Relaxed) < 200 {
+            thread::yield_now();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(admitted.into_inner(), 200);
+}
