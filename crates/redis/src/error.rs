@@ -82,11 +82,11 @@ fn one_line(error: &RedisError) -> String {
 
 /// The address as it may be shown: what stands before the last `@` or behind a `?` is left out.
 fn without_password(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
-    let separator = if scheme.is_empty() { "" } else { "://" };
+    // Without a scheme it may be anything, and also nothing but a password.
+    let Some((scheme, rest)) = url.split_once("://") else { return "…".to_owned() };
     let (hidden, host) = rest.rsplit_once('@').map_or(("", rest), |(_, host)| ("…@", host));
     let (host, query) = host.split_once('?').map_or((host, ""), |(host, _)| (host, "?…"));
     // Without a host, what stands there may be a password.
     let host = if host.starts_with(':') { "…" } else { host };
-    format!("{scheme}{separator}{hidden}{host}{query}")
+    format!("{scheme}://{hidden}{host}{query}")
 }
