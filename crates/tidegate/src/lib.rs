@@ -85,3 +85,8 @@ pub use tidegate_redis as redis;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The code of the guide for those who come from Spring, run as tests.
+#[cfg(all(doctest, feature = "file"))]
+#[doc = include_str!("../../../docs/from-spring.md")]
+struct FromSpring;

@@ -1,0 +1,338 @@
+//! Rules that are counted in Redis, because one line of the settings says so.
+
+#![cfg(all(feature = "redis", target_os = "linux"))]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::Duration,
+};
+use tidegate::{Declaration, Outage, Rule, Rules, Settings};
+use tidegate_testkit::servers::{RedisServer, until};
+use tokio::runtime::{Builder, Runtime};
+
+/// Settings that count in this server. Time is not the point, so there is plenty of it.
+fn settings(server: &RedisServer) -> Settings {
+    Settings::new()
+        .store_at(server.url())
+        .prefix("shop")
+        .deadline(Duration::from_secs(5))
+        .on_outage(Outage::Closed)
+}
+
+/// Rules that are counted in this server, once it decides.
+fn rules(server: &RedisServer) -> Rules {
+    let rules = tidegate::rules();
+    rules.apply(settings(server)).unwrap();
+    wait_for(&rules);
+    rules
+}
+
+/// Waits until the store decides.
+fn wait_for(rules: &Rules) {
+    let probe = rules.rule(Declaration::of("probe").quota("1000000 per 52w").unwrap()).unwrap();
+    until("the store decides", || probe.admit_blocking("", 1).map_err(|limited| limited.to_string()))
+        .unwrap();
+}
+
+fn rule(rules: &Rules, name: &'static str, quota: &str) -> Rule {
+    rules.rule(Declaration::of(name).quota(quota).unwrap()).unwrap()
+}
+
+const TEN: &str = "10 per 52w";
+
+fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn many_threads() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// How many of so many calls are let through.
+fn admitted(rule: &Rule, calls: usize) -> usize {
+    (0..calls).filter(|_| rule.admit_blocking("all", 1).is_ok()).count()
+}
+
+async fn admitted_async(rule: &Rule, calls: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..calls {
+        admitted += usize::from(rule.admit("all", 1).await.is_ok());
+    }
+    admitted
+}
+
+/// An executor that has never heard of tokio.
+fn drive<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut context, mut future) = (Context::from_waker(&waker), pin!(future));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+#[test]
+fn from_wherever_it_is_called() {
+    let server = RedisServer::start().unwrap();
+    let rules = rules(&server);
+    let callers: [(&'static str, &dyn Fn(&Rule) -> usize); 6] = [
+        ("a thread", &|rule| admitted(rule, 15)),
+        ("a function within a runtime of one thread", &|rule| {
+            one_thread().block_on(async { admitted(rule, 15) })
+        }),
+        ("a function within a runtime of many", &|rule| {
+            many_threads().block_on(async { admitted(rule, 15) })
+        }),
+        ("a task of one thread", &|rule| one_thread().block_on(admitted_async(rule, 15))),
+        ("a task of many", &|rule| many_threads().block_on(admitted_async(rule, 15))),
+        ("another executor", &|rule| drive(admitted_async(rule, 15))),
+    ];
+    for (name, call) in callers {
+        let rule = rule(&rules, name, TEN);
+        assert_eq!(call(&rule), 10, "{name}");
+        assert_eq!(rule.limiter().unwrap().degraded(), 0, "{name}");
+    }
+    // Keys are named after the prefix and the rule.
+    let keys = server.command(&["KEYS", "shop*a thread*"]).unwrap();
+    assert!(!keys.items().is_empty());
+}
+
+#[test]
+fn a_hundred_threads_get_ten() {
+    let server = RedisServer::start().unwrap();
+    let rule = rule(&rules(&server), "threads", TEN);
+    let (barrier, admitted) = (Barrier::new(100), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..100 {
+            scope.spawn(|| {
+                barrier.wait();
+                admitted.fetch_add(usize::from(rule.admit_blocking("all", 1).is_ok()), Ordering::Relaxed);
+            });
+        }
+    });
+    assert_eq!(admitted.into_inner(), 10);
+}
+
+#[test]
+fn a_hundred_tasks_get_ten_of_what_two_processes_share() {
+    let server = RedisServer::start().unwrap();
+    let processes = [rules(&server), rules(&server)];
+    let both = processes.each_ref().map(|rules| rule(rules, "tasks", TEN));
+    for runtime in [one_thread(), many_threads()] {
+        let admitted = runtime.block_on(async {
+            let calls = (0..100).map(|index| {
+                let rule = both[index % 2].clone();
+                tokio::spawn(async move { rule.admit("all", 1).await.is_ok() })
+            });
+            let mut admitted = 0;
+            for call in calls.collect::<Vec<_>>() {
+                admitted += usize::from(call.await.unwrap());
+            }
+            admitted
+        });
+        assert_eq!(admitted, 10);
+        server.command(&["FLUSHALL"]).unwrap();
+    }
+}
+
+/// A runtime whose only thread blocks cannot look after a connection. It does not have to.
+#[test]
+fn functions_that_block_do_not_keep_tasks_or_themselves_waiting() {
+    let server = RedisServer::start().unwrap();
+    let rules = rules(&server);
+    let (tasks, blocking) = (rule(&rules, "tasks", "1000 per 52w"), rule(&rules, "blocking", "1000 per 52w"));
+    one_thread().block_on(async {
+        for _ in 0..20 {
+            let calls: Vec<_> = (0..20)
+                .map(|_| {
+                    let rule = tasks.clone();
+                    tokio::spawn(async move { rule.admit("all", 1).await })
+                })
+                .collect();
+            // All of them are on their way to the store while this thread stands still.
+            tokio::task::yield_now().await;
+            blocking.admit_blocking("all", 1).unwrap();
+            for call in calls {
+                call.await.unwrap().unwrap();
+            }
+        }
+    });
+    assert_eq!((tasks.limiter().unwrap().degraded(), blocking.limiter().unwrap().degraded()), (0, 0));
+}
+
+#[test]
+fn without_the_server_the_settings_decide() {
+    let server = RedisServer::start().unwrap();
+    let rules = tidegate::rules();
+    let of = |outage| settings(&server).deadline(Duration::from_millis(20)).on_outage(outage);
+    rules.apply(of(Outage::Closed)).unwrap();
+    wait_for(&rules);
+    let rule = rule(&rules, "login", TEN);
+    server.kill();
+    for (outage, expected) in [(Outage::Open, 15), (Outage::Local { nodes: 2 }, 5), (Outage::Closed, 0)] {
+        let callers: [(&str, &dyn Fn() -> usize); 3] = [
+            ("a thread", &|| admitted(&rule, 15)),
+            ("within a runtime", &|| one_thread().block_on(async { admitted(&rule, 15) })),
+            ("another executor", &|| drive(admitted_async(&rule, 15))),
+        ];
+        for (name, call) in callers {
+            // Each caller finds a key that nobody has used without the server.
+            rules.apply(of(Outage::Open).quota("login", "11 per 52w").unwrap()).unwrap();
+            rules.apply(of(outage)).unwrap();
+            assert_eq!(call(), expected, "{outage:?} from {name}");
+        }
+    }
+    server.restart().unwrap();
+    wait_for(&rules);
+    assert_eq!(admitted(&rule, 15), 10);
+}
+
+#[test]
+fn a_bad_address_is_an_error_at_once_and_an_absent_server_is_none() {
+    let server = RedisServer::start().unwrap();
+    server.stop().unwrap();
+    let rules = tidegate::rules();
+    let rule = rule(&rules, "login", TEN);
+    for bad in ["redis://:hunter2@", "http://:hunter2@db", "hunter2", "redis://a:hunter2@b,c"] {
+        let error = rules.apply(Settings::new().store_at(bad)).unwrap_err();
+        let said = format!("{error} {error:?} {}", rules.status());
+        assert!(said.starts_with("store: ") && !said.contains("hunter2"), "{said}");
+    }
+    rules.apply(settings(&server)).unwrap();
+    assert_eq!(admitted(&rule, 15), 0);
+    server.restart().unwrap();
+    wait_for(&rules);
+    assert_eq!(admitted(&rule, 15), 10);
+}
+
+#[test]
+fn slots_come_back_from_wherever_they_are_dropped() {
+    let server = RedisServer::start().unwrap();
+    let rules = rules(&server);
+    let rule = rule(&rules, "jobs", "2 at once");
+    let other = tidegate::rules();
+    other.apply(settings(&server)).unwrap();
+    wait_for(&other);
+    let elsewhere = other.rule(Declaration::of("jobs").quota("2 at once").unwrap()).unwrap();
+    // Another process has both as soon as they are back.
+    let free = |what: &str| {
+        let take = || elsewhere.hold_blocking("all").map_err(|limited| limited.to_string());
+        let both = until(what, || Ok([take()?, take()?])).unwrap();
+        assert!(take().is_err());
+        drop(both);
+        until("this process finds them free", || {
+            let both = [rule.hold_blocking("all"), rule.hold_blocking("all")];
+            both.iter().all(Result::is_ok).then_some(()).ok_or_else(String::new)
+        })
+        .unwrap();
+    };
+    free("nobody has any");
+
+    let held = [rule.hold_blocking("all").unwrap(), one_thread().block_on(rule.hold("all")).unwrap()];
+    assert!(elsewhere.hold_blocking("all").is_err());
+    drop(held);
+    free("dropped on a thread");
+
+    let runtime = one_thread();
+    let held = runtime.block_on(async { [rule.hold("all").await.unwrap(), rule.hold("all").await.unwrap()] });
+    drop(runtime);
+    drop(held);
+    free("dropped after the runtime that they were taken in");
+
+    let runtime = many_threads();
+    let task_rule = rule.clone();
+    let task = runtime.spawn(async move {
+        let _held = task_rule.hold("all").await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    until("the task has its slot", || {
+        let two = [elsewhere.hold_blocking("all"), elsewhere.hold_blocking("all")];
+        two.iter().any(Result::is_err).then_some(()).ok_or_else(String::new)
+    })
+    .unwrap();
+    drop((task, runtime));
+    free("dropped by a runtime that ends");
+
+    drive(async { drop(rule.hold("all").await.unwrap()) });
+    free("dropped on another executor");
+
+    // Asked for, and given up before the answer came.
+    one_thread().block_on(async {
+        for _ in 0..10 {
+            let mut call = pin!(rule.hold("all"));
+            std::future::poll_fn(|context| {
+                let _ = call.as_mut().poll(context);
+                Poll::Ready(())
+            })
+            .await;
+        }
+    });
+    free("given up while they were on their way");
+}
+
+#[test]
+fn a_rule_that_moves_to_redis_while_it_is_hammered() {
+    let server = RedisServer::start().unwrap();
+    let rules = tidegate::rules();
+    let rule = rule(&rules, "login", "100 per 52w");
+    let (is_over, admitted) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    admitted.fetch_add(usize::from(rule.admit_blocking("all", 1).is_ok()), Ordering::Relaxed);
+                }
+            });
+        }
+        let enough = |count| {
+            until("enough were let through", || match admitted.load(Ordering::Relaxed) {
+                now if now >= count => Ok(()),
+                now => Err(now.to_string()),
+            })
+            .unwrap();
+        };
+        enough(100);
+        rules.apply(settings(&server)).unwrap();
+        enough(200);
+        // Twice the same, and another answer to outages: what Redis has counted stays counted.
+        rules.apply(settings(&server)).unwrap();
+        rules.apply(settings(&server).on_outage(Outage::Open)).unwrap();
+        wait_for(&rules);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(admitted.into_inner(), 200);
+}
+
+#[test]
+fn other_numbers_keep_what_was_counted() {
+    let server = RedisServer::start().unwrap();
+    let rules = rules(&server);
+    let rule = rule(&rules, "login", TEN);
+    assert_eq!(admitted(&rule, 15), 10);
+    rules.apply(settings(&server).quota("login", "14 per 52w").unwrap()).unwrap();
+    assert_eq!(admitted(&rule, 15), 4);
+    rules.apply(settings(&server).quota("login", "5 per 52w").unwrap()).unwrap();
+    assert_eq!(admitted(&rule, 15), 0);
+    // In memory it starts anew, and so does what moves back only in name.
+    rules.apply(Settings::new()).unwrap();
+    assert_eq!(admitted(&rule, 15), 10);
+    rules.apply(settings(&server)).unwrap();
+    wait_for(&rules);
+    assert_eq!(admitted(&rule, 15), 0);
+}
