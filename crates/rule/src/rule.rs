@@ -3,6 +3,7 @@
 use crate::{
     Mode, background,
     declaration::Declaration,
+    hold::{Hold, Taken},
     key::{RuleKey, Shown},
     limited::Limited,
     plan::{Permits, counts_permits},
@@ -353,42 +354,6 @@ async fn take_slot(
     match waiter {
         None => Ok(limiter.permit_owned(&key).await),
         Some(waiter) => limiter.permit_in_line_owned(&key, waiter).await,
-    }
-}
-
-/// A slot, until it is dropped.
-#[must_use = "dropping it gives the slot back"]
-pub struct Hold {
-    permit: Option<SharedPermit<'static>>,
-    taken: Taken,
-}
-
-/// Where a slot was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taken {
-    InMemory,
-    InStore,
-}
-
-impl Hold {
-    fn nothing() -> Self {
-        Self { permit: None, taken: Taken::InMemory }
-    }
-}
-
-/// A slot in a store is given back by our own thread: the runtime of the caller may be about to end.
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let permit = self.permit.take();
-        if self.taken == Taken::InStore {
-            background::enter(|| drop(permit));
-        }
-    }
-}
-
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hold")
     }
 }
 

@@ -87,11 +87,14 @@ fn drive<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// Calls a rule, and says how often it was let through.
+type Caller<'a> = dyn Fn(&Rule) -> usize + 'a;
+
 #[test]
 fn from_wherever_it_is_called() {
     let server = RedisServer::start().unwrap();
     let rules = rules(&server);
-    let callers: [(&'static str, &dyn Fn(&Rule) -> usize); 6] = [
+    let callers: [(&'static str, &Caller<'_>); 6] = [
         ("a thread", &|rule| admitted(rule, 15)),
         ("a function within a runtime of one thread", &|rule| {
             one_thread().block_on(async { admitted(rule, 15) })
