@@ -38,6 +38,7 @@ mod hold;
 mod key;
 mod limited;
 mod mode;
+mod notice;
 mod plan;
 pub mod request;
 mod rule;

@@ -3,6 +3,7 @@
 use crate::{
     background::{self, Housed},
     declaration::Declaration,
+    notice::Notice,
     rule::{Live, Terms},
     settings::{RuleSettings, Settings, SettingsError, StoreAddress, looks_like_address},
 };
@@ -178,14 +179,14 @@ impl Plan {
     }
 
     /// Makes it so. What could fail has been tried.
-    pub(crate) fn carry_out(self, live: &Live) {
-        if let Some(quotas) = &self.change
-            && let Some(memory) = self.terms.limiter.as_ref().and_then(|limiter| limiter.in_memory())
-            && let Err(error) = memory.change_all(quotas, Inherit::default())
-        {
-            tracing::error!(rule = &**live.name(), %error, "somebody changed the limiter of this rule meanwhile");
-        }
+    pub(crate) fn carry_out(self, live: &Live) -> Option<Notice> {
+        let memory = self.terms.limiter.as_ref().and_then(|limiter| limiter.in_memory());
+        let changed = match (&self.change, memory) {
+            (Some(quotas), Some(memory)) => memory.change_all(quotas, Inherit::default()),
+            _ => Ok(()),
+        };
         live.change(self.terms);
+        changed.err().map(|error| Notice::Meddling { rule: live.name().clone(), error })
     }
 }
 

@@ -6,6 +6,7 @@ use crate::{
     hold::{Hold, Taken},
     key::{RuleKey, Shown},
     limited::Limited,
+    notice::Notice,
     plan::{Permits, counts_permits},
 };
 use arc_swap::ArcSwap;
@@ -87,19 +88,15 @@ impl Live {
     }
 
     /// Somebody else declares the same name. The first counts; that is told once.
-    pub(crate) fn dispute(&self, other: &Declaration) {
+    pub(crate) fn dispute(&self, other: &Declaration) -> Option<Notice> {
         let declared = self.declared();
         let is_same = declared.choice == other.choice && declared.quotas == other.quotas;
-        if !is_same && !other.quotas.is_empty() && !self.is_disputed.swap(true, Ordering::Relaxed) {
-            let show =
-                |quotas: &[Quota]| quotas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            tracing::warn!(
-                rule = &*self.name,
-                declared = show(&declared.quotas),
-                ignored = show(&other.quotas),
-                "a rule is declared twice with other quotas, and the first counts; give one of them another name"
-            );
-        }
+        let is_news = !is_same && !other.quotas.is_empty() && !self.is_disputed.swap(true, Ordering::Relaxed);
+        is_news.then(|| Notice::Twice {
+            rule: self.name.clone(),
+            declared: declared.quotas.clone(),
+            ignored: other.quotas.clone(),
+        })
     }
 
     pub(crate) fn terms(&self) -> Arc<Terms> {

@@ -2,6 +2,7 @@
 
 use crate::{
     declaration::Declaration,
+    notice::Notice,
     plan::{Connect, Plan, Stores},
     rule::{Live, Rule},
     settings::{Settings, SettingsError},
@@ -30,9 +31,13 @@ pub(crate) struct Inner {
     stores: Stores,
     rules: BTreeMap<Arc<str>, Weak<Live>>,
     connect: Option<Connect>,
+    /// Whoever applies settings has this: one after the other.
+    applying: Arc<Mutex<()>>,
     /// Names of stores that code has and settings have not, and that were told of.
     strays: BTreeSet<String>,
     pub(crate) applied: u64,
+    /// To be told as soon as nothing is locked.
+    pub(crate) notices: Vec<Notice>,
     #[cfg(feature = "file")]
     pub(crate) watch: crate::watch::Watch,
 }
@@ -51,7 +56,7 @@ impl Rules {
 
     /// Has addresses of stores connected by `connect`.
     pub fn connect_by(&self, connect: Connect) {
-        self.lock().connect = Some(connect);
+        self.with(|inner| inner.connect = Some(connect));
     }
 
     /// The rule that was declared, under the settings as they are. One that is already known by this name stays what it is:
@@ -59,27 +64,7 @@ impl Rules {
     ///
     /// Settings that cannot hold for it are told of too; it is then as code declares it.
     pub fn rule(&self, declaration: Declaration) -> Result<Rule, BuildError> {
-        let mut inner = self.lock();
-        if let Some(live) = inner.rules.get(&*declaration.name).and_then(Weak::upgrade) {
-            match live.declared().quotas.is_empty() && !declaration.quotas.is_empty() {
-                true => inner.declare_numbers(&live, declaration)?,
-                false => live.dispute(&declaration),
-            }
-            return Ok(Rule::new(live));
-        }
-        let name: Arc<str> = declaration.name.as_ref().into();
-        let plan = inner.plan(&name, &declaration, None)?;
-        let terms = plan.into_terms();
-        if terms.limiter.is_none() {
-            tracing::warn!(
-                rule = &*name,
-                "a rule without numbers limits nothing; give it a quota in the settings"
-            );
-        }
-        let live = Arc::new(Live::new(name.clone(), declaration, terms));
-        inner.rules.retain(|_, live| live.strong_count() > 0);
-        inner.rules.insert(name, Arc::downgrade(&live));
-        Ok(Rule::new(live))
+        self.with(|inner| inner.rule(declaration)).map(Rule::new)
     }
 
     /// Has all rules follow these settings from now on: all of them, or none if there is anything wrong.
@@ -89,10 +74,11 @@ impl Rules {
     /// over what was used; else it starts anew. So does a log or a number of parts that grows: the room for it was given
     /// when it was made. Settings for rules that code has not declared yet hold when it does.
     pub fn apply(&self, settings: Settings) -> Result<(), SettingsError> {
-        let mut inner = self.lock();
-        let outcome = inner.apply(settings);
+        let turn = self.turn();
+        let _turn = turn.lock();
+        let outcome = self.take_over(settings);
         #[cfg(feature = "file")]
-        inner.watch_over(&self.inner, outcome.as_ref().err());
+        self.with(|inner| inner.watch_over(&self.inner, outcome.as_ref().err()));
         outcome
     }
 
@@ -101,39 +87,79 @@ impl Rules {
         self.lock().rules.values().filter_map(Weak::upgrade).map(Rule::new).collect()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    /// To be held by whoever applies settings, so that nobody comes between what they looked at and what they do.
+    pub(crate) fn turn(&self) -> Arc<Mutex<()>> {
+        self.with(|inner| inner.applying.clone())
+    }
+
+    /// Applies settings, in all their parts or in none.
+    pub(crate) fn take_over(&self, given: Settings) -> Result<(), SettingsError> {
+        let settings = given.resolved();
+        // Without the lock: whoever connects has things to tell.
+        let (stores, connect) = self.with(|inner| (inner.stores.clone(), inner.connect));
+        let outcome = stores
+            .follow(&settings, connect)
+            .and_then(|stores| self.with(|inner| inner.take_over(&given, settings, stores)));
+        #[cfg(feature = "file")]
+        let outcome = outcome.map_err(|error| given.locate(error));
+        outcome
+    }
+
+    /// Does something under the lock, and tells afterwards what there is to tell.
+    pub(crate) fn with<R>(&self, call: impl FnOnce(&mut Inner) -> R) -> R {
+        let mut inner = self.lock();
+        let outcome = call(&mut inner);
+        let notices = std::mem::take(&mut inner.notices);
+        drop(inner);
+        notices.into_iter().for_each(Notice::tell);
+        outcome
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    pub(crate) fn apply(&mut self, given: Settings) -> Result<(), SettingsError> {
-        let settings = given.resolved();
-        let planned = self.plan_all(&settings);
-        #[cfg(feature = "file")]
-        let planned = planned.map_err(|error| given.locate(error));
-        let (stores, plans) = planned?;
+    fn rule(&mut self, declaration: Declaration) -> Result<Arc<Live>, BuildError> {
+        if let Some(live) = self.rules.get(&*declaration.name).and_then(Weak::upgrade) {
+            match live.declared().quotas.is_empty() && !declaration.quotas.is_empty() {
+                true => self.declare_numbers(&live, declaration)?,
+                false => self.notices.extend(live.dispute(&declaration)),
+            }
+            return Ok(live);
+        }
+        let name: Arc<str> = declaration.name.as_ref().into();
+        let terms = self.plan(&name, &declaration, None)?.into_terms();
+        if terms.limiter.is_none() {
+            self.notices.push(Notice::NoNumbers { rule: name.clone() });
+        }
+        let live = Arc::new(Live::new(name.clone(), declaration, terms));
+        self.rules.retain(|_, live| live.strong_count() > 0);
+        self.rules.insert(name, Arc::downgrade(&live));
+        Ok(live)
+    }
+
+    fn take_over(
+        &mut self,
+        given: &Settings,
+        settings: Settings,
+        stores: Stores,
+    ) -> Result<(), SettingsError> {
+        let mut plans = Vec::new();
+        for live in self.rules.values().filter_map(Weak::upgrade) {
+            let plan = Plan::of(live.name(), &live.declared(), &settings, &stores, Some(&live.terms()))?;
+            plans.push((live, plan));
+        }
         // Nothing can go wrong from here on.
         for (live, plan) in plans {
-            self.tell_of_stray(live.name(), &plan);
-            plan.carry_out(&live);
+            self.note_stray(live.name(), &plan);
+            self.notices.extend(plan.carry_out(&live));
         }
-        (self.given, self.settings, self.stores) = (given, settings, stores);
+        (self.given, self.settings, self.stores) = (given.clone(), settings, stores);
         self.applied += 1;
         Ok(())
     }
-
-    #[allow(clippy::type_complexity, reason = "used once, right above")]
-    fn plan_all(&self, settings: &Settings) -> Result<(Stores, Vec<(Arc<Live>, Plan)>), SettingsError> {
-        let stores = self.stores.follow(settings, self.connect)?;
-        let mut plans = Vec::new();
-        for live in self.rules.values().filter_map(Weak::upgrade) {
-            let plan = Plan::of(live.name(), &live.declared(), settings, &stores, Some(&live.terms()))?;
-            plans.push((live, plan));
-        }
-        Ok((stores, plans))
-    }
-
     /// What the settings mean for one rule; without what they say of it if that cannot be.
     fn plan(
         &mut self,
@@ -145,7 +171,7 @@ impl Inner {
         let plan = match Plan::of(name, declared, &self.settings, &self.stores, now.as_deref()) {
             Ok(plan) => plan,
             Err(error) => {
-                tracing::error!(rule = &**name, %error, "settings do not fit the rule, which is as code declares it");
+                self.notices.push(Notice::Misfit { rule: name.clone(), error });
                 let mut without = self.settings.clone();
                 without.rules.remove(&**name);
                 Plan::of(name, declared, &without, &self.stores, now.as_deref()).map_err(
@@ -158,7 +184,7 @@ impl Inner {
         };
         // Without settings all stores are the same one, and that is no surprise.
         if self.applied > 0 {
-            self.tell_of_stray(name, &plan);
+            self.note_stray(name, &plan);
         }
         Ok(plan)
     }
@@ -166,15 +192,15 @@ impl Inner {
     fn declare_numbers(&mut self, live: &Arc<Live>, declaration: Declaration) -> Result<(), BuildError> {
         let plan = self.plan(live.name(), &declaration, Some(live))?;
         live.declare(declaration);
-        plan.carry_out(live);
+        self.notices.extend(plan.carry_out(live));
         Ok(())
     }
 
-    fn tell_of_stray(&mut self, rule: &str, plan: &Plan) {
+    fn note_stray(&mut self, rule: &Arc<str>, plan: &Plan) {
         if let Some(store) = plan.stray()
             && self.strays.insert(store.to_owned())
         {
-            tracing::warn!(rule, store, "settings have no store of this name; the default one is used");
+            self.notices.push(Notice::Stray { rule: rule.clone(), store: store.to_owned() });
         }
     }
 }

@@ -1,8 +1,9 @@
 //! A file of settings that is read again.
 
 use crate::{
+    notice::Notice,
     rules::{Inner, Rules},
-    settings::{SHORTEST_PACE, SettingsError, bytes_of},
+    settings::{SHORTEST_PACE, Settings, SettingsError, bytes_of},
 };
 use std::{
     fmt, io,
@@ -97,43 +98,50 @@ impl Rules {
 
     /// How it went with the settings so far.
     pub fn status(&self) -> SettingsStatus {
-        let inner = self.lock();
-        let path = inner.given.path().map(Path::to_owned);
-        SettingsStatus { applied: inner.applied, path, error: inner.watch.error.clone() }
+        self.with(|inner| {
+            let path = inner.given.path().map(Path::to_owned);
+            SettingsStatus { applied: inner.applied, path, error: inner.watch.error.clone() }
+        })
     }
 
     fn look(&self, is_wanted: impl Fn(bool) -> bool) -> Result<Reloaded, SettingsError> {
-        let Some(path) = self.lock().given.path().map(Path::to_owned) else { return Ok(Reloaded::NoFile) };
+        let turn = self.turn();
+        let _turn = turn.lock();
+        let Some(path) = self.with(|inner| inner.given.path().map(Path::to_owned)) else {
+            return Ok(Reloaded::NoFile);
+        };
         // Without the lock: a slow disk must not hold up new rules.
         let bytes = bytes_of(&path);
-        let mut inner = self.lock();
-        if inner.given.path() != Some(&*path) {
-            // Somebody applied others meanwhile.
-            return Ok(Reloaded::Unchanged);
-        }
         let seen = match &bytes {
             Ok(bytes) => Seen::Bytes(bytes.clone()),
             Err(error) => Seen::Nothing(error.kind()),
         };
-        let is_new = inner.watch.seen.as_ref() != Some(&seen);
+        let (is_new, given) = self.with(|inner| inner.see(seen));
         if !is_wanted(is_new) {
             return Ok(Reloaded::Unchanged);
         }
-        inner.watch.seen = Some(seen);
-        let Some(read) = inner.given.read_again(bytes) else { return Ok(Reloaded::NoFile) };
-        let outcome = read.and_then(|settings| inner.apply(settings));
-        match &outcome {
-            Ok(()) => tracing::info!(path = %path.display(), "new settings hold"),
-            Err(error) if is_new => tracing::error!(%error, "new settings are wrong, and the old ones stay"),
-            Err(_) => {}
-        }
-        inner.watch.error = outcome.as_ref().err().map(|error| error.to_string().into());
-        inner.set_pace(&self.inner);
+        let Some(read) = given.read_again(bytes) else { return Ok(Reloaded::NoFile) };
+        let outcome = read.and_then(|settings| self.take_over(settings));
+        self.with(|inner| {
+            inner.watch.error = outcome.as_ref().err().map(|error| error.to_string().into());
+            inner.notices.extend(match &inner.watch.error {
+                None => Some(Notice::Reloaded { path }),
+                Some(error) => is_new.then(|| Notice::NotReloaded { error: error.clone() }),
+            });
+            inner.set_pace(&self.inner);
+        });
         outcome.map(|()| Reloaded::Applied)
     }
 }
 
 impl Inner {
+    /// Notes what is in the file: whether that is new, and what it is to be under.
+    fn see(&mut self, seen: Seen) -> (bool, Settings) {
+        let is_new = self.watch.seen.as_ref() != Some(&seen);
+        self.watch.seen = Some(seen);
+        (is_new, self.given.clone())
+    }
+
     /// Notes how it went with settings that were given, and looks after their file if they say so.
     pub(crate) fn watch_over(&mut self, rules: &Arc<Mutex<Self>>, error: Option<&SettingsError>) {
         self.watch.error = error.map(|error| error.to_string().into());
@@ -174,7 +182,7 @@ impl Inner {
             .spawn(move || keep_looking(pace, &paces, look));
         match watching {
             Ok(_) => self.watch.watcher = Some(watcher),
-            Err(error) => tracing::error!(%error, "no thread to look for changes of the settings"),
+            Err(error) => self.notices.push(Notice::NoWatcher { error }),
         }
     }
 }

@@ -330,6 +330,34 @@ fn a_hundred_at_once_get_what_there_is() {
     }
 }
 
+/// Whoever listens to what is told may be limited itself, by a rule that is met there for the first time.
+#[test]
+fn a_listener_may_declare_rules() {
+    struct Listener(Rules);
+    impl Subscriber for Listener {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target().starts_with("tidegate")
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, _: &Event<'_>) {
+            let _ = self.0.rule(declared("lines", "10/s")).unwrap().admit_blocking("", 1);
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+    let rules = Rules::new();
+    tracing::subscriber::with_default(Listener(rules.clone()), || {
+        tracing::callsite::rebuild_interest_cache();
+        let _without_numbers = rules.rule(Declaration::of("login")).unwrap();
+        let _stray = rules.rule(declared("search", "1/s").store("nowhere")).unwrap();
+        rules.apply(settings()).unwrap();
+    });
+}
+
 /// From memory to a store and back, while everybody calls: nobody fails, and nobody gets more than both give together.
 #[test]
 fn a_rule_that_moves_while_it_is_hammered() {
