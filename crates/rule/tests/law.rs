@@ -46,6 +46,7 @@ fn quota(algorithm: usize, limit: u64) -> (String, u64) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
     #[test]
     fn no_more_than_the_largest_of_all_bounds(algorithm in 0..4_usize, steps in vec(step(), 1..80)) {
         let (clock, hand) = Clock::manual();

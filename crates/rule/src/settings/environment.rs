@@ -29,7 +29,7 @@ impl Settings {
         })
     }
 
-    /// The same, from variables that are given.
+    /// The same, from variables that are given. A file is read again with those of the process.
     pub fn from_variables(variables: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let said = |name: &str| variables(name).filter(|value| !value.trim().is_empty());
         let mut settings = match said("TIDEGATE_SETTINGS") {

@@ -1,0 +1,95 @@
+//! Rules that wait for their turn instead of refusing at once.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::time::Duration;
+use tidegate_engine::Clock;
+use tidegate_rule::{Declaration, Mode, Rule, RuleSettings, Rules, Settings};
+use tokio::time::Instant;
+
+fn settings() -> Settings {
+    Settings::new().clock(Clock::tokio())
+}
+
+fn rules() -> Rules {
+    let rules = Rules::new();
+    rules.apply(settings()).unwrap();
+    rules
+}
+
+fn declared(quota: &str, wait: u64) -> Declaration {
+    Declaration::of("rule").quota(quota).unwrap().wait(Duration::from_millis(wait))
+}
+
+/// How long a call took that was let through, in milliseconds of tokio's time; `None` if it was refused.
+#[allow(clippy::disallowed_methods, reason = "how long a call waits is what is tested")]
+async fn waited(rule: &Rule) -> Option<u128> {
+    let started = Instant::now();
+    let admitted = rule.admit("alice", 1).await;
+    admitted.ok().map(|()| started.elapsed().as_millis())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_waits_for_its_turn_as_long_as_the_rule_says() {
+    let rules = rules();
+    let rule = rules.rule(declared("10/s burst 1", 150)).unwrap();
+    assert_eq!(waited(&rule).await, Some(0));
+    assert_eq!(waited(&rule).await, Some(100));
+    // Two more at once: the second would wait for longer than it may, and hears so without waiting.
+    let (first, second) = tokio::join!(waited(&rule), waited(&rule));
+    assert_eq!((first, second), (Some(100), None));
+
+    // Nobody waits where nothing is enforced, and settings may say how long.
+    rules.apply(settings().mode(Mode::Shadow)).unwrap();
+    assert_eq!(waited(&rule).await, Some(0));
+    rules.apply(settings().rule("rule", RuleSettings::new().wait(Duration::ZERO))).unwrap();
+    assert_eq!(waited(&rule).await, None);
+    rules.apply(settings().rule("rule", RuleSettings::new().wait(Duration::from_secs(1)))).unwrap();
+    assert_eq!(waited(&rule).await, Some(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_is_waited_for_in_line() {
+    let rules = rules();
+    let rule = rules.rule(declared("1 at once", 150)).unwrap();
+    let first = rule.hold("alice").await.unwrap();
+    let line = [rule.clone(), rule.clone()]
+        .map(|rule| tokio::spawn(async move { rule.hold("alice").await.is_ok() }));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(first);
+    let [second, third] = line;
+    // It had its slot, and gave it back at once to the next.
+    assert!(second.await.unwrap() && third.await.unwrap());
+    let _held = rule.hold("alice").await.unwrap();
+    let refused = rule.hold("alice").await.unwrap_err();
+    assert_eq!((refused.rule(), refused.decision().is_none()), ("rule", true), "{refused}");
+}
+
+/// Whoever gives up has taken nothing.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_given_up_takes_nothing() {
+    let rules = rules();
+    let rule = rules.rule(declared("10/s burst 1", 1_000)).unwrap();
+    assert_eq!(waited(&rule).await, Some(0));
+    for _ in 0..5 {
+        let given_up = tokio::time::timeout(Duration::from_millis(10), rule.admit("alice", 1));
+        assert!(given_up.await.is_err());
+    }
+    assert_eq!(waited(&rule).await, Some(50));
+}
+
+/// A hundred tasks want one of ten, at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_tasks_get_ten() {
+    let rules = Rules::new();
+    let rule = rules.rule(Declaration::of("rule").quota("10 per 52w").unwrap()).unwrap();
+    let calls = (0..100).map(|_| {
+        let rule = rule.clone();
+        tokio::spawn(async move { rule.admit("all", 1).await.is_ok() })
+    });
+    let mut admitted = 0;
+    for call in calls.collect::<Vec<_>>() {
+        admitted += usize::from(call.await.unwrap());
+    }
+    assert_eq!(admitted, 10);
+}
