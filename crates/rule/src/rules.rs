@@ -25,7 +25,7 @@ pub struct Rules {
 #[derive(Default)]
 pub(crate) struct Inner {
     /// As they were given: with a file apart from what is said over it.
-    pub(crate) given: Settings,
+    pub(crate) given: Arc<Settings>,
     /// What holds of them.
     pub(crate) settings: Settings,
     stores: Stores,
@@ -76,7 +76,7 @@ impl Rules {
     pub fn apply(&self, settings: Settings) -> Result<(), SettingsError> {
         let turn = self.turn();
         let _turn = turn.lock();
-        let outcome = self.take_over(settings);
+        let outcome = self.take_over(&Arc::new(settings));
         #[cfg(feature = "file")]
         self.with(|inner| inner.watch_over(&self.inner, outcome.as_ref().err()));
         outcome
@@ -93,13 +93,13 @@ impl Rules {
     }
 
     /// Applies settings, in all their parts or in none.
-    pub(crate) fn take_over(&self, given: Settings) -> Result<(), SettingsError> {
+    pub(crate) fn take_over(&self, given: &Arc<Settings>) -> Result<(), SettingsError> {
         let settings = given.resolved();
         // Without the lock: whoever connects has things to tell.
         let (stores, connect) = self.with(|inner| (inner.stores.clone(), inner.connect));
         let outcome = stores
             .follow(&settings, connect)
-            .and_then(|stores| self.with(|inner| inner.take_over(&given, settings, stores)));
+            .and_then(|stores| self.with(|inner| inner.take_over(given, settings, stores)));
         #[cfg(feature = "file")]
         let outcome = outcome.map_err(|error| given.locate(error));
         outcome
@@ -142,7 +142,7 @@ impl Inner {
 
     fn take_over(
         &mut self,
-        given: &Settings,
+        given: &Arc<Settings>,
         settings: Settings,
         stores: Stores,
     ) -> Result<(), SettingsError> {

@@ -121,7 +121,7 @@ impl Rules {
             return Ok(Reloaded::Unchanged);
         }
         let Some(read) = given.read_again(bytes) else { return Ok(Reloaded::NoFile) };
-        let outcome = read.and_then(|settings| self.take_over(settings));
+        let outcome = read.and_then(|settings| self.take_over(&Arc::new(settings)));
         self.with(|inner| {
             inner.watch.error = outcome.as_ref().err().map(|error| error.to_string().into());
             inner.notices.extend(match &inner.watch.error {
@@ -136,7 +136,7 @@ impl Rules {
 
 impl Inner {
     /// Notes what is in the file: whether that is new, and what it is to be under.
-    fn see(&mut self, seen: Seen) -> (bool, Settings) {
+    fn see(&mut self, seen: Seen) -> (bool, Arc<Settings>) {
         let is_new = self.watch.seen.as_ref() != Some(&seen);
         self.watch.seen = Some(seen);
         (is_new, self.given.clone())

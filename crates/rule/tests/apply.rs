@@ -1,5 +1,6 @@
 //! Rules that follow settings while they are in use.
 
+#![cfg(feature = "file")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
 
 use std::{

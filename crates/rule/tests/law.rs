@@ -1,5 +1,6 @@
 //! The law of changes: whatever settings come one after the other, no more is admitted than the largest of them allows.
 
+#![cfg(feature = "file")]
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use proptest::{collection::vec, prelude::*};

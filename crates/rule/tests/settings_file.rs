@@ -1,5 +1,6 @@
 //! Files of settings: what they can say, and what is said of those that are wrong.
 
+#![cfg(feature = "file")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
 
 use std::{fs, path::PathBuf};
