@@ -15,6 +15,7 @@ use std::{
 )]
 pub trait RuleKey: Hash + fmt::Display {}
 
+#[diagnostic::do_not_recommend]
 impl<K: Hash + fmt::Display + ?Sized> RuleKey for K {}
 
 /// A key as the engine takes it.

@@ -45,9 +45,9 @@ mod rule;
 mod rules;
 mod settings;
 pub mod site;
-mod wire;
 #[cfg(feature = "file")]
 mod watch;
+mod wire;
 
 pub use answer::{Answer, Fields};
 pub use declaration::Declaration;

@@ -96,13 +96,15 @@ impl error::Error for Limited {}
     label = "cannot carry a refusal",
     note = "return a `Result` whose error is `From<tidegate::Limited>`: `Result<_, tidegate::Limited>`, or an error of your \
             own with `impl From<tidegate::Limited> for …`",
-    note = "or say what to return instead: `on_limit = path_of_a_function_with_the_same_arguments`"
+    note = "or say what to return instead: `on_limit = path_of_a_function_with_the_same_arguments`",
+    note = "or, if it is one of many in a block, leave it out: `#[limit(skip)]`"
 )]
 pub trait FromLimited {
     /// The answer of a call that was not made.
     fn from_limited(limited: Limited) -> Self;
 }
 
+#[diagnostic::do_not_recommend]
 impl<T, E: From<Limited>> FromLimited for Result<T, E> {
     fn from_limited(limited: Limited) -> Self {
         Err(limited.into())

@@ -55,8 +55,10 @@ pub(crate) struct Terms {
     pub(crate) limiter: Option<Arc<SharedLimiter>>,
 }
 
-const QUICK: u8 = 1;
 const SLOW: u8 = 0;
+const QUICK: u8 = 1;
+/// There is nothing to be asked.
+const IDLE: u8 = 2;
 
 impl Live {
     pub(crate) fn new(name: Arc<str>, declared: Declaration, terms: Terms) -> Self {
@@ -118,11 +120,13 @@ impl Live {
         };
         // A number at once is not for those who hold nothing: they are told so on the long way.
         let takes = |limiter: &Arc<Limiter>| counts_permits(&limiter.quotas()) != Permits::All;
-        let is_quick = is_here
-            && terms.mode == Mode::Enforce
-            && terms.wait.is_zero()
-            && self.here.as_ref().is_some_and(takes);
-        self.quick.store(if is_quick { QUICK } else { SLOW }, Ordering::Release);
+        let is_plain = terms.mode == Mode::Enforce && terms.wait.is_zero();
+        let quick = match terms.in_use() {
+            None => IDLE,
+            Some(_) if is_here && is_plain && self.here.as_ref().is_some_and(takes) => QUICK,
+            Some(_) => SLOW,
+        };
+        self.quick.store(quick, Ordering::Release);
     }
 }
 
@@ -168,6 +172,16 @@ impl Rule {
             QUICK => self.live.here.as_ref(),
             _ => None,
         }
+    }
+
+    /// Whether there is nothing to be asked: it is off, or has no numbers.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.live.quick.load(Ordering::Relaxed) == IDLE
+    }
+
+    pub(crate) fn terms(&self) -> Arc<Terms> {
+        self.live.terms()
     }
 
     /// Takes `cost` for `key`, waiting for it as long as the rule says.
@@ -251,7 +265,7 @@ impl Rule {
             Some(memory) => memory.key(&Shown(key)).try_acquire(cost, patience).await,
             None => take(limiter.clone(), key.to_string(), cost, patience).await,
         };
-        self.conclude(&terms, decision)
+        self.conclude(terms.mode, decision)
     }
 
     fn admit_slowly_blocking<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
@@ -268,7 +282,7 @@ impl Rule {
                 background::block_on(patience, take).unwrap_or_else(late)
             }
         };
-        self.conclude(&terms, decision)
+        self.conclude(terms.mode, decision)
     }
 
     /// A number at once is only looked at by a call that holds nothing. That is hardly what was meant, and told once.
@@ -284,14 +298,18 @@ impl Rule {
     }
 
     /// What a decision means under the mode that it was made under.
-    fn conclude(&self, terms: &Terms, decision: Decision) -> Result<(), Limited> {
-        match terms.mode {
+    pub(crate) fn conclude(&self, mode: Mode, decision: Decision) -> Result<(), Limited> {
+        match mode {
             Mode::Enforce => self.judge(decision),
             Mode::Shadow | Mode::Off => Ok(()),
         }
     }
 
-    fn settle(&self, terms: &Terms, permit: Result<SharedPermit<'static>, Refused>) -> Result<Hold, Limited> {
+    pub(crate) fn settle(
+        &self,
+        terms: &Terms,
+        permit: Result<SharedPermit<'static>, Refused>,
+    ) -> Result<Hold, Limited> {
         match (permit, terms.mode) {
             (Ok(permit), Mode::Enforce) if !permit.decision().is_granted() => {
                 Err(self.limited(permit.decision()))
@@ -307,7 +325,7 @@ impl Rule {
 
 impl Terms {
     /// The limiter, unless there is nothing to be asked.
-    fn in_use(&self) -> Option<&Arc<SharedLimiter>> {
+    pub(crate) fn in_use(&self) -> Option<&Arc<SharedLimiter>> {
         self.limiter.as_ref().filter(|_| self.mode != Mode::Off)
     }
 
@@ -319,21 +337,26 @@ impl Terms {
     }
 
     /// How long a call waits. What is not enforced does not make anybody wait.
-    fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         match self.mode {
             Mode::Enforce => self.wait,
             Mode::Shadow | Mode::Off => Duration::ZERO,
         }
     }
 
-    fn waiter(&self) -> Option<Waiter> {
+    pub(crate) fn waiter(&self) -> Option<Waiter> {
         let patience = self.patience();
         (!patience.is_zero()).then(|| Waiter::new(1).deadline(patience))
     }
 }
 
 /// Asks a store, on this runtime or else on our own.
-async fn take(limiter: Arc<SharedLimiter>, key: String, cost: u64, patience: Duration) -> Decision {
+pub(crate) async fn take(
+    limiter: Arc<SharedLimiter>,
+    key: String,
+    cost: u64,
+    patience: Duration,
+) -> Decision {
     let asked = background::within_runtime(async move {
         match patience.is_zero() {
             true => limiter.check_cost(&key, cost).await,
@@ -343,7 +366,7 @@ async fn take(limiter: Arc<SharedLimiter>, key: String, cost: u64, patience: Dur
     asked.await.unwrap_or_else(|| Decision::closed(0, Micros::from_secs(1)))
 }
 
-async fn take_slot(
+pub(crate) async fn take_slot(
     limiter: Arc<SharedLimiter>,
     key: String,
     waiter: Option<Waiter>,

@@ -12,7 +12,7 @@ use std::{
     fmt,
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak},
 };
-use tidegate_engine::BuildError;
+use tidegate_engine::{BuildError, Clock};
 
 /// All rules of a program, and the settings that they follow. Clones are the same rules.
 ///
@@ -30,6 +30,8 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     stores: Stores,
     rules: BTreeMap<Arc<str>, Weak<Live>>,
+    /// What has a mode and a message but counts elsewhere. Beside rules: both may have the same name.
+    guards: Vec<Weak<Live>>,
     connect: Option<Connect>,
     /// Whoever applies settings has this: one after the other.
     applying: Arc<Mutex<()>>,
@@ -65,6 +67,16 @@ impl Rules {
     /// Settings that cannot hold for it are told of too; it is then as code declares it.
     pub fn rule(&self, declaration: Declaration) -> Result<Rule, BuildError> {
         self.with(|inner| inner.rule(declaration)).map(Rule::new)
+    }
+
+    /// What a guard, which counts by itself, is to do under the settings as they are: its mode and its message.
+    pub(crate) fn guard(&self, declaration: Declaration) -> Result<Rule, BuildError> {
+        self.with(|inner| inner.guard(declaration)).map(Rule::new)
+    }
+
+    /// The clock of what is counted in memory from now on.
+    pub(crate) fn clock(&self) -> Option<Clock> {
+        self.lock().settings.clock.clone()
     }
 
     /// Has all rules follow these settings from now on: all of them, or none if there is anything wrong.
@@ -140,6 +152,15 @@ impl Inner {
         Ok(live)
     }
 
+    fn guard(&mut self, declaration: Declaration) -> Result<Arc<Live>, BuildError> {
+        let name: Arc<str> = declaration.name.as_ref().into();
+        let terms = self.plan(&name, &declaration, None)?.into_terms();
+        let live = Arc::new(Live::new(name, declaration, terms));
+        self.guards.retain(|live| live.strong_count() > 0);
+        self.guards.push(Arc::downgrade(&live));
+        Ok(live)
+    }
+
     fn take_over(
         &mut self,
         given: &Arc<Settings>,
@@ -147,7 +168,7 @@ impl Inner {
         stores: Stores,
     ) -> Result<(), SettingsError> {
         let mut plans = Vec::new();
-        for live in self.rules.values().filter_map(Weak::upgrade) {
+        for live in self.rules.values().chain(&self.guards).filter_map(Weak::upgrade) {
             let plan = Plan::of(live.name(), &live.declared(), &settings, &stores, Some(&live.terms()))?;
             plans.push((live, plan));
         }
@@ -160,6 +181,7 @@ impl Inner {
         self.applied += 1;
         Ok(())
     }
+
     /// What the settings mean for one rule; without what they say of it if that cannot be.
     fn plan(
         &mut self,

@@ -2,13 +2,17 @@
 
 use super::{SharedPermit, SharedReservation};
 use crate::{
+    bucket::Bucket,
     limiter::{Key, Limiter},
     memory::Hold,
     reservation::Reservation,
     wait::{Refused, Waiter},
 };
-use std::{sync::Arc, time::Duration};
-use tidegate_core::Demand;
+use std::{pin::Pin, sync::Arc, time::Duration};
+use tidegate_core::{Decision, Demand};
+
+/// A wait that borrows nothing, not even its key.
+type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// For futures that outlive the call that made them.
 impl Limiter {
@@ -28,15 +32,42 @@ impl Limiter {
         SharedPermit::new(self.own(1, self.key(key).take(Demand::now(1), Hold::Permit)), None)
     }
 
+    /// Takes `cost` of `key` if it can be had within `timeout`, and waits for it; see [`crate::Bucket::try_acquire`]. What
+    /// was taken is given back unless it is kept.
+    pub fn acquire_owned<K: Key + ?Sized>(
+        self: &Arc<Self>,
+        key: &K,
+        cost: u64,
+        timeout: Duration,
+    ) -> Waiting<SharedReservation<'static>> {
+        let (limiter, owner) = (self.clone(), self.key(key).owner());
+        Box::pin(async move {
+            let taken = Bucket::of_key(&limiter, owner).await_turn(cost, Some(timeout)).await;
+            limiter.own_or_deny(cost, taken)
+        })
+    }
+
+    /// The same, blocking.
+    pub fn acquire_owned_blocking<K: Key + ?Sized>(
+        self: &Arc<Self>,
+        key: &K,
+        cost: u64,
+        timeout: Duration,
+    ) -> SharedReservation<'static> {
+        self.own_or_deny(cost, self.key(key).block_for_turn(cost, Some(timeout)))
+    }
+
     /// Stands in line for slots of `key`; see [`crate::Bucket::permit_in_line`].
-    pub async fn permit_in_line_owned<K: Key + ?Sized>(
+    pub fn permit_in_line_owned<K: Key + ?Sized>(
         self: &Arc<Self>,
         key: &K,
         waiter: Waiter,
-    ) -> Result<SharedPermit<'static>, Refused> {
-        let bucket = self.key(key);
-        let reservation = bucket.slots_in_line(waiter).await?;
-        Ok(SharedPermit::new(self.own(waiter.cost, reservation), None))
+    ) -> Waiting<Result<SharedPermit<'static>, Refused>> {
+        let (limiter, owner) = (self.clone(), self.key(key).owner());
+        Box::pin(async move {
+            let reservation = Bucket::of_key(&limiter, owner).slots_in_line(waiter).await?;
+            Ok(SharedPermit::new(limiter.own(waiter.cost, reservation), None))
+        })
     }
 
     /// The same, blocking.
@@ -47,6 +78,14 @@ impl Limiter {
     ) -> Result<SharedPermit<'static>, Refused> {
         let reservation = self.key(key).slots_in_line_blocking(waiter)?;
         Ok(SharedPermit::new(self.own(waiter.cost, reservation), None))
+    }
+
+    fn own_or_deny(
+        self: &Arc<Self>,
+        cost: u64,
+        taken: Result<Reservation<'_>, Decision>,
+    ) -> SharedReservation<'static> {
+        taken.map_or_else(SharedReservation::settled, |reservation| self.own(cost, reservation))
     }
 
     fn own(self: &Arc<Self>, cost: u64, reservation: Reservation<'_>) -> SharedReservation<'static> {

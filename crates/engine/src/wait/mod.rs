@@ -64,8 +64,17 @@ impl<'a> Bucket<'a> {
     }
 
     async fn wait(&self, cost: u64, timeout: Option<Duration>) -> Decision {
+        self.await_turn(cost, timeout).await.map_or_else(|denied| denied, Reservation::keep)
+    }
+
+    /// Waits for `cost` as [`wait`](Self::wait) does; what was taken can still be given back.
+    pub(crate) async fn await_turn(
+        &self,
+        cost: u64,
+        timeout: Option<Duration>,
+    ) -> Result<Reservation<'a>, Decision> {
         match self.start(cost, timeout) {
-            Start::Answer(decision) => decision,
+            Start::Answer(decision) => Err(decision),
             Start::Wait(mut wait) => {
                 let end = wait.rest().await;
                 wait.finish(end)
@@ -105,8 +114,17 @@ impl<'a> Bucket<'a> {
     }
 
     fn block(&self, cost: u64, timeout: Option<Duration>) -> Decision {
+        self.block_for_turn(cost, timeout).map_or_else(|denied| denied, Reservation::keep)
+    }
+
+    /// Blocks for `cost`; what was taken can still be given back.
+    pub(crate) fn block_for_turn(
+        &self,
+        cost: u64,
+        timeout: Option<Duration>,
+    ) -> Result<Reservation<'a>, Decision> {
         match self.start(cost, timeout) {
-            Start::Answer(decision) => decision,
+            Start::Answer(decision) => Err(decision),
             Start::Wait(mut wait) => {
                 let end = wait.block();
                 wait.finish(end)
@@ -257,15 +275,12 @@ impl<'a> Wait<'a> {
     }
 
     /// The answer to a caller that wants a decision: what it got, or why it got nothing.
-    fn finish(&self, end: Result<Reservation<'a>, Refused>) -> Decision {
+    fn finish(&self, end: Result<Reservation<'a>, Refused>) -> Result<Reservation<'a>, Decision> {
         let cost = self.ticket.as_ref().map_or(1, Ticket::cost);
-        match end.map(Reservation::keep) {
-            Ok(decision) => decision,
-            Err(_) => match self.bucket.peek(cost) {
-                // It would get it now, but has taken nothing.
-                look if look.is_granted() => Decision::denied_for(look.limit(), Micros::ZERO),
-                look => look,
-            },
-        }
+        end.map_err(|_| match self.bucket.peek(cost) {
+            // It would get it now, but has taken nothing.
+            look if look.is_granted() => Decision::denied_for(look.limit(), Micros::ZERO),
+            look => look,
+        })
     }
 }

@@ -1,0 +1,253 @@
+//! A function as it was written, and as it is written again.
+//!
+//! Its body is not looked into: it goes back as it came, so that mistakes in it are shown where they are.
+
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{
+    Attribute, Error, FnArg, Pat, Result, ReturnType, Signature, Token, Type, Visibility,
+    parse::{Parse, ParseStream},
+    spanned::Spanned as _,
+    visit_mut::{self, VisitMut},
+};
+
+use crate::{boxed::Boxed, pattern};
+
+/// A function or a method with a body.
+pub(crate) struct Function {
+    pub(crate) attrs: Vec<Attribute>,
+    vis: Visibility,
+    default: Option<Token![default]>,
+    sig: Signature,
+    /// `#![…]` at the start of the body.
+    inner: TokenStream,
+    body: Body,
+}
+
+enum Body {
+    Plain(Group),
+    /// A future in a box, as `async_trait` makes it.
+    Boxed(Box<Boxed>),
+}
+
+impl Parse for Function {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let attrs = input.call(Attribute::parse_outer)?;
+        let vis: Visibility = input.parse()?;
+        let default = match input.peek(Token![default]) {
+            true => Some(input.parse()?),
+            false => None,
+        };
+        let sig: Signature = input.parse().map_err(|error: Error| {
+            Error::new(error.span(), "this attribute goes on a function, a method or an `impl` block")
+        })?;
+        if input.peek(Token![;]) {
+            return Err(Error::new(
+                sig.ident.span(),
+                "there is no body to limit; put the attribute where the method is implemented",
+            ));
+        }
+        let (inner, group) = split_inner(&input.parse()?);
+        let boxed = match sig.asyncness {
+            Some(_) => None,
+            None => Boxed::find(&sig, &group),
+        };
+        let body = boxed.map_or(Body::Plain(group), |boxed| Body::Boxed(Box::new(boxed)));
+        Ok(Self { attrs, vis, default, sig, inner, body })
+    }
+}
+
+impl Function {
+    /// Refuses what cannot be limited.
+    pub(crate) fn check(&self, attribute: &str) -> Result<()> {
+        if let Some(token) = &self.sig.constness {
+            let message =
+                format!("a `const fn` has no state to be limited by; remove `const` or `#[{attribute}]`");
+            return Err(Error::new(token.span(), message));
+        }
+        if is_unsafe(&self.sig) {
+            let message = format!(
+                "an `unsafe fn` is not limited, since its caller's promises are about the body alone; put `#[{attribute}]` \
+                 on a safe function around it"
+            );
+            return Err(Error::new(self.sig.ident.span(), message));
+        }
+        Ok(())
+    }
+
+    /// Whether there is something to await in.
+    pub(crate) fn is_async(&self) -> bool {
+        self.sig.asyncness.is_some() || matches!(self.body, Body::Boxed(_))
+    }
+
+    /// Whether an argument has this name.
+    pub(crate) fn binds(&self, name: &str) -> bool {
+        let patterns = self.sig.inputs.iter().filter_map(|input| match input {
+            FnArg::Typed(typed) => Some(&*typed.pat),
+            FnArg::Receiver(_) => None,
+        });
+        patterns
+            .chain(self.boxed().into_iter().flat_map(Boxed::patterns))
+            .any(|pattern| pattern::binds(pattern, name))
+    }
+
+    /// An expression of the attribute, where the body stands: `self` may have another name there.
+    pub(crate) fn rename_self(&self, tokens: &impl ToTokens) -> TokenStream {
+        let tokens = tokens.to_token_stream();
+        match self.boxed().and_then(|boxed| boxed.this.as_ref()) {
+            Some(this) => rename(tokens, this),
+            None => tokens,
+        }
+    }
+
+    /// All arguments, to be passed on.
+    pub(crate) fn arguments(&self) -> Result<Vec<TokenStream>> {
+        let this = self.boxed().and_then(|boxed| boxed.this.as_ref());
+        let pass_on = |input: &FnArg| match input {
+            FnArg::Receiver(receiver) => {
+                Ok(this.map_or_else(|| receiver.self_token.to_token_stream(), ToTokens::to_token_stream))
+            }
+            FnArg::Typed(typed) => {
+                let pattern =
+                    self.boxed().and_then(|boxed| boxed.pattern_of(&typed.pat)).unwrap_or(&typed.pat);
+                pattern::expression(pattern)
+            }
+        };
+        self.sig.inputs.iter().map(pass_on).collect()
+    }
+
+    /// Gives names to arguments that have none, for when they are to be passed on.
+    pub(crate) fn name_arguments(&mut self) {
+        for (index, input) in self.sig.inputs.iter_mut().enumerate() {
+            if let FnArg::Typed(typed) = input
+                && matches!(*typed.pat, Pat::Wild(_))
+            {
+                let name = Ident::new(
+                    &format!("__tidegate_{index}"),
+                    typed.pat.span().resolved_at(Span::mixed_site()),
+                );
+                *typed.pat = syn::parse_quote!(#name);
+            }
+        }
+    }
+
+    /// What the body's value is, with a blank for what has no name; `None` for nothing.
+    pub(crate) fn output(&self) -> Option<Type> {
+        let mut output = self.written_output()?.clone();
+        Blank.visit_type_mut(&mut output);
+        Some(output)
+    }
+
+    /// Where that is written, from its first to its last token; the name of the function where it is not.
+    pub(crate) fn output_span(&self) -> (Span, Span) {
+        let tokens: Vec<_> = match self.written_output() {
+            Some(output) => output.to_token_stream().into_iter().collect(),
+            None => vec![self.sig.ident.clone().into()],
+        };
+        let at = |token: Option<&TokenTree>| {
+            token.map_or_else(Span::mixed_site, |token| token.span().resolved_at(Span::mixed_site()))
+        };
+        (at(tokens.first()), at(tokens.last()))
+    }
+
+    /// The body, as a block.
+    pub(crate) fn block(&self) -> TokenStream {
+        match &self.body {
+            Body::Plain(group) => {
+                // A block in a block is not what its author wrote, and no lint should tell.
+                let mut block = Group::new(Delimiter::Brace, group.stream());
+                block.set_span(group.span().resolved_at(Span::mixed_site()));
+                block.to_token_stream()
+            }
+            Body::Boxed(boxed) => boxed.block(),
+        }
+    }
+
+    /// The same function with another body.
+    pub(crate) fn with_body(&self, body: TokenStream) -> TokenStream {
+        let Self { attrs, vis, default, sig, inner, .. } = self;
+        let (body, span) = match &self.body {
+            Body::Plain(group) => (body, group.span()),
+            Body::Boxed(boxed) => (boxed.with_block(body), boxed.span),
+        };
+        let mut group = Group::new(Delimiter::Brace, quote!(#inner #body));
+        group.set_span(span);
+        quote!(#(#attrs)* #vis #default #sig #group)
+    }
+
+    fn boxed(&self) -> Option<&Boxed> {
+        match &self.body {
+            Body::Boxed(boxed) => Some(boxed),
+            Body::Plain(_) => None,
+        }
+    }
+
+    fn written_output(&self) -> Option<&Type> {
+        if let Some(output) = self.boxed().and_then(|boxed| boxed.output.as_ref()) {
+            return Some(output);
+        }
+        match &self.sig.output {
+            ReturnType::Type(_, output) if self.boxed().is_none() => Some(output),
+            _ => None,
+        }
+    }
+}
+
+/// What a function returns of which nobody may know the name.
+struct Blank;
+
+impl VisitMut for Blank {
+    fn visit_type_mut(&mut self, node: &mut Type) {
+        match node {
+            Type::ImplTrait(_) => *node = Type::Infer(syn::parse_quote!(_)),
+            other => visit_mut::visit_type_mut(self, other),
+        }
+    }
+}
+
+fn is_unsafe(sig: &Signature) -> bool {
+    matches!(sig.safety, syn::Safety::Unsafe(_))
+}
+
+fn rename(tokens: TokenStream, this: &Ident) -> TokenStream {
+    let rename_one = |token| match token {
+        TokenTree::Ident(ident) if ident == "self" => this.clone().into(),
+        TokenTree::Group(group) => {
+            let mut renamed = Group::new(group.delimiter(), rename(group.stream(), this));
+            renamed.set_span(group.span());
+            renamed.into()
+        }
+        other => other,
+    };
+    tokens.into_iter().map(rename_one).collect()
+}
+
+/// `#![…]` must stay in front.
+fn split_inner(group: &Group) -> (TokenStream, Group) {
+    let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
+    let is_punct =
+        |token: &TokenTree, wanted| matches!(token, TokenTree::Punct(punct) if punct.as_char() == wanted);
+    let mut end = 0;
+    while let [hash, bang, TokenTree::Group(_), ..] = &tokens[end..]
+        && is_punct(hash, '#')
+        && is_punct(bang, '!')
+    {
+        end += 3;
+    }
+    let mut rest = Group::new(Delimiter::Brace, tokens[end..].iter().cloned().collect());
+    rest.set_span(group.span());
+    (tokens[..end].iter().cloned().collect(), rest)
+}
+
+/// The two ends of a call that must name its type, so that what is inside knows what it returns.
+pub(crate) fn expect_output(output: Option<&Type>) -> TokenStream {
+    match output {
+        None | Some(Type::Infer(_)) => TokenStream::new(),
+        Some(output) => quote_spanned! {Span::mixed_site()=>
+            if let ::core::option::Option::Some(answer) = ::core::option::Option::None::<#output> {
+                #[allow(unreachable_code)]
+                return answer;
+            }
+        },
+    }
+}

@@ -1,0 +1,265 @@
+//! `#[limit]` and `#[concurrency]`: what they say, and what they declare.
+
+use crate::{
+    function::Function,
+    params::{Mistakes, OF_BLOCK, Params},
+    refusal::Refusal,
+    text,
+};
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens as _, quote_spanned};
+use syn::{Error, Expr, Lit, LitStr, Path, Result, spanned::Spanned as _};
+use tidegate_core::{Kind, Quota};
+
+/// What is limited.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// How often.
+    Rate,
+    /// How many at once.
+    Slots,
+}
+
+/// One attribute.
+pub(crate) struct Limit {
+    pub(crate) what: What,
+    pub(crate) krate: Path,
+    pub(crate) refusal: Refusal,
+    pub(crate) scope: Scope,
+    quotas: Vec<String>,
+    key: Option<Expr>,
+    cost: Option<Expr>,
+    wait: Option<u64>,
+    message: Option<LitStr>,
+    store: Option<LitStr>,
+    rule: Option<LitStr>,
+    shadow: bool,
+}
+
+/// Whether each function of a block counts for itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Own,
+    Shared,
+}
+
+const KNOWN: &[&str] = &[
+    "key",
+    "cost",
+    "algorithm",
+    "wait",
+    "message",
+    "on_limit",
+    "or",
+    "store",
+    "rule",
+    "shadow",
+    "share",
+    "skip",
+    "crate",
+];
+const KNOWN_OF_SLOTS: &[&str] =
+    &["key", "wait", "message", "on_limit", "or", "store", "rule", "shadow", "share", "skip", "crate"];
+
+impl What {
+    /// Reads the parameters; `None` if it says `skip`.
+    pub(crate) fn parse(self, tokens: TokenStream) -> Result<Option<Limit>> {
+        let known = if self == Self::Rate { KNOWN } else { KNOWN_OF_SLOTS };
+        let params = Params::parse(tokens, known)?;
+        if params.flag("skip")? {
+            return Ok(None);
+        }
+        let mut mistakes = Mistakes::default();
+        let text = |name: &str, example: &str| {
+            params
+                .value(name, example)?
+                .map(|value| text::literal(value, &format!("{name} = {example}")))
+                .transpose()
+        };
+        let wait = text("wait", "\"50ms\"").and_then(|wait| wait.as_ref().map(text::time).transpose());
+        let limit = Limit {
+            what: self,
+            krate: mistakes.read(params.krate().map(Some)).unwrap_or_else(|| syn::parse_quote!(::tidegate)),
+            refusal: mistakes.read(Refusal::parse(&params)),
+            scope: if mistakes.read(params.flag("share")) { Scope::Shared } else { Scope::Own },
+            quotas: mistakes.read(self.quotas(&params)),
+            key: mistakes.read(params.value("key", "user.id").map(Option::<&Expr>::cloned)),
+            cost: mistakes.read(params.value("cost", "items.len() as u64").map(Option::<&Expr>::cloned)),
+            wait: mistakes.read(wait).map(|wait| wait.get()),
+            message: mistakes.read(text("message", "\"slow down\"")),
+            store: mistakes.read(text("store", "\"sessions\"")),
+            rule: mistakes.read(text("rule", "\"login\"")),
+            shadow: mistakes.read(params.flag("shadow")),
+        };
+        if let (Scope::Shared, false, Some(span)) = (limit.scope, params.has(OF_BLOCK), params.span("share"))
+        {
+            mistakes.note(Error::new(
+                span,
+                "there is nobody to share with; `share` belongs on an `impl` block, or give several functions the same \
+                 `rule = \"name\"`",
+            ));
+        }
+        mistakes.finish(Some(limit))
+    }
+
+    fn quotas(self, params: &Params) -> Result<Vec<String>> {
+        let algorithm = match self {
+            Self::Rate => params.value("algorithm", "\"sliding-window\"")?,
+            Self::Slots => None,
+        };
+        let algorithm =
+            algorithm.map(|value| text::literal(value, "algorithm = \"sliding-window\"")).transpose()?;
+        let mut mistakes = Mistakes::default();
+        let mut quotas = Vec::new();
+        for literal in params.literals() {
+            quotas.push(mistakes.read(self.quota(literal, algorithm.as_ref())));
+        }
+        let has_rule = params.has("rule");
+        match (self, quotas.len()) {
+            (Self::Rate, 0) if !has_rule => mistakes.note(Error::new(
+                Span::call_site(),
+                "how much is allowed? Write `#[limit(\"10/s burst 20\")]`, or `#[limit(rule = \"login\")]` for a rule whose \
+                 numbers live in the settings",
+            )),
+            (Self::Slots, 0) if !has_rule => mistakes.note(Error::new(
+                Span::call_site(),
+                "how many at once? Write `#[concurrency(3)]`, or `#[concurrency(rule = \"reports\")]` for a rule whose \
+                 numbers live in the settings",
+            )),
+            (Self::Slots, 2..) => mistakes.note(Error::new(
+                params.literals()[1].span(),
+                "there is one number of calls at once; remove the others",
+            )),
+            _ => {}
+        }
+        if let (Some(algorithm), 0) = (&algorithm, quotas.len()) {
+            mistakes.note(Error::new(
+                algorithm.span(),
+                "there is no quota that this could count; the settings name both",
+            ));
+        }
+        mistakes.finish(quotas)
+    }
+
+    fn quota(self, literal: &Lit, algorithm: Option<&LitStr>) -> Result<String> {
+        let (quota, text) = match (literal, algorithm) {
+            (Lit::Str(text), None) => (text::quota(text)?, text.value()),
+            (Lit::Str(text), Some(algorithm)) => text::quota_by(text, algorithm)?,
+            (Lit::Int(number), None) if self == Self::Slots => {
+                let slots = text::whole(number)?;
+                let quota = Quota::at_once(slots.into()).map_err(|error| Error::new(number.span(), error))?;
+                (quota, quota.to_string())
+            }
+            (other, _) => {
+                let example = if self == Self::Rate { "\"10/s burst 20\"" } else { "3` or `\"3 at once\"" };
+                return Err(Error::new(other.span(), format!("a quota is needed here, as in `{example}`")));
+            }
+        };
+        match (self, quota.kind()) {
+            (Self::Rate, Kind::Concurrency(_)) => Err(Error::new(
+                literal.span(),
+                format!("a slot is held until the call ends; write `#[concurrency(\"{quota}\")]`"),
+            )),
+            (Self::Slots, kind) if !matches!(kind, Kind::Concurrency(_)) => Err(Error::new(
+                literal.span(),
+                format!("a rate holds no slots; write `#[limit(\"{quota}\")]`"),
+            )),
+            _ => Ok(text),
+        }
+    }
+}
+
+impl Limit {
+    /// The static of this place. `behind` tells it apart from others on the same function.
+    pub(crate) fn site(&self, behind: &str) -> TokenStream {
+        let Self { krate, quotas, message, store, .. } = self;
+        let site = Span::mixed_site();
+        let name = match (&self.rule, self.scope) {
+            (Some(rule), _) => rule.to_token_stream(),
+            (None, Scope::Own) => quote_spanned!(site=> #krate::site::name_of(__tidegate_declare, #behind)),
+            (None, Scope::Shared) => {
+                quote_spanned!(site=> #krate::site::name_of_owner(__tidegate_declare, #behind))
+            }
+        };
+        let mode = self.shadow.then(|| quote_spanned!(site=> .mode(#krate::site::Mode::Shadow)));
+        let store = store.iter();
+        let message = message.iter();
+        let wait = self.wait.iter();
+        // A rule with a name may be asked elsewhere for other keys.
+        let is_for_all = self.key.as_ref().is_none_or(|key| is_word(key, "method")) && self.rule.is_none();
+        let capacity = is_for_all.then(|| quote_spanned!(site=> .capacity(#krate::site::Capacity::Keys(16))));
+        quote_spanned! {site=>
+            fn __tidegate_declare() -> ::core::result::Result<#krate::site::Declaration, #krate::site::BuildError> {
+                ::core::result::Result::Ok(
+                    #krate::site::Declaration::of(#name)
+                        #(.quota(#quotas)?)*
+                        #mode
+                        #(.store(#store))*
+                        #(.message(#message))*
+                        #(.wait(#krate::site::Duration::from_micros(#wait)))*
+                        #capacity
+                )
+            }
+            static __TIDEGATE_SITE: #krate::site::LimitSite = #krate::site::LimitSite::new(__tidegate_declare);
+        }
+    }
+
+    /// A reference to the key, and the cost after it where there is one.
+    pub(crate) fn arguments(&self, function: &Function) -> Result<TokenStream> {
+        let site = Span::mixed_site();
+        let everybody = syn::parse_quote!(method);
+        let key = self.reference(self.key.as_ref().unwrap_or(&everybody), function)?;
+        let cost = match (&self.cost, self.what) {
+            (_, What::Slots) => TokenStream::new(),
+            (None, What::Rate) => quote_spanned!(site=> , 1),
+            (Some(cost), What::Rate) => {
+                let cost = function.rename_self(cost);
+                quote_spanned!(site=> , #cost)
+            }
+        };
+        Ok(quote_spanned!(site=> #key #cost))
+    }
+
+    /// A reference to an expression, to what a word stands for, or to several of these in one.
+    fn reference(&self, key: &Expr, function: &Function) -> Result<TokenStream> {
+        let krate = &self.krate;
+        let at = key.span().resolved_at(Span::mixed_site());
+        let word = |word| is_word(key, word) && !function.binds(word);
+        Ok(match key {
+            _ if word("method") => quote_spanned!(at=> &#krate::site::Everybody),
+            _ if word("ip") => quote_spanned!(at=> &#krate::site::ip()),
+            _ if word("user") => quote_spanned!(at=> &#krate::site::user()),
+            Expr::Paren(inner) => self.reference(&inner.expr, function)?,
+            Expr::Group(inner) => self.reference(&inner.expr, function)?,
+            Expr::Tuple(tuple) if tuple.elems.is_empty() => {
+                return Err(Error::new_spanned(tuple, "a key of nothing; for one bucket leave `key` out"));
+            }
+            Expr::Tuple(tuple) => {
+                let mut parts = Vec::new();
+                for part in &tuple.elems {
+                    parts.push(self.reference(part, function)?);
+                }
+                let joined = parts
+                    .into_iter()
+                    .rev()
+                    .reduce(|behind, part| quote_spanned!(at=> &#krate::site::Joined(#part, #behind)));
+                joined.unwrap_or_default()
+            }
+            other => {
+                let other = function.rename_self(other);
+                let parts: Vec<_> = other.into_iter().collect();
+                let first = parts.first().map_or(at, |part| part.span().resolved_at(at));
+                let last = parts.last().map_or(at, |part| part.span().resolved_at(at));
+                let mut group =
+                    proc_macro2::Group::new(proc_macro2::Delimiter::Parenthesis, parts.into_iter().collect());
+                group.set_span(last);
+                let borrow = quote_spanned!(first=> &);
+                quote_spanned!(at=> #borrow #group)
+            }
+        })
+    }
+}
+
+fn is_word(key: &Expr, word: &str) -> bool {
+    matches!(key, Expr::Path(path) if path.qself.is_none() && path.path.is_ident(word))
+}

@@ -1,0 +1,77 @@
+//! Arguments that are taken apart where they are declared.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{Error, FieldPat, Member, Pat, Result};
+
+/// Whether a pattern gives this name to something.
+pub(crate) fn binds(pattern: &Pat, name: &str) -> bool {
+    let any = |patterns: &mut dyn Iterator<Item = &Pat>| {
+        for pattern in patterns {
+            if binds(pattern, name) {
+                return true;
+            }
+        }
+        false
+    };
+    match pattern {
+        Pat::Ident(ident) => {
+            ident.ident == name || ident.subpat.as_ref().is_some_and(|(_, inner)| binds(inner, name))
+        }
+        Pat::Paren(inner) => binds(&inner.pat, name),
+        Pat::Reference(inner) => binds(&inner.pat, name),
+        Pat::Type(inner) => binds(&inner.pat, name),
+        Pat::Slice(parts) => any(&mut parts.elems.iter()),
+        Pat::Tuple(parts) => any(&mut parts.elems.iter()),
+        Pat::TupleStruct(parts) => any(&mut parts.elems.iter()),
+        Pat::Struct(parts) => any(&mut parts.fields.iter().map(|field| &*field.pat)),
+        _ => false,
+    }
+}
+
+/// The value that a pattern took apart, put together again.
+pub(crate) fn expression(pattern: &Pat) -> Result<TokenStream> {
+    let each =
+        |patterns: &mut dyn Iterator<Item = &Pat>| patterns.map(expression).collect::<Result<Vec<_>>>();
+    match pattern {
+        Pat::Ident(ident) if ident.by_ref.is_none() => {
+            let name = &ident.ident;
+            Ok(quote!(#name))
+        }
+        Pat::Paren(inner) => expression(&inner.pat),
+        Pat::Reference(inner) => {
+            let (mutability, value) = (&inner.mutability, expression(&inner.pat)?);
+            Ok(quote!(&#mutability #value))
+        }
+        Pat::Tuple(parts) => {
+            let values = each(&mut parts.elems.iter())?;
+            Ok(quote!((#(#values,)*)))
+        }
+        Pat::TupleStruct(parts) if parts.qself.is_none() => {
+            let (path, values) = (&parts.path, each(&mut parts.elems.iter())?);
+            Ok(quote!(#path(#(#values),*)))
+        }
+        Pat::Slice(parts) => {
+            let values = each(&mut parts.elems.iter())?;
+            Ok(quote!([#(#values),*]))
+        }
+        Pat::Struct(parts) if parts.qself.is_none() && parts.rest.is_none() => {
+            let path = &parts.path;
+            let fields = parts.fields.iter().map(field).collect::<Result<Vec<_>>>()?;
+            Ok(quote!(#path { #(#fields),* }))
+        }
+        other => Err(Error::new_spanned(
+            other,
+            "`on_limit` gets the same arguments, and this one cannot be put together again; give it a name, and take it \
+             apart in the body",
+        )),
+    }
+}
+
+fn field(field: &FieldPat) -> Result<TokenStream> {
+    let value = expression(&field.pat)?;
+    Ok(match &field.member {
+        Member::Named(name) => quote!(#name: #value),
+        Member::Unnamed(index) => quote!(#index: #value),
+    })
+}

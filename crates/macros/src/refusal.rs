@@ -1,0 +1,73 @@
+//! What a function returns when it was refused.
+
+use crate::{function::Function, params::Params};
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens as _, quote_spanned};
+use syn::{Error, Expr, Path, Result};
+
+/// What a function returns when it was refused.
+#[derive(Default)]
+pub(crate) enum Refusal {
+    /// Its own error, which takes in ours.
+    #[default]
+    From,
+    /// What another function with the same arguments returns.
+    Fallback(Expr),
+    /// The error that a function makes of ours.
+    Or(Expr),
+}
+
+impl Refusal {
+    pub(crate) fn parse(params: &Params) -> Result<Self> {
+        let fallback = params.value("on_limit", "cached")?;
+        let or = params.value("or", "MyError::busy")?;
+        match (fallback, or) {
+            (None, None) => Ok(Self::From),
+            (None, Some(or)) => Ok(Self::Or(or.clone())),
+            (Some(Expr::Path(path)), None) => Ok(Self::Fallback(Expr::Path(path.clone()))),
+            (Some(other), None) => Err(Error::new_spanned(
+                other,
+                "a path of a function is needed here, as in `on_limit = cached` or `on_limit = Self::cached`; it gets the \
+                 same arguments",
+            )),
+            (Some(_), Some(or)) => Err(Error::new_spanned(
+                or,
+                "either `on_limit` or `or` says what to return; remove one of them",
+            )),
+        }
+    }
+
+    /// What is bound to the refusal, and what is done with it. Whatever is in `before` was granted before it, and is given
+    /// back first.
+    pub(crate) fn arm(&self, krate: &Path, function: &Function, before: &[Ident]) -> Result<TokenStream> {
+        let site = Span::mixed_site();
+        let given_back = quote_spanned!(site=> #(::core::mem::drop(#before);)*);
+        Ok(match self {
+            Self::From => {
+                let (first, last) = function.output_span();
+                let from = quote_spanned!(first=> #krate::site::FromLimited);
+                let from_limited = quote_spanned!(last=> ::from_limited);
+                quote_spanned!(site=> ::core::result::Result::Err(limited) => return #from #from_limited(limited),)
+            }
+            Self::Or(or) => {
+                let or = function.rename_self(or);
+                quote_spanned! {site=>
+                    ::core::result::Result::Err(limited) => {
+                        return ::core::result::Result::Err(#krate::site::refuse(limited, #or));
+                    }
+                }
+            }
+            Self::Fallback(path) => {
+                let arguments = function.arguments()?;
+                let path = path.to_token_stream();
+                let awaited = function.is_async().then(|| quote_spanned!(site=> .await));
+                quote_spanned! {site=>
+                    ::core::result::Result::Err(_) => {
+                        #given_back
+                        return #path(#(#arguments),*) #awaited;
+                    }
+                }
+            }
+        })
+    }
+}

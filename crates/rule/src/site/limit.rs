@@ -1,0 +1,266 @@
+//! A place that is limited, by a rate or by a number at once.
+//!
+//! A question is asked before anything is awaited, and what is awaited owns all that it needs: the key may be anything that
+//! lives only as long as the question, and the future of the function stays as `Send` as it was.
+
+use crate::{Declaration, Hold, Limited, Mode, Rule, RuleKey, Rules, background, key::Shown, rule};
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+use tidegate_core::{Decision, Micros};
+use tidegate_engine::{BuildError, Limiter, SharedLimiter, SharedReservation};
+
+/// A place that is limited.
+pub struct LimitSite {
+    declare: fn() -> Result<Declaration, BuildError>,
+    rule: OnceLock<Option<Rule>>,
+}
+
+/// A rule that has something to say.
+#[derive(Clone, Copy)]
+pub struct Opened<'a> {
+    rule: &'a Rule,
+}
+
+/// A call that may not go on, or not yet.
+pub enum Stopped<T> {
+    /// It was refused.
+    Refused(Limited),
+    /// It has to wait: for its turn, or for a store.
+    Waiting(Waiting<T>),
+}
+
+/// What such a call waits for.
+pub struct Waiting<T> {
+    /// Never locked: it makes the function's future no less `Sync` than it was.
+    answer: Mutex<Answer<T>>,
+}
+
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Limited>> + Send>>;
+
+/// Tokens that are given back if the call is refused further on.
+#[must_use = "dropping it gives the tokens back"]
+pub struct Taken {
+    reservation: Option<SharedReservation<'static>>,
+}
+
+impl LimitSite {
+    /// A site whose rule is declared when it is first passed.
+    pub const fn new(declare: fn() -> Result<Declaration, BuildError>) -> Self {
+        Self { declare, rule: OnceLock::new() }
+    }
+
+    /// Its rule; `None` if that is off, or has no numbers.
+    #[inline]
+    pub fn open(&self) -> Option<Opened<'_>> {
+        let rule = self.rule.get_or_init(|| self.make()).as_ref()?;
+        (!rule.is_idle()).then_some(Opened { rule })
+    }
+
+    #[cold]
+    fn make(&self) -> Option<Rule> {
+        let declared = (self.declare)().map(|declaration| (declaration.name.clone(), declaration));
+        let made = declared.and_then(|(name, declaration)| {
+            Rules::global().rule(declaration).inspect_err(|error| {
+                tracing::error!(rule = &*name, %error, "the rule cannot be made, and limits nothing");
+            })
+        });
+        made.ok()
+    }
+}
+
+impl Opened<'_> {
+    /// Takes `cost` for `key`.
+    #[inline]
+    pub fn ask<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Stopped<()>> {
+        match self.rule.at_hand() {
+            Some(limiter) => match limiter.check_cost(&Shown(key), cost) {
+                decision if decision.is_granted() => Ok(()),
+                decision => Err(Stopped::Refused(self.rule.limited(&decision))),
+            },
+            None => self.ask_slowly(key, cost),
+        }
+    }
+
+    /// Takes `cost` for `key`, blocking where there is something to wait for.
+    #[inline]
+    pub fn ask_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Limited> {
+        match self.rule.at_hand() {
+            Some(limiter) => match limiter.check_cost(&Shown(key), cost) {
+                decision if decision.is_granted() => Ok(()),
+                decision => Err(self.rule.limited(&decision)),
+            },
+            None => self.rule.admit_blocking(key, cost),
+        }
+    }
+
+    fn ask_slowly<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Stopped<()>> {
+        let terms = self.rule.terms();
+        let Some(limiter) = terms.in_use() else { return Ok(()) };
+        let (rule, patience, mode) = (self.rule.clone(), terms.patience(), terms.mode);
+        if limiter.in_memory().is_none() {
+            let asked = rule::take(limiter.clone(), key.to_string(), cost, patience);
+            return Err(Stopped::wait(async move { rule.conclude(mode, asked.await) }));
+        }
+        match self.take(key, cost) {
+            Ok(taken) => {
+                taken.keep();
+                Ok(())
+            }
+            Err(Stopped::Refused(limited)) => Err(Stopped::Refused(limited)),
+            Err(Stopped::Waiting(waiting)) => {
+                Err(Stopped::wait(async move { waiting.await.map(Taken::keep) }))
+            }
+        }
+    }
+
+    /// Takes `cost` for `key`, to be kept or given back.
+    pub fn take<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<Taken, Stopped<Taken>> {
+        let terms = self.rule.terms();
+        let Some(limiter) = terms.in_use() else { return Ok(Taken::nothing()) };
+        let (rule, patience, mode) = (self.rule.clone(), terms.patience(), terms.mode);
+        match limiter.in_memory() {
+            Some(memory) if patience.is_zero() => {
+                let taken = Some(take_now(memory, key, cost));
+                rule.conclude_taken(mode, taken).map_err(Stopped::Refused)
+            }
+            Some(memory) => {
+                let waiting = memory.acquire_owned(&Shown(key), cost, patience);
+                Err(Stopped::wait(async move { rule.conclude_taken(mode, Some(waiting.await)) }))
+            }
+            None => {
+                let waiting = take_in_store(limiter.clone(), key.to_string(), cost, patience);
+                Err(Stopped::wait(async move { rule.conclude_taken(mode, waiting.await) }))
+            }
+        }
+    }
+
+    /// Takes `cost` for `key`, to be kept or given back, blocking where there is something to wait for.
+    pub fn take_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<Taken, Limited> {
+        let terms = self.rule.terms();
+        let Some(limiter) = terms.in_use() else { return Ok(Taken::nothing()) };
+        let patience = terms.patience();
+        let reservation = match limiter.in_memory() {
+            Some(memory) if patience.is_zero() => Some(take_now(memory, key, cost)),
+            Some(memory) => Some(memory.acquire_owned_blocking(&Shown(key), cost, patience)),
+            None => {
+                let take = take_in_store(limiter.clone(), key.to_string(), cost, patience);
+                background::block_on(patience, take).flatten()
+            }
+        };
+        self.rule.conclude_taken(terms.mode, reservation)
+    }
+
+    /// Takes a slot of `key`.
+    pub fn hold<K: RuleKey + ?Sized>(self, key: &K) -> Result<Hold, Stopped<Hold>> {
+        let terms = self.rule.terms();
+        let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
+        let waiting: Pin<Box<dyn Future<Output = _> + Send>> = match (limiter.in_memory(), terms.waiter()) {
+            (Some(memory), None) => {
+                let permit = Ok(memory.permit_owned(&Shown(key)));
+                return self.rule.settle(&terms, permit).map_err(Stopped::Refused);
+            }
+            (Some(memory), Some(waiter)) => memory.permit_in_line_owned(&Shown(key), waiter),
+            (None, waiter) => Box::pin(rule::take_slot(limiter.clone(), key.to_string(), waiter)),
+        };
+        let rule = self.rule.clone();
+        Err(Stopped::wait(async move { rule.settle(&terms, waiting.await) }))
+    }
+
+    /// Takes a slot of `key`, blocking where there is something to wait for.
+    pub fn hold_blocking<K: RuleKey + ?Sized>(self, key: &K) -> Result<Hold, Limited> {
+        self.rule.hold_blocking(key)
+    }
+}
+
+impl Rule {
+    /// What was taken, or why nothing was. A rule that is not enforced lets everybody go on.
+    fn conclude_taken(
+        &self,
+        mode: Mode,
+        reservation: Option<SharedReservation<'static>>,
+    ) -> Result<Taken, Limited> {
+        // Without an answer nothing is known: as when a store is away and the rule says closed.
+        let decision = match &reservation {
+            Some(reservation) => *reservation.decision(),
+            None => Decision::closed(0, Micros::from_secs(1)),
+        };
+        self.conclude(mode, decision).map(|()| Taken { reservation })
+    }
+}
+
+fn take_now<K: RuleKey + ?Sized>(limiter: &Arc<Limiter>, key: &K, cost: u64) -> SharedReservation<'static> {
+    limiter.reserve_owned(&Shown(key), cost, Duration::ZERO)
+}
+
+async fn take_in_store(
+    limiter: Arc<SharedLimiter>,
+    key: String,
+    cost: u64,
+    patience: Duration,
+) -> Option<SharedReservation<'static>> {
+    let taking = background::within_runtime(async move {
+        let reservation = limiter.reserve_owned(&key, cost, patience).await;
+        match reservation.wait() {
+            Duration::ZERO => {}
+            wait => tokio::time::sleep(wait).await,
+        }
+        reservation
+    });
+    taking.await
+}
+
+impl<T> Stopped<T> {
+    fn wait(answer: impl Future<Output = Result<T, Limited>> + Send + 'static) -> Self {
+        Self::Waiting(Waiting { answer: Mutex::new(Box::pin(answer)) })
+    }
+
+    /// How it ends.
+    pub async fn settle(self) -> Result<T, Limited> {
+        match self {
+            Self::Refused(limited) => Err(limited),
+            Self::Waiting(waiting) => waiting.await,
+        }
+    }
+}
+
+impl<T> Future for Waiting<T> {
+    type Output = Result<T, Limited>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = self.get_mut().answer.get_mut().unwrap_or_else(PoisonError::into_inner);
+        answer.as_mut().poll(context)
+    }
+}
+
+impl Taken {
+    fn nothing() -> Self {
+        Self { reservation: None }
+    }
+
+    /// Spends the tokens.
+    pub fn keep(mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            reservation.keep();
+        }
+    }
+}
+
+/// What was taken in a store is given back on a runtime: on ours where there is none.
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            background::enter(|| drop(reservation));
+        }
+    }
+}
+
+impl fmt::Debug for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Taken")
+    }
+}
