@@ -90,3 +90,13 @@ struct Readme;
 #[cfg(all(doctest, feature = "file"))]
 #[doc = include_str!("../../../docs/from-spring.md")]
 struct FromSpring;
+/// The examples of the attributes, which are documented where they are defined.
+#[cfg(all(doctest, feature = "macros"))]
+mod attributes {
+    #[doc = include_str!("../../macros/docs/limit.md")]
+    struct Limit;
+    #[doc = include_str!("../../macros/docs/concurrency.md")]
+    struct Concurrency;
+    #[doc = include_str!("../../macros/docs/breaker.md")]
+    struct Breaker;
+}

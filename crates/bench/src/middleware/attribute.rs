@@ -1,0 +1,41 @@
+//! The attribute beside a direct call of an equal limiter.
+
+use crate::{Result, cases::Measured, turns::compare};
+use std::hint::black_box;
+use tidegate::{Limited, Limiter, limit};
+
+pub(crate) const ABOUT: &str =
+    "the attribute on an empty function, u64 key, allowed, over a direct call of the limiter";
+
+/// So much that it always is.
+const QUOTA: &str = "1000000000/s";
+
+#[limit("1000000000/s", key = key)]
+fn attributed(key: u64) -> std::result::Result<(), Limited> {
+    Ok(())
+}
+
+/// Beside it, in the figures, a future instead of a function.
+#[limit("1000000000/s", key = key)]
+async fn awaited(key: u64) -> std::result::Result<(), Limited> {
+    Ok(())
+}
+
+pub(crate) fn measure() -> Result<Measured> {
+    let limiter = Limiter::new(QUOTA)?;
+    let direct = || {
+        let decision = black_box(&limiter).check(&black_box(7_u64));
+        assert!(decision.is_allowed());
+    };
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let future = compare(
+        ("future", || {
+            let answer = std::pin::pin!(awaited(black_box(7))).poll(&mut context);
+            assert!(answer.map(|answer| answer.is_ok()).is_ready());
+        }),
+        ("direct", direct),
+    );
+    let function = compare(("attribute", || assert!(attributed(black_box(7)).is_ok())), ("direct", direct));
+    let figures = format!("{}; an async function {:.2} of direct", function.figures, future.value);
+    Ok(Measured { figures, ..function })
+}

@@ -1,0 +1,366 @@
+//! Several attributes on one function, and how a call ends: by a value, by `?`, by a panic, or not at all.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use std::{
+    cell::Cell,
+    num::ParseIntError,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::LazyLock,
+    time::Duration,
+};
+use tidegate::{Cause, Clock, ClockHand, Limited, Report, Rules, Settings, breaker, concurrency, limit};
+use tokio::sync::Notify;
+
+static HAND: LazyLock<ClockHand> = LazyLock::new(|| {
+    let (clock, hand) = Clock::manual();
+    Rules::global().apply(Settings::new().clock(clock)).unwrap();
+    hand
+});
+
+#[derive(Debug)]
+enum Failure {
+    Busy(Limited),
+    Number,
+}
+
+impl From<Limited> for Failure {
+    fn from(limited: Limited) -> Self {
+        Self::Busy(limited)
+    }
+}
+
+impl From<ParseIntError> for Failure {
+    fn from(_: ParseIntError) -> Self {
+        Self::Number
+    }
+}
+
+fn is_busy<T>(answer: &Result<T, Failure>) -> bool {
+    matches!(answer, Err(Failure::Busy(_)))
+}
+
+mod slots {
+    use super::*;
+
+    #[concurrency(2)]
+    fn nested(depth: u32) -> Result<u32, Limited> {
+        if depth == 0 { Ok(0) } else { Ok(nested(depth - 1)? + 1) }
+    }
+
+    #[test]
+    fn a_function_that_calls_itself_takes_a_slot_each_time() {
+        assert_eq!(nested(1).unwrap(), 1);
+        let limited = nested(2).unwrap_err();
+        assert_eq!(limited.rule(), "attributes_stack::slots::nested#concurrency");
+        assert_eq!(nested(1).unwrap(), 1, "all slots are back");
+    }
+
+    #[concurrency("1 at once")]
+    fn ends(how: &str) -> Result<u32, Failure> {
+        if how == "early" {
+            return Ok(0);
+        }
+        if how == "panic" {
+            panic!("as told");
+        }
+        Ok(how.parse::<u32>()?)
+    }
+
+    #[test]
+    fn however_it_ends_the_slot_is_back() {
+        for _ in 0..3 {
+            assert!(matches!(ends("early"), Ok(0)));
+            assert!(matches!(ends("7"), Ok(7)));
+            assert!(matches!(ends("seven"), Err(Failure::Number)));
+            assert!(catch_unwind(|| ends("panic")).is_err());
+        }
+    }
+
+    #[concurrency(1, key = user)]
+    async fn waits(user: &str, until: &Notify) -> Result<(), Limited> {
+        until.notified().await;
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_future_holds_its_slot_until_it_ends_or_is_dropped() {
+        let never = Notify::new();
+        let mut first = Box::pin(waits("alice", &never));
+        assert!(futures_poll(&mut first).is_pending());
+        assert!(waits("alice", &never).await.is_err());
+        let mut other = Box::pin(waits("bob", &never));
+        assert!(futures_poll(&mut other).is_pending(), "another key");
+        drop(first);
+        let mut second = Box::pin(waits("alice", &never));
+        assert!(futures_poll(&mut second).is_pending());
+        never.notify_waiters();
+        second.await.unwrap();
+    }
+}
+
+fn futures_poll<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Output> {
+    std::pin::Pin::new(future).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
+}
+
+mod breakers {
+    use super::*;
+
+    #[breaker(over = 4, min_calls = 4, failure_rate = "50%", open_for = "30s", probes = 1)]
+    fn parse(text: &str) -> Result<u32, Failure> {
+        if text == "early" {
+            return Ok(0);
+        }
+        if text == "panic" {
+            panic!("as told");
+        }
+        Ok(text.parse::<u32>()?)
+    }
+
+    #[test]
+    fn errors_and_panics_open_it_and_a_probe_closes_it() {
+        LazyLock::force(&HAND);
+        assert!(matches!(parse("early"), Ok(0)));
+        assert!(matches!(parse("7"), Ok(7)));
+        assert!(matches!(parse("seven"), Err(Failure::Number)));
+        assert!(catch_unwind(|| parse("panic")).is_err());
+        let Err(Failure::Busy(limited)) = parse("7") else { panic!("still closed") };
+        assert_eq!(limited.rule(), "attributes_stack::breakers::parse#breaker");
+        assert!(matches!(limited.cause(), Cause::Rejected(_)));
+        assert_eq!(limited.retry_after(), Some(Duration::from_secs(30)));
+        HAND.advance(Duration::from_secs(30));
+        assert!(matches!(parse("7"), Ok(7)));
+        assert!(matches!(parse("8"), Ok(8)));
+    }
+
+    #[breaker(over = 2, min_calls = 2, open_for = "30s")]
+    async fn call(until: &Notify) -> Result<u32, Failure> {
+        until.notified().await;
+        Err(Failure::Number)
+    }
+
+    #[tokio::test]
+    async fn a_dropped_future_says_nothing() {
+        let until = Notify::new();
+        for _ in 0..5 {
+            let mut future = Box::pin(call(&until));
+            assert!(futures_poll(&mut future).is_pending());
+        }
+        for _ in 0..2 {
+            until.notify_one();
+            assert!(matches!(call(&until).await, Err(Failure::Number)));
+        }
+        assert!(is_busy(&call(&until).await));
+    }
+
+    fn nothing_found(answer: &Option<u32>) -> Report {
+        if answer.is_some() { Report::Success } else { Report::Failure }
+    }
+
+    fn zero(_: &str) -> Option<u32> {
+        Some(0)
+    }
+
+    #[breaker(over = 2, min_calls = 2, failure = nothing_found, on_limit = zero)]
+    fn find(text: &str) -> Option<u32> {
+        text.parse().ok()
+    }
+
+    #[breaker(over = 2, min_calls = 2, failure = |answer| match answer { Err(0) => Report::Ignored, other => Report::of(other) },
+        or = |_| 99)]
+    fn fails(with: u32) -> Result<(), u32> {
+        Err(with)
+    }
+
+    #[test]
+    fn what_a_failure_is_can_be_said() {
+        assert_eq!((find("x"), find("y"), find("3")), (None, None, Some(0)));
+        assert_eq!((fails(0), fails(0), fails(0)), (Err(0), Err(0), Err(0)));
+        assert_eq!((fails(1), fails(1), fails(1)), (Err(1), Err(1), Err(99)));
+    }
+
+    struct Db {
+        rows: Vec<String>,
+    }
+
+    impl Db {
+        #[breaker(rule = "db", over = 2, min_calls = 2)]
+        fn row(&mut self, index: usize) -> Result<&mut String, Failure> {
+            self.rows.get_mut(index).ok_or(Failure::Number)
+        }
+
+        #[breaker(rule = "db", over = 2, min_calls = 2)]
+        async fn consume(self, mut index: usize) -> Result<impl AsRef<str>, Failure> {
+            index += 1;
+            self.rows.into_iter().nth(index - 1).ok_or(Failure::Number)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_is_one_breaker_and_borrows_pass_through() {
+        let mut db = Db { rows: vec!["a".to_owned()] };
+        db.row(0).unwrap().push('b');
+        assert!(matches!(db.row(1), Err(Failure::Number)), "one of the last two");
+        assert!(is_busy(&db.row(0).map(|_| ())));
+        assert!(is_busy(&db.consume(0).await.map(|_| ())), "the same breaker");
+    }
+}
+
+mod order {
+    use super::*;
+
+    #[breaker(over = 1, rule = "breaker of ordered")]
+    #[concurrency(1, rule = "slots of ordered")]
+    #[limit("10/h burst 4", rule = "limit of ordered")]
+    fn ordered(depth: u32) -> Result<u32, Failure> {
+        match depth {
+            0 => Ok("x".parse()?),
+            depth => ordered(depth - 1),
+        }
+    }
+
+    fn remaining(rule: &str) -> u64 {
+        let rules = Rules::global().list();
+        let rule = rules.iter().find(|known| known.name() == rule).unwrap();
+        rule.limiter().unwrap().in_memory().unwrap().key(&"all").peek(1).remaining()
+    }
+
+    fn refused_by<T>(answer: Result<T, Failure>) -> Option<String> {
+        match answer {
+            Err(Failure::Busy(limited)) => Some(limited.rule().to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Whatever the order of writing: rates, slots, breakers. Who is refused later has what it took before given back.
+    #[test]
+    fn rates_are_asked_first_then_slots_then_breakers() {
+        LazyLock::force(&HAND);
+        let _ = remaining;
+        // The inner call finds no slot, and the breaker hears of that as a failure of the outer.
+        assert_eq!(refused_by(ordered(1)).as_deref(), Some("slots of ordered"));
+        for _ in 0..10 {
+            assert_eq!(
+                refused_by(ordered(0)).as_deref(),
+                Some("breaker of ordered"),
+                "and the token is back"
+            );
+        }
+    }
+
+    #[limit("10/h burst 2", key = user, rule = "per user")]
+    #[limit("10/h burst 3", rule = "of all")]
+    fn two(user: &str) -> Result<(), Limited> {
+        Ok(())
+    }
+
+    #[test]
+    fn a_later_refusal_gives_back_what_the_first_took() {
+        LazyLock::force(&HAND);
+        let rules = |users: &[&str]| -> Vec<String> {
+            users
+                .iter()
+                .map(|user| two(user).map_or_else(|limited| limited.rule().to_owned(), |()| String::new()))
+                .collect()
+        };
+        assert_eq!(rules(&["a", "a", "a", "b", "b", "c"]), ["", "", "per user", "", "of all", "of all"]);
+        HAND.advance(Duration::from_secs(3600));
+        assert_eq!(rules(&["b", "b", "b"]), ["", "", "per user"], "b lost nothing");
+    }
+
+    #[limit("10/h burst 2", "20/h burst 20", key = user)]
+    #[concurrency(1)]
+    async fn with_slot(user: &str, until: &Notify) -> Result<(), Limited> {
+        until.notified().await;
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn who_finds_no_slot_keeps_its_tokens() {
+        LazyLock::force(&HAND);
+        let until = Notify::new();
+        let mut first = Box::pin(with_slot("a", &until));
+        assert!(futures_poll(&mut first).is_pending());
+        for _ in 0..10 {
+            let limited = with_slot("b", &until).await.unwrap_err();
+            assert_eq!(limited.rule(), "attributes_stack::order::with_slot#concurrency");
+        }
+        drop(first);
+        let mut other = Box::pin(with_slot("b", &until));
+        assert!(futures_poll(&mut other).is_pending());
+    }
+}
+
+mod fallbacks {
+    use super::*;
+    use std::rc::Rc;
+
+    fn cached(id: u64, (name, ages): (&str, [u8; 2]), _: u8) -> String {
+        format!("cached {id} {name} {ages:?}")
+    }
+
+    #[limit("10/h burst 1", key = id, on_limit = cached)]
+    fn fresh(id: u64, (name, ages): (&str, [u8; 2]), _: u8) -> String {
+        format!("fresh {id} {name} {ages:?}")
+    }
+
+    struct Store {
+        name: Cell<&'static str>,
+    }
+
+    struct Wrapper<T>(T);
+    struct Pair {
+        left: u32,
+        right: u32,
+    }
+
+    impl Store {
+        async fn stale(&self, Wrapper(rc): Wrapper<Rc<u32>>, Pair { left, right: r }: Pair) -> u32 {
+            self.name.set("stale");
+            *rc + left + r
+        }
+
+        #[limit("10/h burst 1", on_limit = Self::stale)]
+        #[breaker(failure = |_| Report::Success, on_limit = Self::stale)]
+        async fn read(&self, Wrapper(rc): Wrapper<Rc<u32>>, Pair { left, right: r }: Pair) -> u32 {
+            self.name.set("fresh");
+            *rc + left + r
+        }
+    }
+
+    #[derive(Debug, PartialEq)]
+    struct Foreign(String);
+
+    #[limit("10/h burst 1", message = "come back later", or = |limited| Foreign(limited.to_string()))]
+    fn foreign() -> Result<(), Foreign> {
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_fallback_gets_the_same_arguments() {
+        let call = |id| fresh(id, ("x", [1, 2]), 3);
+        assert_eq!(
+            [call(1), call(1), call(2)],
+            ["fresh 1 x [1, 2]", "cached 1 x [1, 2]", "fresh 2 x [1, 2]"]
+        );
+        let store = Store { name: Cell::new("") };
+        for name in ["fresh", "stale"] {
+            assert_eq!(store.read(Wrapper(Rc::new(1)), Pair { left: 2, right: 3 }).await, 6);
+            assert_eq!(store.name.get(), name);
+        }
+        assert_eq!(foreign(), Ok(()));
+        assert_eq!(foreign(), Err(Foreign("come back later".to_owned())));
+    }
+
+    #[test]
+    fn a_panic_behind_a_rate_leaves_the_rate_as_it_is() {
+        #[limit("10/h burst 2")]
+        fn panics() -> Result<(), Limited> {
+            panic!("as told");
+        }
+        for _ in 0..2 {
+            assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        }
+        assert!(panics().is_err());
+    }
+}

@@ -1,0 +1,13 @@
+// Mistakes in a body are shown where they are.
+
+use tidegate::{Limited, breaker, concurrency, limit};
+
+#[limit("10/s", key = id)]
+#[concurrency(3)]
+#[breaker]
+async fn mistaken(id: u64) -> Result<u64, Limited> {
+    let text: &str = id;
+    Ok(text.len())
+}
+
+fn main() {}

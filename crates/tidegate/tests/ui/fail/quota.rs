@@ -1,0 +1,53 @@
+use tidegate::{Limited, concurrency, limit};
+
+#[limit("10/s brust 20")]
+fn misspelt() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[limit("10 per fortnight", "1000/h", "0/s")]
+fn two_of_three() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[limit("100/min", algorithm = "slding-log")]
+fn unknown_algorithm() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[limit("100/min burst 20", algorithm = "sliding-log")]
+fn two_algorithms() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[limit("100/min", wait = "50 parsecs")]
+fn bad_time() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[limit("3 at once")]
+fn slots() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[concurrency("3/s")]
+fn rate() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[concurrency(0)]
+fn none() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[limit]
+fn how_much() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[limit(10)]
+fn a_number() -> Result<(), Limited> {
+    Ok(())
+}
+
+fn main() {}
