@@ -239,7 +239,7 @@ fn split_inner(group: &Group) -> (TokenStream, Group) {
     (tokens[..end].iter().cloned().collect(), rest)
 }
 
-/// The two ends of a call that must name its type, so that what is inside knows what it returns.
+/// A statement that does nothing but tell what is around it which type it returns.
 pub(crate) fn expect_output(output: Option<&Type>) -> TokenStream {
     match output {
         None | Some(Type::Infer(_)) => TokenStream::new(),
@@ -250,4 +250,13 @@ pub(crate) fn expect_output(output: Option<&Type>) -> TokenStream {
             }
         },
     }
+}
+
+/// The same at another place.
+pub(crate) fn respan(tokens: &impl ToTokens, span: Span) -> TokenStream {
+    let put = |mut token: TokenTree| {
+        token.set_span(span);
+        token
+    };
+    tokens.to_token_stream().into_iter().map(put).collect()
 }

@@ -40,6 +40,9 @@ pub fn breaker(params: TokenStream, item: TokenStream) -> TokenStream {
 }
 
 fn expand(which: Which, params: proc_macro2::TokenStream, item: proc_macro2::TokenStream) -> TokenStream {
+    if params.to_string() == stack::SPOKEN_FOR {
+        return TokenStream::new();
+    }
     let expanded = match is_block.parse2(item.clone()) {
         Ok(true) => {
             syn::parse2::<ItemImpl>(item.clone()).and_then(|block| block::expand(which, params, block))

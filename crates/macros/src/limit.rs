@@ -1,7 +1,7 @@
 //! `#[limit]` and `#[concurrency]`: what they say, and what they declare.
 
 use crate::{
-    function::Function,
+    function::{Function, respan},
     params::{Mistakes, OF_BLOCK, Params},
     refusal::Refusal,
     text,
@@ -34,6 +34,14 @@ pub(crate) struct Limit {
     store: Option<LitStr>,
     rule: Option<LitStr>,
     shadow: bool,
+}
+
+/// What a limit is asked for.
+pub(crate) struct Arguments {
+    /// A statement that finds out the cost, unless it is a slot.
+    pub(crate) cost: Option<TokenStream>,
+    /// A reference to the key.
+    pub(crate) key: TokenStream,
 }
 
 /// Whether each function of a block counts for itself.
@@ -204,20 +212,21 @@ impl Limit {
         }
     }
 
-    /// A reference to the key, and the cost after it where there is one.
-    pub(crate) fn arguments(&self, function: &Function) -> Result<TokenStream> {
+    /// What is asked for.
+    pub(crate) fn arguments(&self, function: &Function) -> Result<Arguments> {
         let site = Span::mixed_site();
         let everybody = syn::parse_quote!(method);
         let key = self.reference(self.key.as_ref().unwrap_or(&everybody), function)?;
         let cost = match (&self.cost, self.what) {
-            (_, What::Slots) => TokenStream::new(),
-            (None, What::Rate) => quote_spanned!(site=> , 1),
+            (_, What::Slots) => None,
+            (None, What::Rate) => Some(quote_spanned!(site=> let cost: ::core::primitive::u64 = 1;)),
             (Some(cost), What::Rate) => {
+                let at = cost.span().resolved_at(site);
                 let cost = function.rename_self(cost);
-                quote_spanned!(site=> , #cost)
+                Some(quote_spanned!(at=> let cost: ::core::primitive::u64 = #cost;))
             }
         };
-        Ok(quote_spanned!(site=> #key #cost))
+        Ok(Arguments { cost, key })
     }
 
     /// A reference to an expression, to what a word stands for, or to several of these in one.
@@ -237,7 +246,10 @@ impl Limit {
             Expr::Tuple(tuple) => {
                 let mut parts = Vec::new();
                 for part in &tuple.elems {
-                    parts.push(self.reference(part, function)?);
+                    let at = part.span().resolved_at(at);
+                    let part = self.reference(part, function)?;
+                    let krate = respan(krate, at);
+                    parts.push(quote_spanned!(at=> #krate::site::part(#part)));
                 }
                 let joined = parts
                     .into_iter()

@@ -1,6 +1,9 @@
 //! What a function returns when it was refused.
 
-use crate::{function::Function, params::Params};
+use crate::{
+    function::{Function, respan},
+    params::Params,
+};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, quote_spanned};
 use syn::{Error, Expr, Path, Result};
@@ -45,6 +48,7 @@ impl Refusal {
         Ok(match self {
             Self::From => {
                 let (first, last) = function.output_span();
+                let krate = respan(krate, first);
                 let from = quote_spanned!(first=> #krate::site::FromLimited);
                 let from_limited = quote_spanned!(last=> ::from_limited);
                 quote_spanned!(site=> ::core::result::Result::Err(limited) => return #from #from_limited(limited),)

@@ -5,8 +5,8 @@
 
 use crate::{
     breaker::Breaker,
-    function::{Function, expect_output},
-    limit::{Limit, What},
+    function::{Function, expect_output, respan},
+    limit::{Arguments, Limit, What},
     params::Mistakes,
 };
 use proc_macro2::{Ident, Span, TokenStream};
@@ -27,7 +27,12 @@ struct Stack {
     limits: Vec<Limit>,
     slots: Vec<Limit>,
     breakers: Vec<Breaker>,
+    /// What those that were taken off the function are called there.
+    paths: Vec<Path>,
 }
+
+/// Says of an attribute that another has spoken for it.
+pub(crate) const SPOKEN_FOR: &str = "__spoken_for";
 
 impl Which {
     pub(crate) fn name(self) -> &'static str {
@@ -69,6 +74,7 @@ pub(crate) fn expand(which: Which, params: TokenStream, function: &mut Function)
     function.attrs = others;
     for attribute in ours {
         let Some(which) = Which::of(&attribute) else { continue };
+        stack.paths.push(attribute.path().clone());
         mistakes.read(params_of(attribute).and_then(|params| stack.push(which, params)));
     }
     mistakes.finish(())?;
@@ -99,11 +105,15 @@ impl Stack {
     fn write(&self, function: &mut Function) -> Result<TokenStream> {
         let site = Span::mixed_site();
         let gates = self.limits.len() + self.slots.len() + self.breakers.len();
+        let mark = Ident::new(SPOKEN_FOR, site);
+        let paths = &self.paths;
+        // So that what they were imported by is in use.
+        let mut asked = quote_spanned!(site=> #(#[#paths(#mark)] const _: () = ();)*);
         if gates == 0 {
-            return Ok(function.with_body(function.block()));
+            let block = function.block();
+            return Ok(function.with_body(quote_spanned!(site=> #asked #block)));
         }
         function.name_arguments();
-        let mut asked = TokenStream::new();
         let (mut granted, mut kept) = (Vec::new(), Vec::new());
         for (index, limit) in self.limits.iter().chain(&self.slots).enumerate() {
             let grant = format_ident!("granted_{}", index, span = site);
@@ -166,6 +176,7 @@ impl Stack {
                 }
                 None => {
                     let (first, last) = function.output_span();
+                    let krate = respan(krate, first);
                     let judged = quote_spanned!(first=> #krate::site::Judged);
                     let report = quote_spanned!(last=> ::report);
                     quote_spanned!(site=> #judged #report(&answer))
@@ -216,7 +227,9 @@ fn ask(
     };
     let verb_name = Ident::new(verb_name, site);
     // The question is a statement of its own: what it borrows is not borrowed while anything is awaited.
-    let question = quote_spanned!(site=> let asked = opened.#verb_name(#arguments););
+    let Arguments { cost, key } = arguments;
+    let cost_name = cost.is_some().then(|| quote_spanned!(site=> , cost));
+    let question = quote_spanned!(site=> #cost let asked = opened.#verb_name(#key #cost_name););
     let granted = match verb {
         Verb::Ask => quote_spanned!(site=> ::core::result::Result::Ok(()) => {}),
         Verb::Take | Verb::Hold => {

@@ -60,6 +60,17 @@ const QUICK: u8 = 1;
 /// There is nothing to be asked.
 const IDLE: u8 = 2;
 
+/// How a rule is to be asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// There is nothing to be asked: it is off, or has no numbers.
+    None,
+    /// The limiter [here](Rule::here) decides by itself.
+    Quick,
+    /// By all that holds for it.
+    Slow,
+}
+
 impl Live {
     pub(crate) fn new(name: Arc<str>, declared: Declaration, terms: Terms) -> Self {
         let here = terms.limiter.as_ref().and_then(|limiter| limiter.in_memory()).cloned();
@@ -174,10 +185,19 @@ impl Rule {
         }
     }
 
-    /// Whether there is nothing to be asked: it is off, or has no numbers.
+    /// How it is to be asked now.
     #[inline]
-    pub(crate) fn is_idle(&self) -> bool {
-        self.live.quick.load(Ordering::Relaxed) == IDLE
+    pub(crate) fn way(&self) -> Way {
+        match self.live.quick.load(Ordering::Acquire) {
+            QUICK => Way::Quick,
+            IDLE => Way::None,
+            _ => Way::Slow,
+        }
+    }
+
+    /// Where it is counted as long as nobody says otherwise.
+    pub(crate) fn here(&self) -> Option<&Arc<Limiter>> {
+        self.live.here.as_ref()
     }
 
     pub(crate) fn terms(&self) -> Arc<Terms> {

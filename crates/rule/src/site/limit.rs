@@ -3,7 +3,11 @@
 //! A question is asked before anything is awaited, and what is awaited owns all that it needs: the key may be anything that
 //! lives only as long as the question, and the future of the function stays as `Send` as it was.
 
-use crate::{Declaration, Hold, Limited, Mode, Rule, RuleKey, Rules, background, key::Shown, rule};
+use crate::{
+    Declaration, Hold, Limited, Mode, Rule, RuleKey, Rules, background,
+    key::Shown,
+    rule::{self, Way},
+};
 use std::{
     fmt,
     pin::Pin,
@@ -17,13 +21,21 @@ use tidegate_engine::{BuildError, Limiter, SharedLimiter, SharedReservation};
 /// A place that is limited.
 pub struct LimitSite {
     declare: fn() -> Result<Declaration, BuildError>,
-    rule: OnceLock<Option<Rule>>,
+    made: OnceLock<Option<Made>>,
+}
+
+/// The rule of a place. The limiter that most rules have for good is kept beside it, one step nearer.
+struct Made {
+    rule: Rule,
+    here: Option<Arc<Limiter>>,
 }
 
 /// A rule that has something to say.
 #[derive(Clone, Copy)]
 pub struct Opened<'a> {
     rule: &'a Rule,
+    /// Decides by itself.
+    at_hand: Option<&'a Limiter>,
 }
 
 /// A call that may not go on, or not yet.
@@ -51,25 +63,30 @@ pub struct Taken {
 impl LimitSite {
     /// A site whose rule is declared when it is first passed.
     pub const fn new(declare: fn() -> Result<Declaration, BuildError>) -> Self {
-        Self { declare, rule: OnceLock::new() }
+        Self { declare, made: OnceLock::new() }
     }
 
     /// Its rule; `None` if that is off, or has no numbers.
     #[inline]
     pub fn open(&self) -> Option<Opened<'_>> {
-        let rule = self.rule.get_or_init(|| self.make()).as_ref()?;
-        (!rule.is_idle()).then_some(Opened { rule })
+        let Made { rule, here } = self.made.get_or_init(|| self.make()).as_ref()?;
+        match rule.way() {
+            Way::Quick => Some(Opened { rule, at_hand: here.as_deref() }),
+            Way::Slow => Some(Opened { rule, at_hand: None }),
+            Way::None => None,
+        }
     }
 
     #[cold]
-    fn make(&self) -> Option<Rule> {
+    fn make(&self) -> Option<Made> {
         let declared = (self.declare)().map(|declaration| (declaration.name.clone(), declaration));
         let made = declared.and_then(|(name, declaration)| {
             Rules::global().rule(declaration).inspect_err(|error| {
                 tracing::error!(rule = &*name, %error, "the rule cannot be made, and limits nothing");
             })
         });
-        made.ok()
+        let rule = made.ok()?;
+        Some(Made { here: rule.here().cloned(), rule })
     }
 }
 
@@ -77,7 +94,7 @@ impl Opened<'_> {
     /// Takes `cost` for `key`.
     #[inline]
     pub fn ask<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Stopped<()>> {
-        match self.rule.at_hand() {
+        match self.at_hand {
             Some(limiter) => match limiter.check_cost(&Shown(key), cost) {
                 decision if decision.is_granted() => Ok(()),
                 decision => Err(Stopped::Refused(self.rule.limited(&decision))),
@@ -89,15 +106,23 @@ impl Opened<'_> {
     /// Takes `cost` for `key`, blocking where there is something to wait for.
     #[inline]
     pub fn ask_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Limited> {
-        match self.rule.at_hand() {
+        match self.at_hand {
             Some(limiter) => match limiter.check_cost(&Shown(key), cost) {
                 decision if decision.is_granted() => Ok(()),
                 decision => Err(self.rule.limited(&decision)),
             },
-            None => self.rule.admit_blocking(key, cost),
+            None => self.ask_slowly_blocking(key, cost),
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn ask_slowly_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Limited> {
+        self.rule.admit_blocking(key, cost)
+    }
+
+    #[cold]
+    #[inline(never)]
     fn ask_slowly<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Stopped<()>> {
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(()) };

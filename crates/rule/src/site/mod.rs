@@ -37,6 +37,12 @@ pub fn user() -> Arc<str> {
     Facts::current().and_then(|facts| facts.user().map(Arc::from)).unwrap_or_default()
 }
 
+/// One of several parts of a key.
+#[inline]
+pub fn part<K: RuleKey + ?Sized>(part: &K) -> &K {
+    part
+}
+
 /// The name of the function that `within` was declared in, such as `shop::Orders::place`, with something behind it that
 /// tells apart what else is on that function.
 pub fn name_of<T>(_within: T, behind: &str) -> Cow<'static, str> {

@@ -24,11 +24,6 @@ fn no_such_argument(user: User) -> Result<u64, Limited> {
     Ok(user.id)
 }
 
-#[limit("10/s", key = ())]
-fn nothing(user: User) -> Result<u64, Limited> {
-    Ok(user.id)
-}
-
 #[limit("10/s", cost = items.len())]
 fn cost(items: &[u8]) -> Result<usize, Limited> {
     Ok(items.len())

@@ -55,4 +55,9 @@ fn too_short() -> Result<(), Limited> {
     Ok(())
 }
 
+#[limit("10/s", key = ())]
+fn no_key(id: u64) -> Result<u64, Limited> {
+    Ok(id)
+}
+
 fn main() {}

@@ -21,9 +21,9 @@ pub fn all(id: u64) -> Result<u64, Limited> { Ok(id) }
 #[limit("10/s", on_limit = other)]
 pub async fn nothing(mut ids: Vec<u64>, _: u8) {
     #![allow(unused_assignments)]
-    ids.push(1);
     let mut last = 0;
     last = 1;
+    ids.push(last);
 }
 
 async fn other(_: Vec<u64>, _: u8) {}
