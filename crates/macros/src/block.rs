@@ -9,7 +9,7 @@ use quote::{ToTokens as _, quote};
 use syn::{Attribute, Error, ImplItem, ImplItemFn, ItemImpl, Result, parse_quote};
 
 /// Gives the attribute to every method that has none of its own.
-pub(crate) fn expand(which: Which, params: TokenStream, mut block: ItemImpl) -> Result<TokenStream> {
+pub(crate) fn expand(which: Which, params: &TokenStream, mut block: ItemImpl) -> Result<TokenStream> {
     let mark = Ident::new(OF_BLOCK, Span::call_site());
     let comma = match params.clone().into_iter().last() {
         None => None,

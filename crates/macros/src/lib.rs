@@ -24,28 +24,28 @@ use syn::{
 #[doc = include_str!("../docs/limit.md")]
 #[proc_macro_attribute]
 pub fn limit(params: TokenStream, item: TokenStream) -> TokenStream {
-    expand(Which::Limit, params.into(), item.into())
+    expand(Which::Limit, params.into(), &item.into())
 }
 
 #[doc = include_str!("../docs/concurrency.md")]
 #[proc_macro_attribute]
 pub fn concurrency(params: TokenStream, item: TokenStream) -> TokenStream {
-    expand(Which::Concurrency, params.into(), item.into())
+    expand(Which::Concurrency, params.into(), &item.into())
 }
 
 #[doc = include_str!("../docs/breaker.md")]
 #[proc_macro_attribute]
 pub fn breaker(params: TokenStream, item: TokenStream) -> TokenStream {
-    expand(Which::Breaker, params.into(), item.into())
+    expand(Which::Breaker, params.into(), &item.into())
 }
 
-fn expand(which: Which, params: proc_macro2::TokenStream, item: proc_macro2::TokenStream) -> TokenStream {
+fn expand(which: Which, params: proc_macro2::TokenStream, item: &proc_macro2::TokenStream) -> TokenStream {
     if params.to_string() == stack::SPOKEN_FOR {
         return TokenStream::new();
     }
     let expanded = match is_block.parse2(item.clone()) {
         Ok(true) => {
-            syn::parse2::<ItemImpl>(item.clone()).and_then(|block| block::expand(which, params, block))
+            syn::parse2::<ItemImpl>(item.clone()).and_then(|block| block::expand(which, &params, block))
         }
         _ => syn::parse2::<Function>(item.clone())
             .and_then(|mut function| stack::expand(which, params, &mut function)),

@@ -9,7 +9,7 @@ use crate::{
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens as _, quote_spanned};
 use syn::{Error, Expr, Lit, LitStr, Path, Result, spanned::Spanned as _};
-use tidegate_core::{Kind, Quota};
+use tidegate_core::{Kind, Micros, Quota};
 
 /// What is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl What {
             quotas: mistakes.read(self.quotas(&params)),
             key: mistakes.read(params.value("key", "user.id").map(Option::<&Expr>::cloned)),
             cost: mistakes.read(params.value("cost", "items.len() as u64").map(Option::<&Expr>::cloned)),
-            wait: mistakes.read(wait).map(|wait| wait.get()),
+            wait: mistakes.read(wait).map(Micros::get),
             message: mistakes.read(text("message", "\"slow down\"")),
             store: mistakes.read(text("store", "\"sessions\"")),
             rule: mistakes.read(text("rule", "\"login\"")),

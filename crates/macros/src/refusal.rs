@@ -50,8 +50,8 @@ impl Refusal {
                 let (first, last) = function.output_span();
                 let krate = respan(krate, first);
                 let from = quote_spanned!(first=> #krate::site::FromLimited);
-                let from_limited = quote_spanned!(last=> ::from_limited);
-                quote_spanned!(site=> ::core::result::Result::Err(limited) => return #from #from_limited(limited),)
+                let from_limited = quote_spanned!(last=> ::from_limited(limited));
+                quote_spanned!(site=> ::core::result::Result::Err(limited) => return #from #from_limited,)
             }
             Self::Or(or) => {
                 let or = function.rename_self(or);

@@ -178,8 +178,8 @@ impl Stack {
                     let (first, last) = function.output_span();
                     let krate = respan(krate, first);
                     let judged = quote_spanned!(first=> #krate::site::Judged);
-                    let report = quote_spanned!(last=> ::report);
-                    quote_spanned!(site=> #judged #report(&answer))
+                    let report = quote_spanned!(last=> ::report(&answer));
+                    quote_spanned!(site=> #judged #report)
                 }
             };
             quote_spanned!(site=> if let ::core::option::Option::Some(pass) = #pass { pass.report(#report); })

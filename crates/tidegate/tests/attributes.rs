@@ -7,13 +7,8 @@
     reason = "a test that cannot go on has failed"
 )]
 
-use std::{
-    fmt::Display,
-    hash::Hash,
-    sync::{LazyLock, Once},
-    time::Duration,
-};
-use tidegate::{Clock, ClockHand, Limited, Report, Rules, Settings, breaker, concurrency, limit};
+use std::{fmt::Display, hash::Hash, sync::LazyLock, time::Duration};
+use tidegate::{Clock, ClockHand, Limited, Rules, Settings, limit};
 
 static HAND: LazyLock<ClockHand> = LazyLock::new(|| {
     let (clock, hand) = Clock::manual();
@@ -195,5 +190,108 @@ mod methods {
         ] {
             assert!(names.iter().any(|known| known == name), "{name} in {names:?}");
         }
+    }
+}
+
+mod parameters {
+    use super::*;
+    use std::sync::Mutex;
+
+    struct User {
+        id: u64,
+        name: String,
+    }
+
+    #[limit("10/h burst 3", key = user.name)]
+    fn field(user: User) -> Result<u64, Limited> {
+        Ok(user.id)
+    }
+
+    #[limit("10/h burst 3", key = (user.id, &*user.name, user.name.len()))]
+    fn tuple(user: &User) -> Result<u64, Limited> {
+        Ok(user.id)
+    }
+
+    #[limit("10/h burst 3", key = &user.name[..1])]
+    fn part(user: &User) -> Result<u64, Limited> {
+        Ok(user.id)
+    }
+
+    /// What the key is found behind is let go before anything is awaited.
+    #[limit("10/h burst 3", key = last.lock().unwrap().id)]
+    async fn locked(last: &Mutex<User>) -> Result<(), Limited> {
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    #[limit("10/h burst 3", key = method)]
+    fn word_and_argument(method: &str) -> Result<(), Limited> {
+        Ok(())
+    }
+
+    /// A key of this type cannot be shared between threads, and the future can be sent all the same.
+    #[limit("10/h burst 3", key = key)]
+    async fn sent<K: Hash + Display + Send>(key: K) -> Result<(), Limited> {
+        tokio::task::yield_now().await;
+        drop(key);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_key_is_any_expression_over_the_arguments() {
+        let user = |id, name: &str| User { id, name: name.to_owned() };
+        assert_eq!(of_ten(|| field(user(1, "alice"))), 3);
+        assert_eq!(of_ten(|| field(user(2, "alice"))), 0);
+        assert_eq!(of_ten(|| field(user(2, "bob"))), 3);
+        assert_eq!(of_ten(|| tuple(&user(1, "alice"))), 3);
+        assert_eq!(of_ten(|| tuple(&user(2, "alice"))), 3);
+        assert_eq!(of_ten(|| part(&user(1, "alice"))), 3);
+        assert_eq!(of_ten(|| part(&user(1, "anna"))), 0);
+        assert_eq!(of_ten(|| word_and_argument("a")) + of_ten(|| word_and_argument("b")), 6);
+        for id in [1, 2] {
+            let user = Mutex::new(user(id, "alice"));
+            assert_eq!(of_ten_async(async || locked(&user).await).await, 3);
+        }
+        fn is_send<T: Send>(value: T) -> T {
+            value
+        }
+        assert_eq!(of_ten_async(async || is_send(sent("alice")).await).await, 3);
+        is_send(locked(&Mutex::new(user(1, "alice")))).await.unwrap_err();
+    }
+
+    #[limit("10/h burst 30", cost = items.len() as u64)]
+    fn costly(items: &[u8]) -> Result<(), Limited> {
+        Ok(())
+    }
+
+    #[limit("10/h burst 12", cost = if is_premium { 1 } else { 5 })]
+    fn by_tier(is_premium: bool) -> Result<(), Limited> {
+        Ok(())
+    }
+
+    #[limit("10/s burst 5", "100/h burst 7")]
+    fn two_quotas() -> Result<(), Limited> {
+        Ok(())
+    }
+
+    #[limit("4/h", "2 per 30min", algorithm = "fixed-window")]
+    fn two_windows() -> Result<(), Limited> {
+        Ok(())
+    }
+
+    #[test]
+    fn costs_and_quotas_are_what_they_say() {
+        assert_eq!(of_ten(|| costly(&[0; 10])), 3);
+        assert_eq!(of_ten(|| by_tier(false)), 2);
+        assert_eq!(of_ten(|| by_tier(true)), 2);
+        assert_eq!(of_ten(two_quotas), 5);
+        assert_eq!(of_ten(two_windows), 2);
+        let limited = two_windows().unwrap_err();
+        assert_eq!(
+            limited.quota().map(|quota| quota.to_string()).as_deref(),
+            Some("2 per 30min fixed-window")
+        );
+        hand().advance(Duration::from_secs(1));
+        assert_eq!(of_ten(two_quotas), 2, "what the first refused, the second was not charged");
     }
 }

@@ -1,6 +1,7 @@
 //! An attribute on a whole block, and on methods that somebody else rewrote.
 
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+#![allow(clippy::unused_self, clippy::manual_async_fn, reason = "attributes go on all kinds of functions")]
 
 use async_trait::async_trait;
 use std::{pin::Pin, sync::LazyLock};

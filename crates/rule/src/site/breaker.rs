@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError},
 };
 use tidegate_core::{BreakerSettings, Report, SettingError};
-use tidegate_engine::{Breaker, Cause, Clock, Guard, Pass};
+use tidegate_engine::{Breaker, Cause, Guard, Pass};
 
 /// A place that is guarded by a breaker.
 pub struct BreakerSite {
@@ -63,7 +63,7 @@ impl BreakerSite {
         let rule = Rules::global().guard(declaration).inspect_err(|error| {
             tracing::error!(rule = &*name, %error, "a breaker cannot be made, and stops nothing");
         });
-        let clock = Rules::global().clock().unwrap_or_else(Clock::default);
+        let clock = Rules::global().clock().unwrap_or_default();
         let guarded = Arc::new(Guarded { rule: rule.ok()?, breaker: Breaker::with_clock(settings, clock) });
         known.insert(name.into_owned(), guarded.clone());
         Some(guarded)
