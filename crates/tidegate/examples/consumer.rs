@@ -53,12 +53,13 @@ fn log(out: &mut impl io::Write, line: &str) -> Result<(), Box<dyn Error>> {
 pub(crate) async fn run(out: &mut impl io::Write) -> Result<(), Box<dyn Error>> {
     let senders = ["alice", "bob", "alice", "alice", "bob"];
     let messages = senders.into_iter().zip(1..).map(|(sender, number)| Message { sender, number });
-    let pace = Pace::on(Clock::tokio()).rate("10/s burst 1")?.at_once(1)?;
+    let clock = Clock::tokio();
+    let pace = Pace::on(clock.clone()).rate("10/s burst 1")?.at_once(1)?;
     let mut queue = pin!(Queue(messages.collect::<Vec<_>>().into_iter()).paced(pace));
-    let start = tokio::time::Instant::now();
+    let start = clock.now();
     while let Some(message) = poll_fn(|context| queue.as_mut().poll_next(context)).await {
         let did = handle(&message).await;
-        log(out, &format!("{:3} ms: {did}", start.elapsed().as_millis()))?;
+        log(out, &format!("{:3} ms: {did}", clock.now().since(start).get() / 1_000))?;
     }
     Ok(())
 }

@@ -51,16 +51,16 @@ mod shapes {
     }
 
     #[limit("10/h burst 3", key = key)]
-    fn generic<K: Hash + Display, const N: usize>(key: K) -> Result<[K; N], Limited>
+    fn generic<K, const N: usize>(key: K) -> Result<[K; N], Limited>
     where
-        K: Copy,
+        K: Hash + Display + Copy,
     {
         Ok([key; N])
     }
 
     /// Borrowed in, borrowed out.
     #[limit("10/h burst 3", key = *text)]
-    fn borrowed<'a>(text: &'a str, _: u8) -> Result<&'a str, Limited> {
+    fn borrowed<'a>(text: &'a str, _: &str) -> Result<&'a str, Limited> {
         Ok(&text[1..])
     }
 
@@ -86,8 +86,8 @@ mod shapes {
         assert_eq!(of_ten(|| generic::<_, 2>("a")), 3);
         assert_eq!(of_ten(|| generic::<_, 2>("b")), 3);
         assert_eq!(of_ten(|| generic::<_, 3>(7_u8)), 3, "one counter, whatever the types");
-        assert_eq!(borrowed("abc", 0).unwrap(), "bc");
-        assert_eq!(of_ten(|| borrowed("abc", 0)), 2);
+        assert_eq!(borrowed("abc", "").unwrap(), "bc");
+        assert_eq!(of_ten(|| borrowed("abc", "")), 2);
         assert_eq!(patterns((1, &2), 3, [4, 5]).unwrap(), 10);
         assert_eq!(of_ten(|| patterns((1, &2), 3, [4, 5])), 2);
         assert_eq!(of_ten(|| patterns((1, &3), 3, [4, 5])), 3);
@@ -203,6 +203,7 @@ mod parameters {
     }
 
     #[limit("10/h burst 3", key = user.name)]
+    #[allow(clippy::needless_pass_by_value, reason = "it is not moved by its key")]
     fn field(user: User) -> Result<u64, Limited> {
         Ok(user.id)
     }
