@@ -90,8 +90,8 @@ pub use priority::{PriorityLimit, PriorityLimitBuilder};
 pub use reservation::{Permit, Reservation};
 #[cfg(feature = "tokio")]
 pub use shared::{
-    Ahead, Outage, SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation,
-    SharedTier, decide_all_shared,
+    Ahead, Claim, Outage, OwnedAsk, SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit,
+    SharedReservation, SharedTier, decide_all_shared, reserve_all, reserve_all_in_memory,
 };
 pub use slots::{Slot, Slots, SlotsBuilder};
 pub use store::{Store, StoreError};

@@ -12,7 +12,7 @@ use std::{
     fmt,
     hash::{BuildHasher, Hash},
 };
-use tidegate_core::{Bound, Decision, Inherit, Quota};
+use tidegate_core::{Bound, Decision, Inherit, Micros, Quota};
 
 /// Limits many keys by one quota or several, in memory.
 ///
@@ -75,6 +75,8 @@ pub struct Ask<'a> {
     pub(crate) limiter: &'a Limiter,
     pub(crate) owner: u64,
     pub(crate) cost: u64,
+    pub(crate) tier: usize,
+    pub(crate) patience: Micros,
 }
 
 impl Ask<'_> {
@@ -82,6 +84,12 @@ impl Ask<'_> {
     #[must_use]
     pub fn cost(self, cost: u64) -> Self {
         Self { cost, ..self }
+    }
+
+    /// The same question under another of the limiter's tiers; under the first if there is no such tier.
+    #[must_use]
+    pub fn tier(self, tier: usize) -> Self {
+        Self { tier: if tier < self.limiter.tiers() { tier } else { 0 }, ..self }
     }
 }
 
@@ -164,7 +172,12 @@ impl Limiter {
 
     /// A question for one token, to be decided together with others.
     pub fn ask<K: Key + ?Sized>(&self, key: &K) -> Ask<'_> {
-        Ask { limiter: self, owner: self.fingerprint(key), cost: 1 }
+        self.ask_of(self.fingerprint(key))
+    }
+
+    /// The same for what stands for a key.
+    pub(crate) fn ask_of(&self, owner: u64) -> Ask<'_> {
+        Ask { limiter: self, owner, cost: 1, tier: 0, patience: Micros::ZERO }
     }
 
     /// Replaces the quota while running. Every key keeps its history, carried over as `how` says.
@@ -252,7 +265,7 @@ impl Limiter {
 
     /// 64 bits that stand for the key; zero stands for none.
     #[inline]
-    fn fingerprint<K: Key + ?Sized>(&self, key: &K) -> u64 {
+    pub(crate) fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> u64 {
         self.hasher.hash_one(key).max(1)
     }
 }

@@ -49,6 +49,11 @@ impl<'a> Reservation<'a> {
         &self.decision
     }
 
+    /// What was taken and is still to be settled; zero when nothing was granted.
+    pub fn cost(&self) -> u64 {
+        self.outstanding
+    }
+
     /// How long to wait before going; zero when it is time, or when nothing was granted.
     pub fn wait(&self) -> Duration {
         match self.decision.is_granted() {

@@ -143,7 +143,7 @@ fn loom_who_finds_room_brings_what_was_charged_together() {
             hand.set(Micros::new(9));
             let ours = limiter.clone();
             let late = thread::spawn(move || check(ours.space(), BOB, 12));
-            let early = decide_together(&[Ask { limiter: &limiter, owner: BOB, cost: 1 }])[0].is_allowed();
+            let early = decide_together(&[limiter.ask_of(BOB)])[0].is_allowed();
             assert!(early ^ late.join().unwrap(), "exactly one is admitted");
         });
     }
@@ -161,9 +161,12 @@ fn loom_a_lock_and_a_swap_admit_one() {
             let Spot::Own(cell) = space.spot(ALICE, Stripe::Free, now, Overflow::Share) else {
                 panic!("it has a cell")
             };
-            let mut grip = space.hold(cell, now).unwrap();
-            let looked = grip.decide(now, Demand::probe(1)).is_allowed();
-            let took = grip.decide(now, Demand::now(1)).is_allowed();
+            let mut grip = space.hold(cell, Hold::Nothing, now).unwrap();
+            let mut ask = |demand: Demand| {
+                let question = Question::plain(demand);
+                grip.decide(now, question, &mut Charge::of(&question)).is_allowed()
+            };
+            let (looked, took) = (ask(Demand::probe(1)), ask(Demand::now(1)));
             assert_eq!(looked, took, "nobody comes between a look and a charge");
             drop(grip);
             assert!(took ^ other.join().unwrap(), "exactly one is admitted");

@@ -14,9 +14,13 @@ mod word;
 
 pub(crate) use resets::Resets;
 pub(crate) use several::decide_together;
+#[cfg(feature = "tokio")]
+pub(crate) use several::reserve_together;
 pub(crate) use sketch::Sketch;
 pub(crate) use slots::{SlotTable, Taken};
 pub(crate) use space::{Charge, Space};
 pub(crate) use table::Table;
+#[cfg(feature = "tokio")]
+pub(crate) use wide::Counts;
 pub(crate) use wide::{Hold, Layout, Question};
 pub(crate) use word::{Plan, Plans, UNUSED, Word};

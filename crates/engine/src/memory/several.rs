@@ -2,28 +2,40 @@
 
 use super::{
     cell::Cell,
-    space::{Gripped, Space, Spot},
+    space::{Charge, Counted, Gripped, Space, Spot},
     table::Stripe,
+    wide::{Hold, Question},
 };
 use crate::{clock::Clock, limiter::Ask, sync::MutexGuard};
 use tidegate_core::{Decision, Demand, Effect, Micros};
+
+/// Decides without keeping receipts. Slots are only looked at: nobody would give them back.
+pub(crate) fn decide_together(asks: &[Ask<'_>]) -> Vec<Decision> {
+    take_together(asks, Hold::Nothing).into_iter().map(|(decision, _)| decision).collect()
+}
+
+/// Decides, takes slots too, and keeps the receipts of each ask. Nothing was charged where any of them is denied.
+#[cfg(any(feature = "tokio", loom))]
+pub(crate) fn reserve_together(asks: &[Ask<'_>]) -> Vec<(Decision, Charge)> {
+    take_together(asks, Hold::Permit)
+}
 
 /// Locks the cells of all asks, looks at every answer, and charges only if all grant.
 ///
 /// Cells are locked in one order everywhere (by limiter, then by place), so two such decisions never wait for
 /// each other in a circle.
-pub(crate) fn decide_together(asks: &[Ask<'_>]) -> Vec<Decision> {
+fn take_together(asks: &[Ask<'_>], hold: Hold) -> Vec<(Decision, Charge)> {
     let Some(first) = asks.first() else { return Vec::new() };
     let clock = first.limiter.clock();
     loop {
-        if let Some(decisions) = try_together(asks, clock) {
-            return decisions;
+        if let Some(taken) = try_together(asks, hold, clock) {
+            return taken;
         }
     }
 }
 
 /// `None` when a cell went to another key before it could be locked.
-fn try_together(asks: &[Ask<'_>], clock: &Clock) -> Option<Vec<Decision>> {
+fn try_together(asks: &[Ask<'_>], hold: Hold, clock: &Clock) -> Option<Vec<(Decision, Charge)>> {
     let now = clock.now();
     let mut _stripes = Vec::new();
     let mut spots = match find(asks, Stripe::Free, now) {
@@ -36,42 +48,64 @@ fn try_together(asks: &[Ask<'_>], clock: &Clock) -> Option<Vec<Decision>> {
     spots.places.sort_by_key(Place::order);
 
     // Lock each once: asks for the same key of the same limiter share the cell and add up their costs.
-    let mut grips: Vec<(Gripped<'_>, u64, Vec<usize>)> = Vec::with_capacity(spots.places.len());
+    let mut grips: Vec<Grip<'_>> = Vec::with_capacity(spots.places.len());
     let mut last = None;
     for place in spots.places {
-        let Place { space, cell, index } = place;
+        let Place { space, cell, counted, index } = place;
+        let ask = &asks[index];
         match grips.last_mut() {
-            Some((_, cost, indices)) if last == Some(place.order()) => {
-                *cost = cost.saturating_add(asks[index].cost);
-                indices.push(index);
+            Some(grip) if last == Some(place.order()) => {
+                grip.demand.cost = grip.demand.cost.saturating_add(ask.cost);
+                grip.demand.patience = grip.demand.patience.min(ask.patience);
+                grip.indices.push(index);
             }
-            _ => grips.push((space.hold(cell, now)?, asks[index].cost, vec![index])),
+            _ => grips.push(Grip {
+                cell: space.hold(cell, hold, now)?,
+                demand: Demand::within(ask.cost, ask.patience),
+                tier: ask.tier,
+                counted,
+                indices: vec![index],
+            }),
         }
         last = Some(place.order());
     }
 
     // Look at all, then charge all or none; at a moment after everything that the cells have seen.
     let now = clock.now();
-    let mut decisions = spots.without_room;
-    let mut granted = decisions.iter().all(Option::is_none);
+    let mut taken = spots.without_room;
+    let mut granted = taken.iter().all(Option::is_none);
     for effect in [Effect::Probe, Effect::Charge] {
         if effect == Effect::Charge && !granted {
             break;
         }
-        for (grip, cost, indices) in &mut grips {
-            let decision = grip.decide(now, Demand { effect, ..Demand::now(*cost) });
+        for Grip { cell, demand, tier, counted, indices } in &mut grips {
+            let question = Question { demand: Demand { effect, ..*demand }, hold, tier: *tier };
+            let mut charge = Charge { counted: *counted, ..Charge::of(&question) };
+            let decision = cell.decide(now, question, &mut charge);
             granted &= decision.is_granted();
-            indices.iter().for_each(|index| decisions[*index] = Some(decision));
+            for index in indices {
+                taken[*index] = Some((decision, charge.part(asks[*index].cost)));
+            }
         }
     }
-    Some(decisions.into_iter().map(|decision| decision.unwrap_or_else(Decision::unlimited)).collect())
+    let unlimited = || (Decision::unlimited(), Charge::of(&Question::plain(Demand::now(0))));
+    Some(taken.into_iter().map(|taken| taken.unwrap_or_else(unlimited)).collect())
+}
+
+/// A cell that is locked, and what its asks want of it together.
+struct Grip<'a> {
+    cell: Gripped<'a>,
+    demand: Demand,
+    tier: usize,
+    counted: Counted,
+    indices: Vec<usize>,
 }
 
 /// Where the asks are counted.
 struct Spots<'a> {
     places: Vec<Place<'a>>,
     /// The answers to those that are counted nowhere.
-    without_room: Vec<Option<Decision>>,
+    without_room: Vec<Option<(Decision, Charge)>>,
 }
 
 /// The cell of one ask.
@@ -79,6 +113,7 @@ struct Spots<'a> {
 struct Place<'a> {
     space: &'a Space,
     cell: Cell<'a>,
+    counted: Counted,
     /// Which ask.
     index: usize,
 }
@@ -101,8 +136,14 @@ fn find<'a>(asks: &[Ask<'a>], stripe: Stripe, now: Micros) -> Option<Spots<'a>> 
         let space = ask.limiter.space();
         match space.spot(ask.owner, stripe, now, ask.limiter.overflow()) {
             Spot::Shared(..) if stripe == Stripe::Free => return None,
-            Spot::Own(cell) | Spot::Shared(cell, _) => spots.places.push(Place { space, cell, index }),
-            Spot::NoRoom => spots.without_room[index] = Some(space.no_room()),
+            Spot::Own(cell) => spots.places.push(Place { space, cell, counted: Counted::Own, index }),
+            Spot::Shared(cell, _) => {
+                spots.places.push(Place { space, cell, counted: Counted::Shared, index })
+            }
+            Spot::NoRoom => {
+                let charge = Charge::of(&Question::plain(Demand::now(ask.cost)));
+                spots.without_room[index] = Some((space.no_room(), charge));
+            }
         }
     }
     Some(spots)

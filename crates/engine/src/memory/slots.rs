@@ -40,6 +40,37 @@ pub(crate) struct Taken<'a> {
     head: &'a AtomicU64,
 }
 
+/// The permits of one key, which nobody else can take until it is dropped. Those who give theirs back do not wait for it.
+pub(crate) struct SlotGrip<'a> {
+    head: &'a AtomicU64,
+}
+
+impl<'a> SlotGrip<'a> {
+    /// `None` when the cell went to another key.
+    pub(crate) fn of(cell: Cell<'a>) -> Option<Self> {
+        let head = cell.head();
+        let mut backoff = Backoff::default();
+        loop {
+            let seen = head.load(Ordering::Relaxed);
+            if seen & LOCK != 0 {
+                backoff.pause();
+            } else if seen & OWNER != bits_of(cell.owner) {
+                return None;
+            } else if head.compare_exchange(seen, seen | LOCK, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                let grip = Self { head };
+                return cell.is_ours().then_some(grip);
+            }
+        }
+    }
+}
+
+impl Drop for SlotGrip<'_> {
+    fn drop(&mut self) {
+        // Not a plain store: somebody may have given a permit back meanwhile.
+        self.head.fetch_and(!LOCK, Ordering::AcqRel);
+    }
+}
+
 /// What came of trying to take permits in one cell.
 enum Attempt<'a> {
     Taken(Taken<'a>, u64),
@@ -147,6 +178,17 @@ impl SlotTable {
     /// What a cell says to somebody who takes nothing.
     pub(crate) fn look(&self, cell: &Cell<'_>, demand: Demand) -> Decision {
         self.answer(held_in(cell), Demand { effect: Effect::Probe, ..demand })
+    }
+
+    /// Takes permits that nobody else can take meanwhile, or says what it would; and how many were taken.
+    pub(crate) fn decide_gripped(&self, grip: &SlotGrip<'_>, demand: Demand) -> (Decision, u64) {
+        let held = grip.head.load(Ordering::Acquire) & HELD;
+        if demand.effect == Effect::Probe || demand.cost == 0 {
+            return (self.answer(held, Demand { effect: Effect::Probe, ..demand }), 0);
+        }
+        // Whoever charges has looked, and since then it can only have become less.
+        let before = grip.head.fetch_add(demand.cost, Ordering::AcqRel);
+        (Decision::holding(self.limit(), (before & HELD) + demand.cost), demand.cost)
     }
 
     /// How many permits a key holds.

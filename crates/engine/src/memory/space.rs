@@ -1,10 +1,12 @@
 //! The cells of one limiter, counted in one word or in several.
 
+#[cfg(feature = "tokio")]
+use super::wide::Counts;
 use super::{
     cell::{Cell, LOCK},
     resets::Resets,
     sketch::Sketch,
-    slots::{self, SlotTable},
+    slots::{self, SlotGrip, SlotTable},
     table::{OutOfMemory, Place, Stripe, Table},
     wide::{Held, Hold, Layout, Question, Wide},
     word::{Plan, Plans, Word},
@@ -61,6 +63,12 @@ impl Charge {
     pub(crate) fn of(question: &Question) -> Self {
         let Question { hold, tier, .. } = *question;
         Self { counted: Counted::Own, hold, tier, settlement: 0, at: Micros::ZERO, receipts: Vec::new() }
+    }
+
+    /// The proof of a part of it: of what one of several asks wanted of the same cell.
+    pub(crate) fn part(&self, cost: u64) -> Self {
+        let part = |receipt: &Receipt| Receipt { cost: receipt.cost.min(cost), ..*receipt };
+        Self { receipts: self.receipts.iter().map(part).collect(), ..self.clone() }
     }
 }
 
@@ -222,6 +230,16 @@ impl Space {
         sketch.unwrap_or_else(|| Sketch::blank(clock.now(), self.quotas_of(tier)))
     }
 
+    /// What each receipt of a question for `tier` is of.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn kinds(&self, tier: usize) -> Vec<Counts> {
+        match self {
+            Self::Word { .. } => vec![Counts::Tokens],
+            Self::Slots(_) => vec![Counts::Permits],
+            Self::Wide(_) => self.quotas_of(tier).iter().map(Counts::of).collect(),
+        }
+    }
+
     /// The quotas that apply to a question for `tier`.
     fn quotas_of(&self, tier: usize) -> Vec<Quota> {
         match self.tiers() {
@@ -373,15 +391,23 @@ impl Space {
     }
 
     /// Locks a cell of either kind, for a decision that spans several.
-    pub(crate) fn hold<'a>(&'a self, cell: Cell<'a>, now: Micros) -> Option<Gripped<'a>> {
-        match self {
-            Self::Word { plans, .. } => {
+    pub(crate) fn hold<'a>(&'a self, cell: Cell<'a>, hold: Hold, now: Micros) -> Option<Gripped<'a>> {
+        match (self, hold) {
+            (Self::Word { plans, .. }, _) => {
+                // Before the word: a receipt must not outlive a reset that forgets what it proves.
+                let resets = plans.resets_of(cell.owner);
                 let word = cell.lock()?;
                 // Read under the lock, and once: all answers are then by the same plan.
-                Some(Gripped::Word { cell, plans, plan: plans.current(), word })
+                Some(Gripped::Word { cell, plans, plan: plans.current(), resets, word })
             }
-            Self::Slots(slots) => cell.is_ours().then_some(Gripped::Slots { cell, slots }),
-            Self::Wide(wide) => wide.hold(cell, now).map(Gripped::Wide),
+            (Self::Slots(slots), Hold::Nothing) => {
+                cell.is_ours().then_some(Gripped::Slots { cell, slots, grip: None })
+            }
+            (Self::Slots(slots), Hold::Permit) => {
+                let grip = Some(SlotGrip::of(cell)?);
+                Some(Gripped::Slots { cell, slots, grip })
+            }
+            (Self::Wide(wide), _) => wide.hold(cell, now).map(Gripped::Wide),
         }
     }
 }
@@ -392,29 +418,44 @@ pub(crate) enum Gripped<'a> {
         cell: Cell<'a>,
         plans: &'a Plans,
         plan: (u64, Plan),
+        /// How often its key had been forgotten.
+        resets: u64,
         word: u64,
     },
-    /// Not locked: without a permit to give it back, a slot is only looked at.
+    /// Locked only by those who take permits; without one to give it back, a slot is only looked at.
     Slots {
         cell: Cell<'a>,
         slots: &'a SlotTable,
+        grip: Option<SlotGrip<'a>>,
     },
     Wide(Held<'a>),
 }
 
 impl Gripped<'_> {
-    /// Answers a demand on the locked cell.
-    pub(crate) fn decide(&mut self, now: Micros, demand: Demand) -> Decision {
+    /// Answers a question on the locked cell, and notes in `charge` what was charged.
+    pub(crate) fn decide(&mut self, now: Micros, question: Question, charge: &mut Charge) -> Decision {
         match self {
-            Self::Word { plans, plan, word, .. } => {
-                let (decision, next) = plans.decide_locked(*plan, *word, now, demand);
+            Self::Word { plans, plan, resets, word, .. } => {
+                let (decision, next, level) = plans.decide_locked(*plan, *word, now, question.demand);
+                charge.at = now;
+                if next != *word {
+                    let cost = question.demand.cost;
+                    charge.receipts.push(plans.receipt(plan.0, *resets, now, cost, level));
+                }
                 *word = next;
                 decision
             }
-            Self::Slots { cell, slots } => slots.look(cell, demand),
+            Self::Slots { slots, grip: Some(grip), .. } => {
+                let (decision, taken) = slots.decide_gripped(grip, question.demand);
+                charge.receipts.push(Receipt { cost: taken, ..Receipt::default() });
+                decision
+            }
+            Self::Slots { cell, slots, grip: None } => slots.look(cell, question.demand),
             Self::Wide(held) => {
                 held.see(now);
-                held.decide(Question::plain(demand), &mut Vec::new())
+                charge.settlement = held.settlement();
+                charge.at = held.now;
+                held.decide(question, &mut charge.receipts)
             }
         }
     }

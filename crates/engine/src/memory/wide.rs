@@ -84,6 +84,21 @@ pub(crate) enum Hold {
     Nothing,
 }
 
+/// What a quota counts: tokens that time gives back, or permits that their holders do.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    Tokens,
+    Permits,
+}
+
+#[cfg(feature = "tokio")]
+impl Counts {
+    pub(crate) fn of(quota: &Quota) -> Self {
+        if counts_permits(quota) { Self::Permits } else { Self::Tokens }
+    }
+}
+
 impl Hold {
     /// What the demand is to this quota: without a permit that could give it back, a slot is only looked at.
     pub(super) fn on(self, quota: &Quota, demand: Demand) -> Demand {

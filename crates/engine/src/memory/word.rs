@@ -176,14 +176,14 @@ impl Plans {
     }
 
     /// Answers a demand on a word that the caller has locked, by the plan that it read since; returns the word to
-    /// unlock it with.
+    /// unlock it with, and the level that a receipt is marked with.
     pub(crate) fn decide_locked(
         &self,
         (changes, plan): (u64, Plan),
         word: u64,
         now: Micros,
         demand: Demand,
-    ) -> (Decision, u64) {
+    ) -> (Decision, u64, u64) {
         let since = self.since_epoch(now);
         let level = self.convert(changes, &plan, word, since);
         let mut judgement = plan.meter.judge(level, demand);
@@ -193,7 +193,17 @@ impl Plans {
         } else if judgement.is_granted() && demand.cost > 0 {
             next = generation(changes) | (plan.empty_at(since) + judgement.level);
         }
-        (plan.meter.decision(judgement), next)
+        (plan.meter.decision(judgement), next, judgement.level)
+    }
+
+    /// How often a key has been forgotten.
+    pub(crate) fn resets_of(&self, owner: u64) -> u64 {
+        self.resets.seen(owner)
+    }
+
+    /// Proof of a charge that [`Plans::decide_locked`] made.
+    pub(crate) fn receipt(&self, changes: u64, resets: u64, at: Micros, cost: u64, level: u64) -> Receipt {
+        Receipt { cost, at, mark: level, stored: settlement(changes, resets) }
     }
 
     fn previous(&self, changes: u64) -> Plan {

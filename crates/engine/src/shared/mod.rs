@@ -1,6 +1,7 @@
 //! A limiter whose state may live anywhere: in this process, or in a store that a fleet shares.
 
 mod build;
+mod joint;
 mod lease;
 mod line;
 mod outage;
@@ -10,6 +11,7 @@ mod several;
 mod tier;
 
 pub use build::SharedLimiterBuilder;
+pub use joint::{Claim, OwnedAsk, reserve_all, reserve_all_in_memory};
 pub use lease::Ahead;
 pub use outage::Outage;
 pub use reservation::{SharedPermit, SharedReservation};

@@ -4,11 +4,12 @@ use super::line::Line;
 use crate::{
     bucket::Bucket,
     limiter::Limiter,
-    memory::{Charge, Hold},
+    memory::{Charge, Counts, Hold},
     reservation::Reservation,
     store::{Answer, Charged, Inquiry, Place, Reply, Request, Slots, Store},
 };
 use std::{
+    cmp::Ordering,
     fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -48,6 +49,7 @@ impl Local {
     fn commit(mut self, cost: u64) {
         let reserved = std::mem::take(&mut self.outstanding);
         let bucket = Bucket::of_key(&self.limiter, self.owner);
+        let bucket = bucket.tier(self.charge.tier).unwrap_or(bucket);
         if cost < reserved {
             bucket.refund(&self.charge, reserved - cost);
         } else if cost > reserved {
@@ -135,6 +137,64 @@ impl<'a> SharedReservation<'a> {
         }
     }
 
+    /// What one of several questions was charged in a store.
+    pub(super) fn of_deposit(
+        store: &Arc<dyn Store>,
+        place: Place,
+        charged: Charged,
+        cost: u64,
+        decision: Decision,
+    ) -> Self {
+        Self::new(decision, Taken::Store(Deposit { store: store.clone(), place, charged, cost }))
+    }
+
+    /// Takes it apart into tokens, and slots that are given back on their own; see [`super::Claim`].
+    pub(super) fn divide(mut self) -> (Option<Self>, Option<Self>) {
+        let (decision, ready_at) = (self.decision, self.ready_at);
+        let again = |taken| Self { decision, ready_at, taken };
+        match std::mem::replace(&mut self.taken, Taken::Nothing) {
+            Taken::Local(mut local) => {
+                let kinds = local.limiter.space().kinds(local.charge.tier);
+                let (tokens, slots) = divide(&kinds, &local.charge.receipts);
+                let cost = std::mem::take(&mut local.outstanding);
+                let part = |receipts: Vec<Receipt>, hold: Hold| {
+                    let charge = Charge { receipts, hold, ..local.charge.clone() };
+                    let limiter = local.limiter.clone();
+                    again(Taken::Local(Local { limiter, owner: local.owner, charge, outstanding: cost }))
+                };
+                (
+                    tokens.map(|receipts| part(receipts, Hold::Nothing)),
+                    slots.map(|receipts| part(receipts, Hold::Permit)),
+                )
+            }
+            Taken::Store(Deposit { store, place, charged, cost }) => {
+                let kinds: Vec<_> =
+                    place.quotas().map(|index| Counts::of(&place.limit.quotas()[index])).collect();
+                let (tokens, slots) = divide(&kinds, &charged.receipts);
+                let part = |receipts| {
+                    let charged = Charged { receipts, generation: charged.generation };
+                    again(Taken::Store(Deposit { store: store.clone(), place: place.clone(), charged, cost }))
+                };
+                (tokens.map(part), slots.map(part))
+            }
+            taken => (Some(again(taken)), None),
+        }
+    }
+
+    /// Settles the real cost like [`commit`](Self::commit), in a store in the background.
+    pub fn settle(mut self, cost: u64) {
+        match std::mem::replace(&mut self.taken, Taken::Nothing) {
+            Taken::Memory(reservation) => reservation.commit(cost),
+            Taken::Local(local) => local.commit(cost),
+            Taken::Store(deposit) => {
+                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                    drop(runtime.spawn(deposit.commit(cost)));
+                }
+            }
+            Taken::Nothing => {}
+        }
+    }
+
     /// The same, told to have been taken without the store.
     pub(super) fn degraded(mut self) -> Self {
         self.decision = self.decision.degraded();
@@ -155,6 +215,16 @@ impl<'a> SharedReservation<'a> {
     /// The answer: allowed now, granted after a delay, or denied.
     pub fn decision(&self) -> &Decision {
         &self.decision
+    }
+
+    /// What was taken and is still to be settled; zero when nothing was granted.
+    pub fn cost(&self) -> u64 {
+        match &self.taken {
+            Taken::Nothing => 0,
+            Taken::Memory(reservation) => reservation.cost(),
+            Taken::Store(deposit) => deposit.cost,
+            Taken::Local(local) => local.outstanding,
+        }
     }
 
     /// How long to wait before going; zero when it is time, or when nothing was granted.
@@ -190,21 +260,28 @@ impl<'a> SharedReservation<'a> {
     pub async fn commit(mut self, cost: u64) {
         match std::mem::replace(&mut self.taken, Taken::Nothing) {
             Taken::Memory(reservation) => reservation.commit(cost),
-            Taken::Store(deposit) if cost < deposit.cost => {
-                let rest = deposit.cost - cost;
-                deposit.refund(rest).await;
-            }
-            Taken::Store(deposit) if cost > deposit.cost => {
-                let missing = cost - deposit.cost;
-                deposit.charge(missing).await;
-            }
+            Taken::Store(deposit) => deposit.commit(cost).await,
             Taken::Local(local) => local.commit(cost),
-            Taken::Nothing | Taken::Store(_) => {}
+            Taken::Nothing => {}
         }
     }
 }
 
 impl Deposit {
+    async fn commit(self, cost: u64) {
+        match cost.cmp(&self.cost) {
+            Ordering::Less => {
+                let rest = self.cost - cost;
+                self.refund(rest).await;
+            }
+            Ordering::Greater => {
+                let missing = cost - self.cost;
+                self.charge(missing).await;
+            }
+            Ordering::Equal => {}
+        }
+    }
+
     /// An answer that never comes leaves it charged: twice given back would be tokens out of nothing.
     async fn refund(self, cost: u64) {
         let Self { store, place, charged: charge, .. } = self;
@@ -277,13 +354,14 @@ impl<'a> SharedPermit<'a> {
 
 impl Deposit {
     fn keep_alive(&self) -> Option<Keeper> {
-        let (index, lease) =
-            self.place.quotas().find_map(|index| match self.place.limit.quotas()[index].kind() {
-                Kind::Concurrency(it) => it.lease().map(|lease| (index, lease)),
-                _ => None,
-            })?;
         // Renewing names one quota: the only one that expires.
-        let receipt = *self.charged.receipts.get(index)?;
+        let (receipt, lease) =
+            self.place.quotas().zip(&self.charged.receipts).find_map(|(index, receipt)| {
+                match self.place.limit.quotas()[index].kind() {
+                    Kind::Concurrency(it) => it.lease().map(|lease| (*receipt, lease)),
+                    _ => None,
+                }
+            })?;
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let newest = Arc::new(Mutex::new(Some(receipt)));
         let (store, place, shared) = (self.store.clone(), self.place.clone(), newest.clone());
@@ -322,6 +400,16 @@ impl fmt::Debug for SharedPermit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedPermit").field("decision", self.decision()).finish_non_exhaustive()
     }
+}
+
+/// Divides receipts into those of tokens and those of slots, each with nothing in the place of the others.
+fn divide(kinds: &[Counts], receipts: &[Receipt]) -> (Option<Vec<Receipt>>, Option<Vec<Receipt>>) {
+    let of = |kind: Counts| {
+        let own =
+            |(its, receipt): (&Counts, &Receipt)| if *its == kind { *receipt } else { Receipt::default() };
+        kinds.contains(&kind).then(|| kinds.iter().zip(receipts).map(own).collect())
+    };
+    (of(Counts::Tokens), of(Counts::Permits))
 }
 
 fn is_concurrency(place: &Place, index: usize) -> bool {
