@@ -24,6 +24,8 @@
 //! | [`Limited`] | the error of a call that a rule refused |
 //! | [`Facts`] | what is known of the request that this task serves |
 //! | [`request`] | a request as rules see it, whatever wire it came by |
+//! | [`Gate`] | rules for requests, asked together |
+//! | [`Verdict`] | what they said to one request, folded |
 //! | [`Answer`] | what to answer to whoever was refused |
 //! | [`Fields`] | which header fields tell of quotas |
 //!
@@ -34,6 +36,7 @@ mod answer;
 mod background;
 mod declaration;
 mod facts;
+mod gate;
 mod hold;
 mod key;
 mod limited;
@@ -52,6 +55,7 @@ mod wire;
 pub use answer::{Answer, Fields};
 pub use declaration::Declaration;
 pub use facts::Facts;
+pub use gate::{Asked, Asking, Charge, Gate, HeldSlots, Labels, RequestLimit, Ruling, Rulings, Verdict};
 pub use hold::Hold;
 pub use key::{Joined, RuleKey};
 pub use limited::{FromLimited, Limited};

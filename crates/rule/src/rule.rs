@@ -3,6 +3,7 @@
 use crate::{
     Mode, background,
     declaration::Declaration,
+    gate::Labels,
     hold::{Hold, Taken},
     key::{RuleKey, Shown},
     limited::Limited,
@@ -12,6 +13,7 @@ use crate::{
 use arc_swap::ArcSwap;
 use std::{
     fmt,
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, Ordering},
@@ -19,7 +21,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros, Quota};
-use tidegate_engine::{Cause, Limiter, Outage, Refused, SharedLimiter, SharedPermit, Waiter};
+use tidegate_engine::{Cause, Limiter, Outage, Refused, SharedLimiter, SharedPermit, Waiter, store::Choice};
 
 /// A limit with a name: its quotas, whether it is enforced, and where it is counted. Clones are the same rule.
 ///
@@ -42,6 +44,8 @@ pub(crate) struct Live {
     is_disputed: AtomicBool,
     /// Whether it was told that calls take nothing of a number at once.
     is_misused: AtomicBool,
+    /// Its quotas as headers speak of them.
+    labels: ArcSwap<Labels>,
 }
 
 /// What holds for a rule now.
@@ -82,6 +86,7 @@ impl Live {
             terms: ArcSwap::from_pointee(terms),
             is_disputed: AtomicBool::new(false),
             is_misused: AtomicBool::new(false),
+            labels: ArcSwap::default(),
         };
         live.hurry();
         live
@@ -125,6 +130,8 @@ impl Live {
     /// Notes whether the quick way says all there is to say.
     fn hurry(&self) {
         let terms = self.terms.load();
+        let quotas = terms.limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default();
+        self.labels.store(Arc::new(Labels::new(&self.name, &quotas)));
         let is_here = match (&self.here, terms.limiter.as_ref().and_then(|limiter| limiter.in_memory())) {
             (Some(here), Some(now)) => Arc::ptr_eq(here, now),
             _ => false,
@@ -159,6 +166,17 @@ impl Rule {
     /// The quotas that apply; none for a rule whose numbers are nowhere to be found.
     pub fn quotas(&self) -> Vec<Quota> {
         self.live.terms.load().limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default()
+    }
+
+    /// Its quotas as headers speak of them.
+    #[inline]
+    pub fn labels(&self) -> impl Deref<Target = Arc<Labels>> + use<> {
+        self.live.labels.load()
+    }
+
+    /// Whether all its quotas apply to a call, or one that it chooses.
+    pub fn choice(&self) -> Choice {
+        self.live.declared().choice
     }
 
     /// How long a call may wait for its turn.

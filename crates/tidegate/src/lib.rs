@@ -40,7 +40,7 @@ pub use tidegate_core::{
     ClientThrottleBuilder, ClientThrottleSettings, Credit, Decision, Demand, ErrorRateBuilder,
     ErrorRateSettings, Inherit, Kind, Lever, LoadGauge, LoadLevel, LoadLevels, Micros, Outcome, Quota,
     QuotaError, Rate, Ratio, Rejection, Report, Retry, Scale, Scaler, Schedule, ScheduleError, SettingError,
-    Share, Switch, Unit, adaptive, header, triage,
+    Share, Switch, Unit, adaptive, triage,
 };
 pub use tidegate_engine::{
     Access, AccessControl, AccessList, AccessListBuilder, AdaptiveEntry, AdaptiveLimit, Ask, BanOutcome,
@@ -53,8 +53,9 @@ pub use tidegate_engine::{
 };
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{
-    Ahead, Bandwidth, BandwidthBuilder, Bandwidths, Outage, Shaped, SharedAsk, SharedLimiter,
-    SharedLimiterBuilder, SharedPermit, SharedReservation, SharedTier, decide_all_shared,
+    Ahead, Bandwidth, BandwidthBuilder, Bandwidths, Claim, Outage, OwnedAsk, Shaped, SharedAsk,
+    SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation, SharedTier, decide_all_shared,
+    reserve_all, reserve_all_in_memory,
 };
 #[cfg(feature = "stream")]
 pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};
@@ -63,8 +64,8 @@ pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};
 pub use tidegate_macros::*;
 #[cfg(feature = "tokio")]
 pub use tidegate_rule::{
-    Answer, Declaration, Facts, Fields, FromLimited, Limited, Mode, Rule, RuleKey, RuleSettings, Rules,
-    Settings, SettingsError, StoreAddress, request, site,
+    Answer, Charge, Declaration, Facts, Fields, FromLimited, Gate, Limited, Mode, RequestLimit, Rule,
+    RuleKey, RuleSettings, Rules, Settings, SettingsError, StoreAddress, Verdict, request, site,
 };
 
 #[cfg(feature = "file")]

@@ -138,7 +138,7 @@ fn find<'a>(asks: &[Ask<'a>], stripe: Stripe, now: Micros) -> Option<Spots<'a>> 
             Spot::Shared(..) if stripe == Stripe::Free => return None,
             Spot::Own(cell) => spots.places.push(Place { space, cell, counted: Counted::Own, index }),
             Spot::Shared(cell, _) => {
-                spots.places.push(Place { space, cell, counted: Counted::Shared, index })
+                spots.places.push(Place { space, cell, counted: Counted::Shared, index });
             }
             Spot::NoRoom => {
                 let charge = Charge::of(&Question::plain(Demand::now(ask.cost)));

@@ -9,7 +9,7 @@ use super::{
     slots::{self, SlotGrip, SlotTable},
     table::{OutOfMemory, Place, Stripe, Table},
     wide::{Held, Hold, Layout, Question, Wide},
-    word::{Plan, Plans, Word},
+    word::{Plan, Plans, Word, settlement},
 };
 use crate::{
     clock::Clock,
@@ -440,7 +440,8 @@ impl Gripped<'_> {
                 charge.at = now;
                 if next != *word {
                     let cost = question.demand.cost;
-                    charge.receipts.push(plans.receipt(plan.0, *resets, now, cost, level));
+                    let stored = settlement(plan.0, *resets);
+                    charge.receipts.push(Receipt { cost, at: now, mark: level, stored });
                 }
                 *word = next;
                 decision

@@ -201,11 +201,6 @@ impl Plans {
         self.resets.seen(owner)
     }
 
-    /// Proof of a charge that [`Plans::decide_locked`] made.
-    pub(crate) fn receipt(&self, changes: u64, resets: u64, at: Micros, cost: u64, level: u64) -> Receipt {
-        Receipt { cost, at, mark: level, stored: settlement(changes, resets) }
-    }
-
     fn previous(&self, changes: u64) -> Plan {
         self.slots[(changes & 1 ^ 1) as usize].load()
     }

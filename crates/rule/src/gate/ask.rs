@@ -1,0 +1,327 @@
+//! Asking all rules that apply to a request.
+
+use super::{
+    Gate, RequestLimit,
+    limit::holds_slots,
+    rulings::{Held, Judgement, One, Rulings},
+};
+use crate::{
+    Mode, background,
+    key::Shown,
+    request::{Head, KeyValue, Missing},
+};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+use tidegate_core::{Decision, Micros};
+use tidegate_engine::{
+    Claim, OwnedAsk, Refused, SharedLimiter, SharedPermit, Waiter, reserve_all, reserve_all_in_memory,
+};
+
+/// What rules say to a request, now or when they have been waited for.
+#[derive(Debug)]
+pub enum Asked {
+    /// Here it is.
+    Now(Rulings),
+    /// There is a store to be asked, or a turn to be waited for.
+    Later(Asking),
+}
+
+/// What rules will have said to a request. Dropping it gives back whatever it has taken so far.
+pub struct Asking {
+    rulings: Pin<Box<dyn Future<Output = Rulings> + Send>>,
+}
+
+impl Future for Asking {
+    type Output = Rulings;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Rulings> {
+        Poll::Ready(ready!(self.rulings.as_mut().poll(context)))
+    }
+}
+
+impl fmt::Debug for Asking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Asking")
+    }
+}
+
+/// Where a rule is in its gate.
+type Place = usize;
+
+#[inline]
+pub(super) fn ask(gate: &Gate, head: &dyn Head) -> Asked {
+    let limits = gate.limits();
+    let applies = |limit: &RequestLimit| limit.applies_to(head);
+    let Some(first) = limits.iter().position(applies) else { return Asked::Now(Rulings::none()) };
+    let is_only = !limits[first + 1..].iter().any(applies);
+    if is_only && let Some(rulings) = ask_at_hand(first, &limits[first], head) {
+        return Asked::Now(rulings);
+    }
+    ask_several(gate, head, first)
+}
+
+/// The quick way: one rule that decides by itself.
+#[inline]
+fn ask_at_hand(place: Place, limit: &RequestLimit, head: &dyn Head) -> Option<Rulings> {
+    let limiter = limit.rule().at_hand().filter(|_| limit.is_plain())?;
+    let key = match find(limit, head) {
+        Found::Key(key) => key,
+        Found::Nothing => return Some(Rulings::none()),
+        Found::Refused => return Some(Rulings::one(One::without_key(place))),
+    };
+    let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
+    let decision = match tier {
+        0 => limiter.check_cost(&Shown(&key), cost),
+        _ => {
+            let bucket = limiter.key(&Shown(&key));
+            bucket.tier(tier).unwrap_or(bucket).check(cost)
+        }
+    };
+    Some(Rulings::one(One::decided(place, Mode::Enforce, decision)))
+}
+
+/// What names the bucket, or what becomes of a request that has no such thing.
+enum Found<'a> {
+    Key(KeyValue<'a>),
+    Nothing,
+    Refused,
+}
+
+#[inline]
+fn find<'a>(limit: &RequestLimit, head: &'a dyn Head) -> Found<'a> {
+    let (key, missing) = limit.key_of();
+    match (key.find(head), missing) {
+        (Some(key), _) => Found::Key(key),
+        (None, Missing::Share) => Found::Key(KeyValue::All),
+        (None, Missing::Skip) => Found::Nothing,
+        (None, Missing::Refuse) => Found::Refused,
+    }
+}
+
+/// What is to be asked of one rule.
+struct Question {
+    place: Place,
+    mode: Mode,
+    ask: OwnedAsk,
+    line: Option<InLine>,
+}
+
+/// A slot that is worth waiting for.
+struct InLine {
+    limiter: Arc<SharedLimiter>,
+    key: KeyValue<'static>,
+    waiter: Waiter,
+}
+
+fn ask_several(gate: &Gate, head: &dyn Head, first: Place) -> Asked {
+    let (mut enforced, mut shadowed) = (Vec::new(), Vec::new());
+    for (place, limit) in gate.limits().iter().enumerate().skip(first) {
+        if !limit.applies_to(head) {
+            continue;
+        }
+        let (mode, Some(limiter)) = (limit.rule().mode(), limit.rule().limiter()) else { continue };
+        if mode == Mode::Off {
+            continue;
+        }
+        let key = match find(limit, head) {
+            Found::Key(key) => key,
+            Found::Refused if mode == Mode::Enforce => {
+                return Asked::Now(Rulings::one(One::without_key(place)));
+            }
+            Found::Refused | Found::Nothing => continue,
+        };
+        let question = question(place, limit, mode, &limiter, key, head);
+        if mode == Mode::Enforce { enforced.push(question) } else { shadowed.push(question) }
+    }
+    now_or_later(gate, enforced, shadowed)
+}
+
+fn question(
+    place: Place,
+    limit: &RequestLimit,
+    mode: Mode,
+    limiter: &Arc<SharedLimiter>,
+    key: KeyValue<'_>,
+    head: &dyn Head,
+) -> Question {
+    let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
+    // What is not enforced does not make anybody wait.
+    let patience = if mode == Mode::Enforce { limit.rule().wait() } else { Duration::ZERO };
+    let ask = OwnedAsk::new(limiter, &key).cost(cost).tier(tier).within(patience);
+    let is_line = !patience.is_zero() && cost > 0 && limiter.quotas().iter().all(holds_slots);
+    let line = is_line.then(|| InLine {
+        limiter: limiter.clone(),
+        key: key.into_owned(),
+        waiter: Waiter::new(cost).deadline(patience),
+    });
+    Question { place, mode, ask, line }
+}
+
+/// Everything that is in memory and grants without a wait is decided on the spot.
+fn now_or_later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -> Asked {
+    let lines = enforced.iter().any(|question| question.line.is_some());
+    let is_shadowed_here = shadowed.iter().all(|question| question.ask.is_in_memory());
+    if lines || !is_shadowed_here {
+        return later(gate, enforced, shadowed);
+    }
+    let asks: Vec<_> = enforced.iter().map(|question| question.ask.clone()).collect();
+    let Some(claims) = reserve_all_in_memory(&asks) else { return later(gate, enforced, shadowed) };
+    let mut taken = Taken::default();
+    taken.put(&enforced, claims.into_iter().map(Some).collect());
+    let wait = taken.wait();
+    if wait.is_zero() {
+        taken.look_on(&shadowed);
+        return Asked::Now(taken.settle(gate));
+    }
+    let gate = gate.clone();
+    Asked::Later(Asking {
+        rulings: Box::pin(async move {
+            tokio::time::sleep(wait).await;
+            taken.look_on(&shadowed);
+            taken.settle(&gate)
+        }),
+    })
+}
+
+fn later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -> Asked {
+    let gate = gate.clone();
+    let places: Vec<_> = enforced.iter().map(|question| question.place).collect();
+    let ours = gate.clone();
+    let asking = background::within_runtime(async move {
+        let mut taken = Taken::default();
+        let (lines, rest): (Vec<_>, Vec<_>) =
+            enforced.into_iter().partition(|question| question.line.is_some());
+        for question in lines {
+            taken.stand_in_line(question).await;
+        }
+        if !taken.is_refused() {
+            let asks = rest.iter().map(|question| question.ask.clone()).collect();
+            taken.put(&rest, reserve_all(asks).await);
+            tokio::time::sleep(taken.wait()).await;
+        }
+        if !taken.is_refused() {
+            for question in shadowed {
+                let claims = reserve_all(vec![question.ask.clone()]).await;
+                taken.put(&[question], claims);
+            }
+        }
+        taken.settle(&ours)
+    });
+    let rulings = async move { asking.await.unwrap_or_else(|| Rulings::closed(&places)) };
+    Asked::Later(Asking { rulings: Box::pin(rulings) })
+}
+
+/// What was said and taken so far. Dropping it gives everything back.
+#[derive(Default)]
+struct Taken {
+    rulings: Vec<One>,
+    claims: Vec<(Place, Claim)>,
+    slots: Vec<SharedPermit<'static>>,
+}
+
+impl Taken {
+    fn put(&mut self, questions: &[Question], claims: Vec<Option<Claim>>) {
+        for (question, claim) in questions.iter().zip(claims) {
+            if let Some(claim) = claim {
+                self.rulings.push(One::decided(question.place, question.mode, *claim.decision()));
+                self.claims.push((question.place, claim));
+            }
+        }
+    }
+
+    /// Asks those who refuse nothing.
+    fn look_on(&mut self, shadowed: &[Question]) {
+        if self.is_refused() {
+            return;
+        }
+        for question in shadowed {
+            let claims = reserve_all_in_memory(std::slice::from_ref(&question.ask));
+            self.put(std::slice::from_ref(question), claims.into_iter().flatten().map(Some).collect());
+        }
+    }
+
+    async fn stand_in_line(&mut self, question: Question) {
+        let Some(InLine { limiter, key, waiter }) = question.line else { return };
+        if self.is_refused() {
+            return;
+        }
+        let permit = match limiter.in_memory() {
+            Some(memory) => memory.permit_in_line_owned(&Shown(&key), waiter).await,
+            None => limiter.permit_in_line_owned(&key.to_string(), waiter).await,
+        };
+        let judgement = match permit {
+            Ok(permit) => {
+                let decision = *permit.decision();
+                self.slots.push(permit);
+                Judgement::Decided(decision)
+            }
+            Err(refused) => Judgement::Refused(refused),
+        };
+        self.rulings.push(One { place: question.place, mode: question.mode, judgement });
+    }
+
+    fn is_refused(&self) -> bool {
+        self.rulings.iter().any(One::refuses)
+    }
+
+    /// The longest wait applies: all have been granted by then.
+    fn wait(&self) -> Duration {
+        match self.is_refused() {
+            true => Duration::ZERO,
+            false => self.claims.iter().map(|(_, claim)| claim.wait()).max().unwrap_or_default(),
+        }
+    }
+
+    /// Pays what is paid ahead, and keeps what is settled with the answer.
+    fn settle(self, gate: &Gate) -> Rulings {
+        let is_refused = self.is_refused();
+        let mut held = Held::default();
+        if !is_refused {
+            held.slots = self.slots;
+            for (place, claim) in self.claims {
+                let (tokens, slots) = claim.into_parts();
+                held.slots.extend(slots);
+                let Some(tokens) = tokens else { continue };
+                if gate.limits()[place].payment().is_ahead() {
+                    tokens.keep();
+                } else {
+                    held.tokens.push((place, tokens));
+                }
+            }
+        }
+        let mut rulings = self.rulings;
+        rulings.sort_by_key(|one| one.place);
+        Rulings::of(rulings, held)
+    }
+}
+
+impl Rulings {
+    /// Where there is no runtime to ask a store on.
+    fn closed(places: &[Place]) -> Self {
+        let decision = Decision::closed(0, Micros::from_secs(1));
+        let closed = places.iter().map(|place| One::decided(*place, Mode::Enforce, decision));
+        Self::of(closed.collect(), Held::default())
+    }
+}
+
+impl One {
+    fn decided(place: Place, mode: Mode, decision: Decision) -> Self {
+        Self { place, mode, judgement: Judgement::Decided(decision) }
+    }
+
+    fn without_key(place: Place) -> Self {
+        Self { place, mode: Mode::Enforce, judgement: Judgement::NoKey }
+    }
+}
+
+impl From<Refused> for Judgement {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}

@@ -1,0 +1,47 @@
+//! The quotas of a rule as headers speak of them, written once.
+
+use bytes::Bytes;
+use tidegate_core::{Quota, header::Label};
+
+/// The quotas of a rule as headers speak of them: written when they change, and then used for every answer.
+#[derive(Clone, Debug, Default)]
+pub struct Labels {
+    each: Vec<(Label, Bytes)>,
+    all: Bytes,
+}
+
+impl Labels {
+    pub(crate) fn new(rule: &str, quotas: &[Quota]) -> Self {
+        let label = |(place, quota)| Label::of_several(rule, place, quota);
+        let labels: Vec<Label> = quotas.iter().enumerate().map(label).collect();
+        let all = labels.iter().map(Label::policy).collect::<Vec<_>>().join(", ").into();
+        let bytes = |label: Label| {
+            let policy = Bytes::copy_from_slice(label.policy().as_bytes());
+            (label, policy)
+        };
+        Self { each: labels.into_iter().map(bytes).collect(), all }
+    }
+
+    /// That of the quota at this place in the rule.
+    #[inline]
+    pub fn get(&self, quota: usize) -> Option<&Label> {
+        self.each.get(quota).map(|(label, _)| label)
+    }
+
+    /// All of them, in the order of the quotas.
+    pub fn iter(&self) -> impl Iterator<Item = &Label> {
+        self.each.iter().map(|(label, _)| label)
+    }
+
+    /// The items of `RateLimit-Policy` for all quotas, to be copied without a copy.
+    #[inline]
+    pub fn policy(&self) -> &Bytes {
+        &self.all
+    }
+
+    /// The item of one.
+    #[inline]
+    pub fn policy_of(&self, quota: usize) -> Option<&Bytes> {
+        self.each.get(quota).map(|(_, policy)| policy)
+    }
+}

@@ -1,0 +1,174 @@
+//! One rule, and which requests it is about.
+
+use super::{charge::Charge, route::Route};
+use crate::{
+    Declaration, Rule, Rules,
+    request::{Head, Key, Missing, key},
+};
+use std::{borrow::Cow, fmt, sync::Arc};
+use tidegate_core::{Kind, Quota};
+use tidegate_engine::BuildError;
+
+/// A rule applied to requests: to which, counted for whom, at what cost.
+///
+/// ```
+/// use tidegate_rule::{Charge, Declaration, RequestLimit, request::{Head, Reply, key}};
+///
+/// let login = RequestLimit::of(Declaration::of("login").quota("5/min")?)?
+///     .key(key::peer())
+///     .methods(["POST"])
+///     .routes(["/login"])
+///     .charge(Charge::only_if(|reply: &dyn Reply| reply.status() == 401));
+/// let search = RequestLimit::of(Declaration::of("search").quota("1000/min")?)?
+///     .routes(["/search/*"])
+///     .cost(|head: &dyn Head| if head.header("x-deep").is_some() { 10 } else { 1 });
+/// # Ok::<(), tidegate_engine::BuildError>(())
+/// ```
+///
+/// A quota of a number at once (`3 at once`) holds its slots until the body of the answer has been sent or dropped; a
+/// request holds as many as its cost.
+#[derive(Clone)]
+pub struct RequestLimit {
+    rule: Rule,
+    key: Key,
+    missing: Missing,
+    methods: Vec<Cow<'static, str>>,
+    routes: Vec<Route>,
+    when: Option<Arc<Test>>,
+    cost: Option<Arc<Cost>>,
+    tier: Option<Arc<Tier>>,
+    charge: Charge,
+    /// Whether what is at hand says everything: there is nothing to settle later, and no slot to hold.
+    is_plain: bool,
+}
+
+type Test = dyn Fn(&dyn Head) -> bool + Send + Sync;
+type Cost = dyn Fn(&dyn Head) -> u64 + Send + Sync;
+type Tier = dyn Fn(&dyn Head) -> usize + Send + Sync;
+
+impl RequestLimit {
+    /// A rule for all requests, counted together, at a cost of one each.
+    pub fn new(rule: Rule) -> Self {
+        let is_plain = !rule.quotas().iter().any(holds_slots);
+        Self {
+            rule,
+            key: key::all(),
+            missing: Missing::default(),
+            methods: Vec::new(),
+            routes: Vec::new(),
+            when: None,
+            cost: None,
+            tier: None,
+            charge: Charge::ahead(),
+            is_plain,
+        }
+    }
+
+    /// The same of a rule that is declared here, among those of [`Rules::global`].
+    pub fn of(declaration: Declaration) -> Result<Self, BuildError> {
+        Rules::global().rule(declaration).map(Self::new)
+    }
+
+    /// For whom it counts.
+    #[must_use]
+    pub fn key(self, key: Key) -> Self {
+        Self { key, ..self }
+    }
+
+    /// What becomes of requests in which the key is not found.
+    #[must_use]
+    pub fn missing(self, missing: Missing) -> Self {
+        Self { missing, ..self }
+    }
+
+    /// Only requests with one of these methods.
+    #[must_use]
+    pub fn methods<M: Into<Cow<'static, str>>>(mut self, methods: impl IntoIterator<Item = M>) -> Self {
+        self.methods = methods.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Only requests to one of these routes, as the router names them: `/users/{id}`, or `/admin/*` for everything below.
+    /// Where no router has matched, the path is compared as it came: who spells it in another way is not meant.
+    #[must_use]
+    pub fn routes<R: Into<Cow<'static, str>>>(mut self, routes: impl IntoIterator<Item = R>) -> Self {
+        self.routes = routes.into_iter().map(|route| Route::of(route.into())).collect();
+        self
+    }
+
+    /// Only requests of which this is true.
+    #[must_use]
+    pub fn when(self, test: impl Fn(&dyn Head) -> bool + Send + Sync + 'static) -> Self {
+        Self { when: Some(Arc::new(test)), ..self }
+    }
+
+    /// What a request costs. One that costs nothing is let through while anything at all would be.
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&dyn Head) -> u64 + Send + Sync + 'static) -> Self {
+        Self { cost: Some(Arc::new(cost)), ..self }
+    }
+
+    /// Which of the rule's tiers a request is counted by, from zero; the first if there is no such tier.
+    #[must_use]
+    pub fn tier(self, tier: impl Fn(&dyn Head) -> usize + Send + Sync + 'static) -> Self {
+        Self { tier: Some(Arc::new(tier)), ..self }
+    }
+
+    /// What a request pays, knowing how it was answered.
+    #[must_use]
+    pub fn charge(self, charge: Charge) -> Self {
+        Self { charge, ..self }
+    }
+
+    /// The rule.
+    pub fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    #[inline]
+    pub(super) fn applies_to(&self, head: &dyn Head) -> bool {
+        (self.methods.is_empty() || self.methods.iter().any(|method| method == head.method()))
+            && (self.routes.is_empty() || self.routes.iter().any(|route| route.matches(head)))
+            && self.when.as_ref().is_none_or(|test| test(head))
+    }
+
+    #[inline]
+    pub(super) fn key_of(&self) -> (&Key, &Missing) {
+        (&self.key, &self.missing)
+    }
+
+    #[inline]
+    pub(super) fn cost_of(&self, head: &dyn Head) -> u64 {
+        self.cost.as_ref().map_or(1, |cost| cost(head))
+    }
+
+    #[inline]
+    pub(super) fn tier_of(&self, head: &dyn Head) -> usize {
+        self.tier.as_ref().map_or(0, |tier| tier(head))
+    }
+
+    pub(super) fn payment(&self) -> &Charge {
+        &self.charge
+    }
+
+    /// Whether a decision by what is at hand is all that has to be known.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.is_plain && self.charge.is_ahead()
+    }
+}
+
+pub(super) fn holds_slots(quota: &Quota) -> bool {
+    matches!(quota.kind(), Kind::Concurrency(_))
+}
+
+impl fmt::Debug for RequestLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestLimit")
+            .field("rule", &self.rule.name())
+            .field("methods", &self.methods)
+            .field("routes", &self.routes)
+            .field("charge", &self.charge)
+            .finish_non_exhaustive()
+    }
+}

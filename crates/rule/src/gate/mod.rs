@@ -1,0 +1,128 @@
+//! Rules for requests, asked together.
+//!
+//! ```text
+//!   request ──ask──▶ Rulings ──verdict──▶ admitted ──▶ call ──reply──▶ settle ──▶ slots, until the body has been sent
+//!                                  └────▶ refused  ──▶ Answer
+//! ```
+//!
+//! A gate knows no wire: a surface shows it the [`Head`](crate::request::Head) of a request, and the
+//! [`Reply`](crate::request::Reply) to it.
+
+mod ask;
+mod charge;
+mod labels;
+mod limit;
+mod route;
+mod rulings;
+mod verdict;
+
+pub use ask::{Asked, Asking};
+pub use charge::Charge;
+pub use labels::Labels;
+pub use limit::RequestLimit;
+pub use rulings::{HeldSlots, Rulings};
+pub use verdict::{Ruling, Verdict};
+
+use crate::{Answer, Fields, request::Head};
+use std::{fmt, sync::Arc};
+
+/// Rules for requests. Those that apply to a request are asked together: all are charged, or none is. Clones are the same
+/// gate.
+///
+/// ```
+/// use tidegate_rule::{Declaration, Gate, RequestLimit, Rules, request::key};
+///
+/// let rules = Rules::new();
+/// let per_client = rules.rule(Declaration::of("per-client").quota("100/min")?)?;
+/// let login = rules.rule(Declaration::of("login").quota("5/min")?)?;
+/// let gate = Gate::new([
+///     RequestLimit::new(per_client).key(key::peer()),
+///     RequestLimit::new(login).key(key::peer()).methods(["POST"]).routes(["/login"]),
+/// ]);
+/// # Ok::<(), tidegate_engine::BuildError>(())
+/// ```
+///
+/// Rules that are counted in memory are decided as a whole, and so are those of one store, in one round trip. Where a
+/// request spans several of these, memory is asked first, and a later denial gives back what was taken before. A rule in
+/// shadow mode is asked after the others, about requests that they let through, and refuses nothing.
+#[derive(Clone)]
+pub struct Gate {
+    inner: Arc<Inner>,
+}
+
+#[derive(Clone)]
+struct Inner {
+    limits: Vec<RequestLimit>,
+    fields: Fields,
+    answer: Option<Arc<MakeAnswer>>,
+}
+
+type MakeAnswer = dyn Fn(&Verdict<'_>) -> Answer + Send + Sync;
+
+impl Gate {
+    /// A gate of these rules.
+    pub fn new(limits: impl IntoIterator<Item = RequestLimit>) -> Self {
+        let limits = limits.into_iter().collect();
+        Self { inner: Arc::new(Inner { limits, fields: Fields::default(), answer: None }) }
+    }
+
+    /// The same, with an answer of your own to whoever is refused.
+    #[must_use]
+    pub fn answer(mut self, answer: impl Fn(&Verdict<'_>) -> Answer + Send + Sync + 'static) -> Self {
+        Arc::make_mut(&mut self.inner).answer = Some(Arc::new(answer));
+        self
+    }
+
+    /// The same, with other headers to tell clients what is left.
+    #[must_use]
+    pub fn fields(mut self, fields: Fields) -> Self {
+        Arc::make_mut(&mut self.inner).fields = fields;
+        self
+    }
+
+    /// Its rules, in their order.
+    pub fn limits(&self) -> &[RequestLimit] {
+        &self.inner.limits
+    }
+
+    /// Asks all rules that apply to this request: at once where everything is at hand, else as a future that owns all it
+    /// needs.
+    #[inline]
+    pub fn ask(&self, head: &dyn Head) -> Asked {
+        ask::ask(self, head)
+    }
+
+    /// What the rulings mean.
+    #[inline]
+    pub fn verdict<'a>(&'a self, rulings: &'a Rulings) -> Verdict<'a> {
+        Verdict::new(self, rulings)
+    }
+
+    /// Which headers tell clients what is left.
+    #[inline]
+    pub fn told(&self) -> Fields {
+        self.inner.fields
+    }
+
+    /// What to answer to a request that was refused.
+    #[cold]
+    pub fn answer_to(&self, verdict: &Verdict<'_>) -> Answer {
+        match &self.inner.answer {
+            Some(answer) => answer(verdict),
+            None => verdict.answer(),
+        }
+    }
+}
+
+/// A gate of one rule.
+impl From<RequestLimit> for Gate {
+    fn from(limit: RequestLimit) -> Self {
+        Self::new([limit])
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.limits()).finish()
+    }
+}

@@ -1,0 +1,161 @@
+//! What rules said to one request, and what it holds until it has been answered.
+
+use super::Gate;
+use crate::{Mode, background, request::Reply};
+use std::fmt;
+use tidegate_core::Decision;
+use tidegate_engine::{Refused, SharedPermit, SharedReservation};
+
+/// What rules said to one request, and what it holds until it has been answered; [`Gate::verdict`] reads it.
+///
+/// Dropping it without an answer gives its slots back, and pays what was taken.
+#[must_use = "dropping it gives back the slots of the request"]
+#[derive(Default)]
+pub struct Rulings {
+    first: Option<One>,
+    more: Vec<One>,
+    held: Option<Box<Held>>,
+}
+
+/// What one rule said.
+#[derive(Clone, Debug)]
+pub(super) struct One {
+    /// Where the rule is in its gate.
+    pub(super) place: usize,
+    pub(super) mode: Mode,
+    pub(super) judgement: Judgement,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Judgement {
+    Decided(Decision),
+    /// It stood in line, and its turn did not come.
+    Refused(Refused),
+    /// What names its bucket is not there, and the rule wants it to be.
+    NoKey,
+}
+
+/// What a request holds until it has been answered.
+#[derive(Default)]
+pub(super) struct Held {
+    /// Tokens that are settled with the answer, each with the place of its rule.
+    pub(super) tokens: Vec<(usize, SharedReservation<'static>)>,
+    pub(super) slots: Vec<SharedPermit<'static>>,
+}
+
+impl One {
+    /// Whether the request is not let through because of it.
+    #[inline]
+    pub(super) fn refuses(&self) -> bool {
+        self.mode == Mode::Enforce
+            && match &self.judgement {
+                Judgement::Decided(decision) => !decision.is_granted(),
+                Judgement::Refused(_) | Judgement::NoKey => true,
+            }
+    }
+}
+
+impl Rulings {
+    /// No rule applies.
+    pub(super) fn none() -> Self {
+        Self::default()
+    }
+
+    #[inline]
+    pub(super) fn one(one: One) -> Self {
+        Self { first: Some(one), more: Vec::new(), held: None }
+    }
+
+    pub(super) fn of(rulings: Vec<One>, held: Held) -> Self {
+        let mut rulings = rulings.into_iter();
+        let is_empty = held.tokens.is_empty() && held.slots.is_empty();
+        let held = if is_empty { None } else { Some(Box::new(held)) };
+        Self { first: rulings.next(), more: rulings.collect(), held }
+    }
+
+    #[inline]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &One> {
+        self.first.iter().chain(&self.more)
+    }
+
+    /// Whether it holds anything that is settled or given back with the answer.
+    #[inline]
+    pub fn holds_anything(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Settles what was taken with the answer: gives back what it need not pay, or charges what is missing. What is
+    /// returned holds the slots of the request; drop it when the body has been sent.
+    #[inline]
+    pub fn settle(mut self, gate: &Gate, reply: &dyn Reply) -> HeldSlots {
+        match self.held.take() {
+            None => HeldSlots::default(),
+            Some(held) => held.settle(gate, reply),
+        }
+    }
+}
+
+impl Held {
+    fn settle(mut self, gate: &Gate, reply: &dyn Reply) -> HeldSlots {
+        background::enter(|| {
+            for (place, tokens) in self.tokens.drain(..) {
+                match gate.limits().get(place) {
+                    Some(limit) => {
+                        let due = limit.payment().due(tokens.cost(), reply);
+                        tokens.settle(due);
+                    }
+                    None => {
+                        tokens.keep();
+                    }
+                }
+            }
+        });
+        HeldSlots { slots: std::mem::take(&mut self.slots) }
+    }
+}
+
+/// No answer came: what was taken is paid.
+impl Drop for Held {
+    fn drop(&mut self) {
+        for (_, tokens) in self.tokens.drain(..) {
+            tokens.keep();
+        }
+        drop(HeldSlots { slots: std::mem::take(&mut self.slots) });
+    }
+}
+
+/// The slots of a request, until it is dropped.
+#[must_use = "dropping it gives the slots back"]
+#[derive(Default)]
+pub struct HeldSlots {
+    slots: Vec<SharedPermit<'static>>,
+}
+
+impl HeldSlots {
+    /// Whether there is nothing to give back.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+}
+
+/// A slot in a store is given back on a runtime: on ours where there is none.
+impl Drop for HeldSlots {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.slots.is_empty() {
+            background::enter(|| self.slots.clear());
+        }
+    }
+}
+
+impl fmt::Debug for HeldSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HeldSlots({})", self.slots.len())
+    }
+}
+
+impl fmt::Debug for Rulings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

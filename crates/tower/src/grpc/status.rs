@@ -1,0 +1,185 @@
+//! A status of gRPC as the headers of an answer: the code, the message, and when to try again.
+//!
+//! Written by hand, since it is a few bytes and a layer must not need a whole gRPC library for it.
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use std::{fmt::Write as _, time::Duration};
+
+/// A code of gRPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Code(pub(crate) u8);
+
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+
+impl Code {
+    const OK: Self = Self(0);
+    const UNKNOWN: Self = Self(2);
+    const DEADLINE_EXCEEDED: Self = Self(4);
+    const PERMISSION_DENIED: Self = Self(7);
+    const RESOURCE_EXHAUSTED: Self = Self(8);
+    const INTERNAL: Self = Self(13);
+    const UNAVAILABLE: Self = Self(14);
+    const UNAUTHENTICATED: Self = Self(16);
+
+    /// What stands for a status of HTTP with which somebody is refused.
+    pub(crate) fn of_http(status: u16) -> Self {
+        match status {
+            401 => Self::UNAUTHENTICATED,
+            403 => Self::PERMISSION_DENIED,
+            429 => Self::RESOURCE_EXHAUSTED,
+            502..=504 => Self::UNAVAILABLE,
+            _ => Self::UNKNOWN,
+        }
+    }
+
+    /// The one in these headers or trailers, if there is one.
+    pub(crate) fn in_headers(headers: &HeaderMap) -> Option<Self> {
+        Self::read(headers.get(STATUS)?.as_bytes())
+    }
+
+    /// The one that a header says.
+    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+        str::from_utf8(text).ok()?.parse().ok().map(Self)
+    }
+
+    /// Whether it tells of trouble at whoever gave it.
+    pub(crate) fn is_trouble(self) -> bool {
+        [Self::UNKNOWN, Self::DEADLINE_EXCEEDED, Self::INTERNAL, Self::UNAVAILABLE].contains(&self)
+    }
+
+    pub(crate) fn is_exhausted(self) -> bool {
+        self == Self::RESOURCE_EXHAUSTED
+    }
+
+    pub(crate) fn is_ok(self) -> bool {
+        self == Self::OK
+    }
+}
+
+/// Whether a request with these headers speaks gRPC.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    kind.and_then(|kind| kind.strip_prefix(b"application/grpc"))
+        .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+/// The headers of an answer that is nothing but a status; the status of HTTP beside it is 200.
+pub(crate) fn status_headers(headers: &mut HeaderMap, code: Code, message: &str, retry: Option<Duration>) {
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(STATUS, HeaderValue::from(u16::from(code.0)));
+    if let Ok(message) = HeaderValue::from_str(&escaped(message)) {
+        headers.insert(MESSAGE, message);
+    }
+    if let Some(retry) = retry
+        && let Ok(details) = HeaderValue::from_str(&base64(&details(code, message, retry)))
+    {
+        headers.insert(DETAILS, details);
+    }
+}
+
+/// A message may be any text; a header may not.
+fn escaped(message: &str) -> String {
+    let mut escaped = String::with_capacity(message.len());
+    for byte in message.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => escaped.push(byte.into()),
+            // Writing to a string does not fail.
+            _ => _ = write!(escaped, "%{byte:02X}"),
+        }
+    }
+    escaped
+}
+
+/// `google.rpc.Status` with a `google.rpc.RetryInfo`, as protobuf.
+fn details(code: Code, message: &str, retry: Duration) -> Vec<u8> {
+    let mut delay = Vec::new();
+    number(&mut delay, 1, retry.as_secs());
+    number(&mut delay, 2, retry.subsec_nanos().into());
+    let mut info = Vec::new();
+    bytes(&mut info, 1, &delay);
+    let mut any = Vec::new();
+    bytes(&mut any, 1, b"type.googleapis.com/google.rpc.RetryInfo");
+    bytes(&mut any, 2, &info);
+    let mut status = Vec::new();
+    number(&mut status, 1, code.0.into());
+    bytes(&mut status, 2, message.as_bytes());
+    bytes(&mut status, 3, &any);
+    status
+}
+
+fn number(out: &mut Vec<u8>, field: u8, value: u64) {
+    if value != 0 {
+        out.push(field << 3);
+        varint(out, value);
+    }
+}
+
+fn bytes(out: &mut Vec<u8>, field: u8, value: &[u8]) {
+    out.push(field << 3 | 2);
+    varint(out, value.len() as u64);
+    out.extend_from_slice(value);
+}
+
+fn varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Base64 without padding, as gRPC wants it.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let at = |place: usize| u32::from(three.get(place).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        for place in 0..=three.len() {
+            text.push(LETTERS[(bits >> (18 - 6 * place) & 63) as usize].into());
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_everybody() {
+        for (bytes, text) in [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg")] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+
+    #[test]
+    fn a_request_says_that_it_is_grpc() {
+        let said = |kind: &'static str| {
+            is_grpc(&HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]))
+        };
+        for kind in ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"] {
+            assert!(said(kind), "{kind}");
+        }
+        for kind in ["application/grpc-web", "application/json", "", "text/application/grpc"] {
+            assert!(!said(kind), "{kind}");
+        }
+        assert!(!is_grpc(&HeaderMap::new()));
+    }
+
+    /// tonic reads what we wrote.
+    #[cfg(feature = "tonic")]
+    #[test]
+    fn tonic_reads_the_code_the_message_and_the_delay() {
+        use tonic_types::StatusExt as _;
+        let mut headers = HeaderMap::new();
+        let retry = Duration::new(300, 5_000);
+        let message = "100 % zu viel: später, \u{1F600}\n";
+        status_headers(&mut headers, Code::RESOURCE_EXHAUSTED, message, Some(retry));
+        let status = tonic::Status::from_header_map(&headers).unwrap();
+        assert_eq!((status.code(), status.message()), (tonic::Code::ResourceExhausted, message));
+        assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(retry));
+    }
+}

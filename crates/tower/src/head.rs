@@ -1,0 +1,112 @@
+//! The head of an HTTP request and of an answer, as rules see them.
+
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, header};
+use std::{
+    any::Any,
+    net::{IpAddr, SocketAddr},
+};
+use tidegate_rule::request::{Head, Reply};
+
+/// A request before its body.
+///
+/// The address of its peer is what axum's `ConnectInfo<SocketAddr>`, tonic's `TcpConnectInfo` or a bare `SocketAddr` among
+/// its extensions says; its extensions are `http::Extensions`.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpHead<'a> {
+    method: &'a Method,
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
+    extensions: &'a Extensions,
+}
+
+impl<'a> HttpHead<'a> {
+    /// That of this request.
+    pub fn of<B>(request: &'a Request<B>) -> Self {
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+        }
+    }
+}
+
+impl Head for HttpHead<'_> {
+    fn method(&self) -> &str {
+        self.method.as_str()
+    }
+
+    fn path(&self) -> &str {
+        self.uri.path()
+    }
+
+    fn host(&self) -> Option<&str> {
+        self.uri.host().or_else(|| self.headers.get(header::HOST)?.to_str().ok())
+    }
+
+    fn route(&self) -> Option<&str> {
+        #[cfg(feature = "axum")]
+        if let Some(path) = self.extensions.get::<axum::extract::MatchedPath>() {
+            return Some(path.as_str());
+        }
+        None
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        peer(self.extensions)
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.get(name).map(http::HeaderValue::as_bytes)
+    }
+
+    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        self.headers.get_all(name).iter().for_each(|value| each(value.as_bytes()));
+    }
+
+    fn extensions(&self) -> Option<&dyn Any> {
+        Some(self.extensions)
+    }
+}
+
+/// The address at the other end, as whoever accepted the connection noted it down.
+pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::ConnectInfo(address)) =
+        extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()
+    {
+        return Some(address.ip());
+    }
+    #[cfg(feature = "tonic")]
+    if let Some(address) = extensions
+        .get::<tonic::transport::server::TcpConnectInfo>()
+        .and_then(tonic::transport::server::TcpConnectInfo::remote_addr)
+    {
+        return Some(address.ip());
+    }
+    extensions.get::<SocketAddr>().map(SocketAddr::ip)
+}
+
+/// An answer before its body.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpReply<'a> {
+    status: StatusCode,
+    headers: &'a HeaderMap,
+}
+
+impl<'a> HttpReply<'a> {
+    /// That of this answer.
+    pub fn of<R>(response: &'a Response<R>) -> Self {
+        Self { status: response.status(), headers: response.headers() }
+    }
+}
+
+impl Reply for HttpReply<'_> {
+    fn status(&self) -> u16 {
+        self.status.as_u16()
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.get(name).map(http::HeaderValue::as_bytes)
+    }
+}

@@ -1,0 +1,37 @@
+//! Keys that only requests of `http` have.
+
+use http::Extensions;
+use std::borrow::Cow;
+use tidegate_rule::request::{Head, Key, KeyValue, key};
+
+/// What the application noted down beside the request in a type of its own: claims that it has decoded, say.
+///
+/// ```
+/// use tidegate_tower::key;
+///
+/// #[derive(Clone)]
+/// struct Claims {
+///     subject: String,
+/// }
+///
+/// let by_subject = key::extension(|claims: &Claims| Some(claims.subject.as_str().into()));
+/// ```
+pub fn extension<T>(find: impl for<'a> Fn(&'a T) -> Option<KeyValue<'a>> + Send + Sync + 'static) -> Key
+where
+    T: Send + Sync + 'static,
+{
+    key::by(move |head| extension_of(head).and_then(&find))
+}
+
+/// The same, as the name by which the application knows the client.
+pub fn user_extension<T>(find: impl for<'a> Fn(&'a T) -> Option<Cow<'a, str>> + Send + Sync + 'static) -> Key
+where
+    T: Send + Sync + 'static,
+{
+    key::user_by(move |head| extension_of(head).and_then(&find))
+}
+
+/// What the application noted down beside a request in this type, for costs, tiers and conditions.
+pub fn extension_of<T: Send + Sync + 'static>(head: &dyn Head) -> Option<&T> {
+    head.extensions()?.downcast_ref::<Extensions>()?.get()
+}
