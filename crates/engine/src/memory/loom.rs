@@ -3,16 +3,16 @@
 //! `scripts/test loom` runs them: all orders with up to three preemptions, or as many as `LOOM_MAX_PREEMPTIONS` says.
 
 use super::{
-    several::decide_together,
+    several::{decide_together, reserve_together},
     slots::SlotTable,
-    space::{Space, Spot},
+    space::{Charge, Space, Spot},
     table::Stripe,
     wide::{Hold, Layout, Question},
 };
 use crate::{
     build::Capacity,
     clock::Clock,
-    limiter::{Ask, Limiter, Overflow},
+    limiter::{Limiter, Overflow},
     slots::Awaited,
 };
 use loom::{sync::Arc, thread};
@@ -172,6 +172,27 @@ fn loom_a_lock_and_a_swap_admit_one() {
             assert!(took ^ other.join().unwrap(), "exactly one is admitted");
         });
     }
+}
+
+/// Slots that are taken together with others meet one that is taken and given back alone.
+#[test]
+fn loom_slots_that_are_gripped_meet_a_permit() {
+    explore(|| {
+        let limiter = Arc::new(Limiter::builder().capacity(Capacity::Keys(1)).build("1 at once").unwrap());
+        let ours = limiter.clone();
+        let alone = thread::spawn(move || {
+            let permit = Question { hold: Hold::Permit, ..Question::plain(Demand::now(1)) };
+            let (decision, charge) = ours.space().reserve(ALICE, ours.clock(), permit, Overflow::Deny);
+            ours.space().refund(ALICE, ours.clock(), &charge, 1);
+            decision.is_granted()
+        });
+        let (decision, charge) = reserve_together(&[limiter.ask_of(ALICE)]).remove(0);
+        if decision.is_granted() {
+            limiter.space().refund(ALICE, limiter.clock(), &charge, 1);
+        }
+        assert!(alone.join().unwrap() | decision.is_granted(), "one of them comes first");
+        assert_eq!(remaining(limiter.space(), ALICE, 1), 1, "and nothing is lost");
+    });
 }
 
 /// Takes one and gives it back.

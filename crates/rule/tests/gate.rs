@@ -1,0 +1,271 @@
+//! A gate asks rules in memory and in stores: all of them, or nothing is taken.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use std::{
+    any::Any,
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex},
+};
+use tidegate_core::{Demand, Effect, Micros};
+use tidegate_engine::{
+    Store, StoreError,
+    store::{Answer, Inquiry, Pending, Place, Reply, Request, Slots},
+};
+use tidegate_rule::{
+    Asked, Charge, Declaration, Gate, Mode, RequestLimit, RuleSettings, Rules, Rulings, Settings,
+    StoreAddress,
+    request::{self, Head, key},
+};
+
+/// A store that counts in a map, at a moment that stands still, as long as it is up.
+#[derive(Clone, Debug, Default)]
+struct Shelf(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    words: HashMap<(String, String), Vec<Vec<u64>>>,
+    /// How many requests came.
+    asked: usize,
+    is_down: bool,
+}
+
+const NOW: Micros = Micros::from_secs(1);
+
+impl State {
+    fn decide(&mut self, asks: &[Inquiry]) -> Vec<Answer> {
+        let looks: Vec<_> = asks.iter().map(|ask| self.answer(ask, Effect::Probe)).collect();
+        let granted = looks.iter().flat_map(|look| &look.steps).all(|step| step.decision.is_granted());
+        match granted {
+            true => asks.iter().map(|ask| self.answer(ask, Effect::Charge)).collect(),
+            false => looks,
+        }
+    }
+
+    fn answer(&mut self, ask: &Inquiry, effect: Effect) -> Answer {
+        assert!(ask.slots == Slots::Take && ask.receipt, "a gate may give everything back");
+        let demand = Demand { effect, ..ask.demand };
+        let steps = self.each(&ask.place, |quota, words| quota.decide(words, NOW, demand));
+        Answer { steps, generation: 0 }
+    }
+
+    fn each<R>(
+        &mut self,
+        place: &Place,
+        mut act: impl FnMut(&tidegate_core::Quota, &mut [u64]) -> R,
+    ) -> Vec<R> {
+        let fresh = || place.limit.quotas().iter().map(|quota| vec![0; quota.width()]).collect();
+        let key = (place.limit.name().to_owned(), place.key.clone());
+        let states = self.words.entry(key).or_insert_with(fresh);
+        place.quotas().map(|index| act(&place.limit.quotas()[index], states[index].as_mut_slice())).collect()
+    }
+}
+
+impl Store for Shelf {
+    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
+        let mut state = self.0.lock().unwrap();
+        state.asked += 1;
+        let reply = match request {
+            _ if state.is_down => Err(StoreError::Late),
+            Request::Decide(asks) => Ok(Reply::Decided(state.decide(&asks))),
+            Request::Refund { place, charge, cost } => {
+                let mut receipts = charge.receipts.into_iter();
+                state.each(&place, |quota, words| {
+                    let receipt = receipts.next().unwrap();
+                    quota.refund(words, NOW, receipt, cost);
+                });
+                Ok(Reply::Done)
+            }
+            other => panic!("not asked by a gate: {other:?}"),
+        };
+        Box::pin(async move { reply })
+    }
+}
+
+/// A request of which only the key is known.
+struct Plain;
+
+impl Head for Plain {
+    fn method(&self) -> &str {
+        "GET"
+    }
+    fn path(&self) -> &str {
+        "/"
+    }
+    fn host(&self) -> Option<&str> {
+        None
+    }
+    fn route(&self) -> Option<&str> {
+        None
+    }
+    fn peer(&self) -> Option<IpAddr> {
+        Some([192, 0, 2, 1].into())
+    }
+    fn header(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
+    fn each_header<'a>(&'a self, _: &str, _: &mut dyn FnMut(&'a [u8])) {}
+    fn extensions(&self) -> Option<&dyn Any> {
+        None
+    }
+}
+
+struct Status(u16);
+
+impl request::Reply for Status {
+    fn status(&self) -> u16 {
+        self.0
+    }
+    fn header(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+struct World {
+    rules: Rules,
+    shelves: [Shelf; 2],
+}
+
+/// Two stores, and memory beside them.
+fn world(others: impl FnOnce(Settings) -> Settings) -> World {
+    let shelves = [Shelf::default(), Shelf::default()];
+    let given = |shelf: &Shelf| StoreAddress::Given(Arc::new(shelf.clone()));
+    let settings = Settings::new()
+        .named_store("here", StoreAddress::Memory)
+        .named_store("first", given(&shelves[0]))
+        .named_store("second", given(&shelves[1]));
+    let rules = Rules::new();
+    rules.apply(others(settings)).unwrap();
+    World { rules, shelves }
+}
+
+impl World {
+    fn limit(&self, name: &'static str, store: &'static str, quota: &str) -> RequestLimit {
+        let declaration = Declaration::of(name).quota(quota).unwrap().store(store);
+        RequestLimit::new(self.rules.rule(declaration).unwrap()).key(key::peer())
+    }
+
+    fn asked(&self) -> [usize; 2] {
+        [0, 1].map(|which: usize| self.shelves[which].0.lock().unwrap().asked)
+    }
+}
+
+async fn left(limit: &RequestLimit, key: &str) -> u64 {
+    let limiter = limit.rule().limiter().unwrap();
+    match limiter.in_memory() {
+        Some(memory) => memory.key(&request::Address::of([192, 0, 2, 1].into())).peek(0).remaining(),
+        None => {
+            // Not through the limiter: our store answers nobody but gates.
+            let ask = tidegate_engine::OwnedAsk::new(&limiter, key).cost(0);
+            let claims = tidegate_engine::reserve_all(vec![ask]).await;
+            claims[0].as_ref().unwrap().decision().remaining()
+        }
+    }
+}
+
+async fn ask(gate: &Gate) -> Rulings {
+    match gate.ask(&Plain) {
+        Asked::Now(rulings) => rulings,
+        Asked::Later(asking) => asking.await,
+    }
+}
+
+#[tokio::test]
+async fn rules_of_one_store_are_asked_in_one_trip() {
+    let world = world(|settings| settings);
+    let gate = Gate::new([
+        world.limit("minute", "first", "2/min"),
+        world.limit("hour", "first", "5/h"),
+        world.limit("here", "here", "9/h"),
+    ]);
+    for (place, is_admitted) in [true, true, false].into_iter().enumerate() {
+        let rulings = ask(&gate).await;
+        assert_eq!(gate.verdict(&rulings).is_admitted(), is_admitted);
+        assert_eq!(world.asked(), [place + 1, 0]);
+    }
+    let left = [left(&gate.limits()[1], "192.0.2.1").await, left(&gate.limits()[2], "192.0.2.1").await];
+    assert_eq!(left, [3, 7], "who was refused in the store paid nothing in memory either");
+}
+
+#[tokio::test]
+async fn a_denial_gives_back_what_other_stores_have_given() {
+    let world = world(|settings| settings);
+    let gate = Gate::new([
+        world.limit("second", "second", "1/h"),
+        world.limit("first", "first", "5/h"),
+        world.limit("here", "here", "5/h"),
+    ]);
+    assert!(gate.verdict(&ask(&gate).await).is_admitted());
+    let rulings = ask(&gate).await;
+    let verdict = gate.verdict(&rulings);
+    assert_eq!(verdict.limited().unwrap().rule(), "second");
+    drop(rulings);
+    // What is given back to a store is on its way.
+    tokio::task::yield_now().await;
+    for (limit, expected) in gate.limits().iter().zip([0, 4, 4]) {
+        assert_eq!(left(limit, "192.0.2.1").await, expected, "{limit:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_paid_in_a_store_depends_on_the_answer() {
+    let world = world(|settings| settings);
+    let only_failures = Charge::only_if(|reply: &dyn request::Reply| reply.status() == 401);
+    let gate = Gate::new([world.limit("logins", "first", "3/h").charge(only_failures)]);
+    for (status, expected) in [(200, 3), (401, 2), (200, 2)] {
+        let rulings = ask(&gate).await;
+        assert!(rulings.settle(&gate, &Status(status)).is_empty());
+        tokio::task::yield_now().await;
+        assert_eq!(left(&gate.limits()[0], "192.0.2.1").await, expected, "after {status}");
+    }
+    drop(ask(&gate).await);
+    tokio::task::yield_now().await;
+    assert_eq!(left(&gate.limits()[0], "192.0.2.1").await, 1, "who hangs up pays");
+}
+
+#[tokio::test]
+async fn slots_in_a_store_are_held_until_they_are_dropped() {
+    let world = world(|settings| settings);
+    let gate = Gate::new([world.limit("jobs", "first", "1 at once"), world.limit("here", "here", "9/h")]);
+    let rulings = ask(&gate).await;
+    assert!(gate.verdict(&rulings).is_admitted());
+    let slots = rulings.settle(&gate, &Status(200));
+    assert!(!gate.verdict(&ask(&gate).await).is_admitted());
+    drop(slots);
+    tokio::task::yield_now().await;
+    assert!(gate.verdict(&ask(&gate).await).is_admitted());
+    assert_eq!(left(&gate.limits()[1], "").await, 7);
+}
+
+#[tokio::test]
+async fn rules_in_shadow_mode_or_off_have_no_say() {
+    let quiet = |mode| RuleSettings::new().mode(mode);
+    let world = world(|settings| settings.rule("shadow", quiet(Mode::Shadow)).rule("off", quiet(Mode::Off)));
+    let gate = Gate::new([
+        world.limit("shadow", "first", "1/h"),
+        world.limit("off", "second", "1/h"),
+        world.limit("real", "here", "2/h"),
+    ]);
+    for expected in [true, true, false] {
+        let rulings = ask(&gate).await;
+        assert_eq!(gate.verdict(&rulings).is_admitted(), expected);
+    }
+    assert_eq!(world.asked(), [2, 0], "a refused request is no business of a shadow");
+    let rulings = ask(&gate).await;
+    assert_eq!(
+        gate.verdict(&rulings).rulings().map(|one| one.name().to_owned()).collect::<Vec<_>>(),
+        ["real"]
+    );
+}
+
+#[tokio::test]
+async fn without_its_store_each_rule_does_as_it_was_told() {
+    let world = world(|settings| settings.on_outage(tidegate_engine::Outage::Closed));
+    let gate = Gate::new([world.limit("there", "first", "5/h"), world.limit("here", "here", "5/h")]);
+    world.shelves[0].0.lock().unwrap().is_down = true;
+    let rulings = ask(&gate).await;
+    let limited = gate.verdict(&rulings).limited().unwrap();
+    assert!(limited.rule() == "there" && limited.decision().unwrap().is_degraded());
+    assert_eq!(left(&gate.limits()[1], "").await, 5);
+}
