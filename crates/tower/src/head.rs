@@ -5,7 +5,10 @@ use std::{
     any::Any,
     net::{IpAddr, SocketAddr},
 };
-use tidegate_rule::request::{Head, Reply};
+use tidegate_rule::{
+    Facts,
+    request::{Head, Reply},
+};
 
 /// A request before its body.
 ///
@@ -66,6 +69,10 @@ impl Head for HttpHead<'_> {
 
     fn extensions(&self) -> Option<&dyn Any> {
         Some(self.extensions)
+    }
+
+    fn facts(&self) -> Option<&Facts> {
+        self.extensions.get()
     }
 }
 

@@ -179,21 +179,17 @@ fn now_or_later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -
         taken.look_on(&shadowed);
         return Asked::Now(taken.settle(gate));
     }
-    let gate = gate.clone();
-    Asked::Later(Asking {
-        rulings: Box::pin(async move {
-            tokio::time::sleep(wait).await;
-            taken.look_on(&shadowed);
-            taken.settle(&gate)
-        }),
+    let (ours, places) = (gate.clone(), places_of(&enforced));
+    waited_for(places, async move {
+        tokio::time::sleep(wait).await;
+        taken.look_on(&shadowed);
+        taken.settle(&ours)
     })
 }
 
 fn later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -> Asked {
-    let gate = gate.clone();
-    let places: Vec<_> = enforced.iter().map(|question| question.place).collect();
-    let ours = gate.clone();
-    let asking = background::within_runtime(async move {
+    let (ours, places) = (gate.clone(), places_of(&enforced));
+    waited_for(places, async move {
         let mut taken = Taken::default();
         let (lines, rest): (Vec<_>, Vec<_>) =
             enforced.into_iter().partition(|question| question.line.is_some());
@@ -212,9 +208,18 @@ fn later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -> Asked
             }
         }
         taken.settle(&ours)
-    });
+    })
+}
+
+/// On this runtime or else on our own: stores and waits need a timer.
+fn waited_for(places: Vec<Place>, rulings: impl Future<Output = Rulings> + Send + 'static) -> Asked {
+    let asking = background::within_runtime(rulings);
     let rulings = async move { asking.await.unwrap_or_else(|| Rulings::closed(&places)) };
     Asked::Later(Asking { rulings: Box::pin(rulings) })
+}
+
+fn places_of(questions: &[Question]) -> Vec<Place> {
+    questions.iter().map(|question| question.place).collect()
 }
 
 /// What was said and taken so far. Dropping it gives everything back.

@@ -64,12 +64,17 @@ impl Told {
     pub(super) fn write(self, headers: &mut HeaderMap) {
         match self {
             Self::Nothing => {}
+            // Lists, to which another layer behind this one may have added its own.
             Self::One { policy, left } => {
-                headers.insert(POLICY, policy);
-                headers.insert(LEFT, left);
+                headers.append(POLICY, policy);
+                headers.append(LEFT, left);
             }
             Self::Several(told) => told.into_iter().for_each(|(name, value)| {
-                headers.insert(name, value);
+                if name == POLICY || name == LEFT {
+                    headers.append(name, value);
+                } else {
+                    headers.insert(name, value);
+                }
             }),
         }
     }
