@@ -25,7 +25,7 @@ pin_project! {
         Own {
             #[pin]
             body: R,
-            slots: Option<HeldSlots>,
+            slots: Option<Box<HeldSlots>>,
         },
         Text { text: Bytes },
     }
@@ -34,7 +34,7 @@ pin_project! {
 impl<R> GateBody<R> {
     /// The service's own, which holds these slots until its end.
     #[inline]
-    pub(crate) fn own(body: R, slots: Option<HeldSlots>) -> Self {
+    pub(crate) fn own(body: R, slots: Option<Box<HeldSlots>>) -> Self {
         Self { content: Content::Own { body, slots } }
     }
 

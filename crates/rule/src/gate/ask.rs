@@ -6,9 +6,9 @@ use super::{
     rulings::{Held, Judgement, One, Rulings},
 };
 use crate::{
-    Mode, background,
+    Mode, RuleKey, background,
     key::Shown,
-    request::{Head, KeyValue, Missing},
+    request::{Address, Head, KeyValue, Missing},
 };
 use std::{
     fmt,
@@ -20,7 +20,8 @@ use std::{
 };
 use tidegate_core::{Decision, Micros};
 use tidegate_engine::{
-    Claim, OwnedAsk, Refused, SharedLimiter, SharedPermit, Waiter, reserve_all, reserve_all_in_memory,
+    Claim, Limiter, OwnedAsk, Refused, SharedLimiter, SharedPermit, Waiter, reserve_all,
+    reserve_all_in_memory,
 };
 
 /// What rules say to a request, now or when they have been waited for.
@@ -52,38 +53,49 @@ impl fmt::Debug for Asking {
 }
 
 /// Where a rule is in its gate.
-type Place = usize;
+pub(super) type Place = usize;
 
 #[inline]
 pub(super) fn ask(gate: &Gate, head: &dyn Head) -> Asked {
-    let limits = gate.limits();
-    let applies = |limit: &RequestLimit| limit.applies_to(head);
-    let Some(first) = limits.iter().position(applies) else { return Asked::Now(Rulings::none()) };
-    let is_only = !limits[first + 1..].iter().any(applies);
-    if is_only && let Some(rulings) = ask_at_hand(first, &limits[first], head) {
-        return Asked::Now(rulings);
+    match ask_at_hand(gate, head) {
+        Some((place, decision)) => Asked::Now(Rulings::one(One::decided(place, Mode::Enforce, decision))),
+        None => ask_several(gate, head),
     }
-    ask_several(gate, head, first)
 }
 
-/// The quick way: one rule that decides by itself.
+/// The quick way: one rule that decides by itself. `None` if there are others, or there is more to be known; nothing is
+/// taken then.
 #[inline]
-fn ask_at_hand(place: Place, limit: &RequestLimit, head: &dyn Head) -> Option<Rulings> {
+pub(super) fn ask_at_hand(gate: &Gate, head: &dyn Head) -> Option<(Place, Decision)> {
+    let limits = gate.limits();
+    let applies = |limit: &RequestLimit| limit.applies_to(head);
+    let place = limits.iter().position(applies)?;
+    if limits[place + 1..].iter().any(applies) {
+        return None;
+    }
+    let limit = &limits[place];
     let limiter = limit.rule().at_hand().filter(|_| limit.is_plain())?;
-    let key = match find(limit, head) {
-        Found::Key(key) => key,
-        Found::Nothing => return Some(Rulings::none()),
-        Found::Refused => return Some(Rulings::one(One::without_key(place))),
-    };
     let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
-    let decision = match tier {
-        0 => limiter.check_cost(&Shown(&key), cost),
-        _ => {
-            let bucket = limiter.key(&Shown(&key));
-            bucket.tier(tier).unwrap_or(bucket).check(cost)
+    // The most usual key of all is hashed as what it is: the same hash as that of the value that `find` makes of it.
+    let decision = match limit.key_of().0.peer_bits().zip(head.peer()) {
+        Some((bits, peer)) => check(limiter, &Address::of_prefix(peer, bits), cost, tier),
+        None => {
+            let Found::Key(key) = find(limit, head) else { return None };
+            check(limiter, &key, cost, tier)
         }
     };
-    Some(Rulings::one(One::decided(place, Mode::Enforce, decision)))
+    Some((place, decision))
+}
+
+#[inline]
+fn check<K: RuleKey>(limiter: &Limiter, key: &K, cost: u64, tier: usize) -> Decision {
+    match tier {
+        0 => limiter.check_cost(&Shown(key), cost),
+        _ => {
+            let bucket = limiter.key(&Shown(key));
+            bucket.tier(tier).unwrap_or(bucket).check(cost)
+        }
+    }
 }
 
 /// What names the bucket, or what becomes of a request that has no such thing.
@@ -119,9 +131,10 @@ struct InLine {
     waiter: Waiter,
 }
 
-fn ask_several(gate: &Gate, head: &dyn Head, first: Place) -> Asked {
+#[inline(never)]
+pub(super) fn ask_several(gate: &Gate, head: &dyn Head) -> Asked {
     let (mut enforced, mut shadowed) = (Vec::new(), Vec::new());
-    for (place, limit) in gate.limits().iter().enumerate().skip(first) {
+    for (place, limit) in gate.limits().iter().enumerate() {
         if !limit.applies_to(head) {
             continue;
         }
@@ -139,7 +152,10 @@ fn ask_several(gate: &Gate, head: &dyn Head, first: Place) -> Asked {
         let question = question(place, limit, mode, &limiter, key, head);
         if mode == Mode::Enforce { enforced.push(question) } else { shadowed.push(question) }
     }
-    now_or_later(gate, enforced, shadowed)
+    match enforced.is_empty() && shadowed.is_empty() {
+        true => Asked::Now(Rulings::none()),
+        false => now_or_later(gate, enforced, shadowed),
+    }
 }
 
 fn question(
@@ -316,7 +332,7 @@ impl Rulings {
 }
 
 impl One {
-    fn decided(place: Place, mode: Mode, decision: Decision) -> Self {
+    pub(super) fn decided(place: Place, mode: Mode, decision: Decision) -> Self {
         Self { place, mode, judgement: Judgement::Decided(decision) }
     }
 

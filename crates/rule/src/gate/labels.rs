@@ -1,13 +1,15 @@
 //! The quotas of a rule as headers speak of them, written once.
 
 use bytes::Bytes;
+use std::{any::Any, sync::OnceLock};
 use tidegate_core::{Quota, header::Label};
 
 /// The quotas of a rule as headers speak of them: written when they change, and then used for every answer.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Labels {
     each: Vec<(Label, Bytes)>,
     all: Bytes,
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Labels {
@@ -19,7 +21,13 @@ impl Labels {
             let policy = Bytes::copy_from_slice(label.policy().as_bytes());
             (label, policy)
         };
-        Self { each: labels.into_iter().map(bytes).collect(), all }
+        Self { each: labels.into_iter().map(bytes).collect(), all, kept: OnceLock::new() }
+    }
+
+    /// Something that a surface makes of them once, such as headers of its own type. `None` if another surface was first.
+    #[inline]
+    pub fn keep<T: Any + Send + Sync>(&self, make: impl FnOnce(&Self) -> T) -> Option<&T> {
+        self.kept.get_or_init(|| Box::new(make(self))).downcast_ref()
     }
 
     /// That of the quota at this place in the rule.

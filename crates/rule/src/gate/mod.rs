@@ -20,7 +20,7 @@ pub use ask::{Asked, Asking};
 pub use charge::Charge;
 pub use labels::Labels;
 pub use limit::RequestLimit;
-pub use rulings::{HeldSlots, Rulings};
+pub use rulings::{HeldSlots, QuickRuling, Rulings};
 pub use verdict::{Ruling, Verdict};
 
 use crate::{Answer, Fields, request::Head};
@@ -90,6 +90,18 @@ impl Gate {
     #[inline]
     pub fn ask(&self, head: &dyn Head) -> Asked {
         ask::ask(self, head)
+    }
+
+    /// Asks only where one rule applies that decides by itself. `None` if there is more to it: nothing is decided then, and
+    /// [`Gate::ask_at_length`] does it. A surface need not know the difference; it is quicker for those who are let through.
+    #[inline]
+    pub fn ask_quickly(&self, head: &dyn Head) -> Option<QuickRuling> {
+        ask::ask_at_hand(self, head).map(|(place, decision)| QuickRuling { place, decision })
+    }
+
+    /// Asks all rules that apply to this request, after [`Gate::ask_quickly`] had nothing to say.
+    pub fn ask_at_length(&self, head: &dyn Head) -> Asked {
+        ask::ask_several(self, head)
     }
 
     /// What the rulings mean.

@@ -1,7 +1,7 @@
 //! What rules said to one request, and what it holds until it has been answered.
 
-use super::Gate;
-use crate::{Mode, background, request::Reply};
+use super::{Gate, RequestLimit};
+use crate::{Mode, Rule, background, request::Reply};
 use std::fmt;
 use tidegate_core::Decision;
 use tidegate_engine::{Refused, SharedPermit, SharedReservation};
@@ -15,6 +15,40 @@ pub struct Rulings {
     first: Option<One>,
     more: Vec<One>,
     held: Option<Box<Held>>,
+}
+
+/// What the only rule that applies has decided by itself; there is nothing to settle and nothing to give back.
+#[derive(Clone, Copy, Debug)]
+pub struct QuickRuling {
+    /// Where the rule is in its gate.
+    pub(super) place: usize,
+    pub(super) decision: Decision,
+}
+
+impl QuickRuling {
+    /// Whether the request is let through.
+    #[inline]
+    pub fn is_admitted(&self) -> bool {
+        self.decision.is_granted()
+    }
+
+    /// The numbers.
+    #[inline]
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// The rule.
+    #[inline]
+    pub fn rule<'a>(&self, gate: &'a Gate) -> Option<&'a Rule> {
+        gate.limits().get(self.place).map(RequestLimit::rule)
+    }
+}
+
+impl From<QuickRuling> for Rulings {
+    fn from(quick: QuickRuling) -> Self {
+        Self::one(One::decided(quick.place, Mode::Enforce, quick.decision))
+    }
 }
 
 /// What one rule said.

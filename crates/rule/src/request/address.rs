@@ -2,12 +2,25 @@
 
 use std::{
     fmt,
+    hash::{Hash, Hasher},
     net::{IpAddr, Ipv6Addr},
 };
 
 /// An address as a key: one IPv4 address, or one network of IPv6, since a single client has all the addresses of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(IpAddr);
+
+/// As one number, which is quicker than byte by byte: an IPv4 address as that of IPv6 which stands for it, and which is none
+/// of its own here.
+impl Hash for Address {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u128(match self.0 {
+            IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(address) => address.to_bits(),
+        });
+    }
+}
 
 impl Address {
     /// The bits of an address of IPv6 that are one client unless told otherwise: a client is given a network of this size

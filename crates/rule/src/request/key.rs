@@ -137,6 +137,15 @@ impl Key {
         }
     }
 
+    /// The bits of an address of IPv6 that count, if this is the address of the peer and nothing else.
+    #[inline]
+    pub(crate) fn peer_bits(&self) -> Option<u8> {
+        match self.source {
+            Source::Peer { bits } => Some(bits),
+            _ => None,
+        }
+    }
+
     /// Both, for requests that have both: different pairs are different keys.
     #[must_use]
     pub fn and(self, other: Self) -> Self {

@@ -34,7 +34,7 @@ pin_project! {
     #[project = StateProj]
     enum State<S, B, F> {
         Asking { waiting: Option<Box<Waiting<S, B>>> },
-        Calling { #[pin] call: F, held: Held, told: Told },
+        Calling { #[pin] call: F, after: After },
         Refused { refusal: Option<Refusal> },
     }
 }
@@ -47,23 +47,48 @@ struct Waiting<S, B> {
     request: Request<B>,
 }
 
-/// What is settled or given back with the answer; most requests have nothing of the kind.
-#[derive(Debug, Default)]
-pub(super) struct Held(Option<Box<(Gate, Rulings)>>);
+/// What is to be done with the answer: most requests have nothing to settle, and where headers are off nothing to tell.
+#[derive(Debug)]
+pub(super) struct After(Option<Box<Deeds>>);
 
-impl Held {
+#[derive(Debug)]
+struct Deeds {
+    told: Told,
+    held: Option<(Gate, Rulings)>,
+}
+
+impl After {
     #[inline]
-    pub(super) fn of(gate: &Gate, rulings: Rulings) -> Self {
-        match rulings.holds_anything() {
-            true => Self(Some(Box::new((gate.clone(), rulings)))),
-            false => Self(None),
+    pub(super) fn nothing() -> Self {
+        Self(None)
+    }
+
+    /// Only to tell what is left.
+    pub(super) fn telling(told: Told) -> Self {
+        match told {
+            Told::Nothing => Self(None),
+            told => Self(Some(Box::new(Deeds { told, held: None }))),
         }
     }
 
+    pub(super) fn of(gate: &Gate, rulings: Rulings) -> Self {
+        let told = Told::of(gate, &gate.verdict(&rulings));
+        match rulings.holds_anything() {
+            true => Self(Some(Box::new(Deeds { told, held: Some((gate.clone(), rulings)) }))),
+            false => Self::telling(told),
+        }
+    }
+
+    /// Settles what was taken, and tells what is left. What is returned holds the slots of the request.
     #[inline]
-    fn settle<R>(&mut self, response: &Response<R>) -> Option<HeldSlots> {
-        let (gate, rulings) = *self.0.take()?;
-        Some(rulings.settle(&gate, &HttpReply::of(response))).filter(|slots| !slots.is_empty())
+    fn happen<R>(&mut self, response: &mut Response<R>) -> Option<Box<HeldSlots>> {
+        let Deeds { told, held } = *self.0.take()?;
+        let slots = held.and_then(|(gate, rulings)| {
+            let slots = rulings.settle(&gate, &HttpReply::of(response));
+            (!slots.is_empty()).then(|| Box::new(slots))
+        });
+        told.write(response.headers_mut());
+        slots
     }
 }
 
@@ -77,8 +102,8 @@ where
     }
 
     #[inline]
-    pub(super) fn calling(call: S::Future, held: Held, told: Told) -> Self {
-        Self { state: State::Calling { call, held, told } }
+    pub(super) fn calling(call: S::Future, after: After) -> Self {
+        Self { state: State::Calling { call, after } }
     }
 
     pub(super) fn refused(refusal: Refusal) -> Self {
@@ -97,10 +122,9 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProj::Calling { call, held, told } => {
+                StateProj::Calling { call, after } => {
                     let mut response = ready!(call.poll(context))?;
-                    let slots = held.settle(&response);
-                    std::mem::replace(told, Told::Nothing).write(response.headers_mut());
+                    let slots = after.happen(&mut response);
                     return Poll::Ready(Ok(response.map(|body| GateBody::own(body, slots))));
                 }
                 StateProj::Refused { refusal } => match refusal.take() {
@@ -135,9 +159,8 @@ where
         if !verdict.is_admitted() {
             return State::Refused { refusal: Some(Wire::of(&request).answer(&gate, &verdict)) };
         }
-        let told = Told::of(&gate, &verdict);
-        let held = Held::of(&gate, rulings);
-        State::Calling { call: service.call(request), held, told }
+        let after = After::of(&gate, rulings);
+        State::Calling { call: service.call(request), after }
     }
 }
 

@@ -1,9 +1,9 @@
 //! What is left, told in the headers of an answer.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tidegate_core::header::Text;
+use tidegate_core::{Decision, header::Text};
 use tidegate_engine::store::Choice;
-use tidegate_rule::{Fields, Gate, Mode, Verdict};
+use tidegate_rule::{Fields, Gate, Labels, QuickRuling, Rule, Verdict};
 
 /// What an answer will tell of the quotas that its request was counted by.
 #[derive(Debug)]
@@ -17,36 +17,44 @@ pub(super) enum Told {
     Several(Vec<(HeaderName, HeaderValue)>),
 }
 
+/// The policy of all quotas of a rule, ready to be sent.
+fn whole_policy(labels: &Labels) -> Option<HeaderValue> {
+    HeaderValue::from_maybe_shared(labels.policy().clone()).ok()
+}
+
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 
 impl Told {
+    /// What most requests need: the policy is written already, and what is left is written in place.
+    pub(super) fn of_one(gate: &Gate, quick: &QuickRuling) -> Self {
+        match gate.told() {
+            Fields::Ietf => match quick.rule(gate).and_then(|rule| Self::of_rule(rule, quick.decision())) {
+                Some(told) => told,
+                None => Self::of(gate, &gate.verdict(&(*quick).into())),
+            },
+            _ => Self::of(gate, &gate.verdict(&(*quick).into())),
+        }
+    }
+
+    fn of_rule(rule: &Rule, decision: &Decision) -> Option<Self> {
+        let labels = rule.labels();
+        let place = decision.quota();
+        let policy = match rule.choice() {
+            Choice::All => labels.keep(whole_policy)?.clone()?,
+            Choice::Tier => HeaderValue::from_maybe_shared(labels.policy_of(place)?.clone()).ok()?,
+        };
+        let mut left = Text::default();
+        labels.get(place)?.write_left(&mut left, decision).ok()?;
+        Some(Self::One { policy, left: HeaderValue::from_str(left.as_str()).ok()? })
+    }
+
     #[inline]
     pub(super) fn of(gate: &Gate, verdict: &Verdict<'_>) -> Self {
         match gate.told() {
             Fields::None => Self::Nothing,
-            Fields::Ietf => Self::of_one(verdict).unwrap_or_else(|| Self::of_several(verdict)),
             _ => Self::of_several(verdict),
         }
-    }
-
-    /// What most requests need: the policy is written already, and what is left is written in place.
-    #[inline]
-    fn of_one(verdict: &Verdict<'_>) -> Option<Self> {
-        let mut rulings = verdict.rulings();
-        let (Some(only), None) = (rulings.next(), rulings.next()) else { return None };
-        let decision = only.decision().filter(|_| only.mode() == Mode::Enforce)?;
-        let labels = only.rule().labels();
-        let policy = match only.rule().choice() {
-            Choice::All => labels.policy(),
-            Choice::Tier => labels.policy_of(decision.quota())?,
-        };
-        let mut left = Text::default();
-        labels.get(decision.quota())?.write_left(&mut left, decision).ok()?;
-        Some(Self::One {
-            policy: HeaderValue::from_maybe_shared(policy.clone()).ok()?,
-            left: HeaderValue::from_str(left.as_str()).ok()?,
-        })
     }
 
     #[cold]

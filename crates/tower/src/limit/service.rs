@@ -2,7 +2,7 @@
 
 use super::{
     answer::Wire,
-    future::{Held, LimitFuture},
+    future::{After, LimitFuture},
     headers::Told,
 };
 use crate::{GateBody, HttpHead};
@@ -11,7 +11,7 @@ use std::{
     mem,
     task::{Context, Poll},
 };
-use tidegate_rule::{Asked, Gate};
+use tidegate_rule::{Asked, Fields, Gate, Rulings};
 use tower_service::Service;
 
 /// A service behind a gate; see [`LimitLayer`](super::LimitLayer).
@@ -48,7 +48,17 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let rulings = match self.gate.ask(&HttpHead::of(&request)) {
+        if let Some(quick) = self.gate.ask_quickly(&HttpHead::of(&request)) {
+            if !quick.is_admitted() {
+                return self.refused(&quick.into(), &request);
+            }
+            let after = match self.gate.told() {
+                Fields::None => After::nothing(),
+                _ => After::telling(Told::of_one(&self.gate, &quick)),
+            };
+            return LimitFuture::calling(self.inner.call(request), after);
+        }
+        let rulings = match self.gate.ask_at_length(&HttpHead::of(&request)) {
             Asked::Now(rulings) => rulings,
             Asked::Later(asking) => {
                 // Only the service that was found ready may be called, however much later.
@@ -57,13 +67,21 @@ where
                 return LimitFuture::asking(asking, self.gate.clone(), ready, request);
             }
         };
-        let verdict = self.gate.verdict(&rulings);
-        if !verdict.is_admitted() {
-            let wire = Wire::of(&request);
-            return LimitFuture::refused(wire.answer(&self.gate, &verdict));
+        if !self.gate.verdict(&rulings).is_admitted() {
+            return self.refused(&rulings, &request);
         }
-        let told = Told::of(&self.gate, &verdict);
-        let held = Held::of(&self.gate, rulings);
-        LimitFuture::calling(self.inner.call(request), held, told)
+        let after = After::of(&self.gate, rulings);
+        LimitFuture::calling(self.inner.call(request), after)
+    }
+}
+
+impl<S> Limit<S> {
+    #[cold]
+    fn refused<B>(&self, rulings: &Rulings, request: &Request<B>) -> LimitFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        let verdict = self.gate.verdict(rulings);
+        LimitFuture::refused(Wire::of(request).answer(&self.gate, &verdict))
     }
 }
