@@ -1,1 +1,56 @@
 //! Middleware for actix-web.
+//!
+//! ```
+//! use actix_web::{App, web};
+//! use tidegate_actix::LimitMiddleware;
+//! use tidegate_rule::{Declaration, Gate, RequestLimit, request::key};
+//!
+//! let limit = RequestLimit::of(Declaration::of("per-client").quota("100/min burst 20")?)?.key(key::peer());
+//! let gate = Gate::from(limit);
+//! // The closure that `HttpServer::new` takes: it runs once for each worker, and all of them share the gate.
+//! let app = move || {
+//!     App::new()
+//!         .wrap(LimitMiddleware::new(gate.clone()))
+//!         .route("/", web::get().to(|| async { "hello" }))
+//! };
+//! # let _ = app();
+//! # Ok::<(), tidegate_engine::BuildError>(())
+//! ```
+//!
+//! | middleware | does |
+//! |---|---|
+//! | [`LimitMiddleware`] | asks the rules of a gate, and answers 429 to whoever is refused |
+//! | [`GuardMiddleware`] | a breaker, an adaptive limit or a throttle that follows errors; 503 |
+//! | [`ConcurrencyMiddleware`] | so many at once, and a line for the others; 503 |
+//! | [`PriorityMiddleware`] | so many at once, the important first; 503 |
+//! | [`AccessMiddleware`] | keeps out whom a list or a ban keeps out; 403 |
+//! | [`BandwidthMiddleware`], [`UploadMiddleware`] | bodies that move no faster than a bandwidth allows |
+//! | [`FactsMiddleware`] | tells attributes below of the client |
+//!
+//! Each goes around an application, a scope or a resource. Of several, the one that is wrapped last runs first.
+//!
+//! None of them keeps state: that is in what they are made with, and is shared by whoever shares that. So make gates, guards,
+//! slots and bandwidths outside of the closure that makes applications, and clone them into it.
+
+mod access;
+mod bandwidth;
+mod concurrency;
+mod facts;
+mod guard;
+mod head;
+mod held;
+pub mod key;
+mod limit;
+mod priority;
+
+pub use access::{AccessMiddleware, AccessService};
+pub use bandwidth::{
+    BandwidthFuture, BandwidthMiddleware, BandwidthService, ShapedBody, UploadMiddleware, UploadService,
+};
+pub use concurrency::{ConcurrencyMiddleware, ConcurrencyService};
+pub use facts::{FactsFuture, FactsMiddleware, FactsService};
+pub use guard::{GuardMiddleware, GuardService};
+pub use head::{ReplyHead, RequestHead};
+pub use held::{HeldBody, HeldFuture, Until, called, served};
+pub use limit::{LimitMiddleware, LimitService};
+pub use priority::{PriorityMiddleware, PriorityService};

@@ -83,6 +83,12 @@ impl Clock {
         Self { source: Source::Tokio(TokioClock::start()) }
     }
 
+    /// Waits until it is `moment`: on tokio's timer, or for the hand of a manual clock.
+    #[cfg(feature = "tokio")]
+    pub async fn wait_until(&self, moment: Micros) {
+        crate::wait::Pause::until(self, Some(moment), None).await;
+    }
+
     /// The moment on tokio's own clock that is so far from now, for timers that are set again.
     #[cfg(feature = "tokio")]
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]

@@ -14,18 +14,44 @@
 //! | noun | is |
 //! |---|---|
 //! | [`LimitLayer`] | a gate in front of a service |
-//! | [`GateBody`] | the body of an answer: the service's own, or that of a refusal |
+//! | [`GuardLayer`] | a breaker, an adaptive limit or a throttle that follows errors in front of a service, of a server or a client |
+//! | [`ConcurrencyLayer`] | so many at once |
+//! | [`PriorityLayer`] | the same, where the important lose last |
+//! | [`BandwidthLayer`], [`UploadLayer`] | bodies of answers and of requests that move no faster than they may |
+//! | [`AccessLayer`] | a list and bans |
+//! | [`FactsLayer`] | who sent a request, for attributes deep below |
+//! | [`PoliteLayer`] | a client that does as servers say |
+//! | `RuleInterceptor` | a rule for tonic, where a layer cannot be used |
+//! | [`GateBody`], [`HeldBody`] | the body of an answer: the service's own, or that of a refusal |
 //! | [`HttpHead`], [`HttpReply`] | requests and answers of `http`, as rules see them |
 //! | [`key`] | keys that only requests of `http` have |
 //!
 //! All clones of a layer and of its services share the gate: connections do not multiply a limit.
 
+mod access;
+mod bandwidth;
 mod body;
+mod client;
+mod concurrency;
+mod facts;
 mod grpc;
+mod guard;
 mod head;
+mod held;
 pub mod key;
 mod limit;
+mod priority;
 
+pub use access::{AccessLayer, Controlled, Guest};
+pub use bandwidth::{BandwidthLayer, DownloadFuture, Downloads, UploadLayer, Uploads};
 pub use body::GateBody;
+pub use client::{Inbound, Outbound, Polite, PoliteError, PoliteFuture, PoliteLayer};
+pub use concurrency::{Concurrency, ConcurrencyFuture, ConcurrencyLayer};
+pub use facts::{FactsFuture, FactsLayer, WithFacts};
+#[cfg(feature = "tonic")]
+pub use grpc::RuleInterceptor;
+pub use guard::{GuardLayer, Guarded, Guards, GuardsBuilder};
 pub use head::{HttpHead, HttpReply};
+pub use held::{HeldBody, HeldFuture, Until, called, served};
 pub use limit::{Limit, LimitFuture, LimitLayer};
+pub use priority::{Prioritised, PriorityLayer};

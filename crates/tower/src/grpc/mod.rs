@@ -1,6 +1,9 @@
-//! gRPC: its statuses, where HTTP has others.
+//! gRPC: its statuses, where HTTP has others, and an interceptor where a layer cannot be used.
 
-#[allow(dead_code, reason = "the guards need the rest")]
+#[cfg(feature = "tonic")]
+mod interceptor;
 mod status;
 
+#[cfg(feature = "tonic")]
+pub use interceptor::RuleInterceptor;
 pub(crate) use status::{Code, is_grpc, status_headers};

@@ -14,7 +14,6 @@ const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
 impl Code {
-    const OK: Self = Self(0);
     const UNKNOWN: Self = Self(2);
     const DEADLINE_EXCEEDED: Self = Self(4);
     const PERMISSION_DENIED: Self = Self(7);
@@ -51,10 +50,6 @@ impl Code {
 
     pub(crate) fn is_exhausted(self) -> bool {
         self == Self::RESOURCE_EXHAUSTED
-    }
-
-    pub(crate) fn is_ok(self) -> bool {
-        self == Self::OK
     }
 }
 

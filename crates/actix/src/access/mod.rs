@@ -1,0 +1,8 @@
+//! Who may come in at all: lists and bans, in front of a service.
+
+mod service;
+mod transform;
+mod visitor;
+
+pub use service::AccessService;
+pub use transform::AccessMiddleware;

@@ -1,0 +1,75 @@
+//! The body of an answer, shaped.
+
+use actix_web::body::{BodySize, MessageBody};
+use bytes::Bytes;
+use futures_core::Stream;
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+use tidegate_engine::{Bandwidth, Shaped};
+
+/// No more passes at once: a handler that answers with a string yields all of it in one go.
+const PIECE: usize = 16 * 1_024;
+
+pin_project! {
+    /// The body of an answer that moves no faster than a bandwidth allows.
+    pub struct ShapedBody<B> {
+        #[pin]
+        pieces: Shaped<Pieces<B>>,
+    }
+}
+
+pin_project! {
+    /// A body as a stream, cut into pieces that are small enough to be shaped.
+    struct Pieces<B> {
+        #[pin]
+        body: B,
+        rest: Bytes,
+    }
+}
+
+impl<B> ShapedBody<B> {
+    pub(super) fn new(body: B, bandwidth: &Bandwidth) -> Self {
+        Self { pieces: bandwidth.limit_reads(Pieces { body, rest: Bytes::new() }) }
+    }
+}
+
+impl<B: MessageBody> Stream for Pieces<B> {
+    type Item = Result<Bytes, B::Error>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.project();
+        if this.rest.is_empty() {
+            match ready!(this.body.poll_next(context)) {
+                Some(Ok(chunk)) => *this.rest = chunk,
+                end => return Poll::Ready(end),
+            }
+        }
+        let piece = this.rest.split_to(this.rest.len().min(PIECE));
+        Poll::Ready(Some(Ok(piece)))
+    }
+}
+
+impl<B: MessageBody> MessageBody for ShapedBody<B> {
+    type Error = B::Error;
+
+    fn size(&self) -> BodySize {
+        self.pieces.get_ref().body.size()
+    }
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        self.project().pieces.poll_next(context)
+    }
+}
+
+impl<B> fmt::Debug for ShapedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ShapedBody")
+    }
+}

@@ -1,0 +1,55 @@
+//! A service that knows who it serves.
+
+use super::transform::Finder;
+use crate::head::RequestHead;
+use actix_web::{
+    Error, HttpMessage as _,
+    dev::{Service, ServiceRequest},
+};
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+/// A service that knows who it serves; see [`FactsMiddleware`](super::FactsMiddleware).
+pub struct FactsService<S> {
+    inner: S,
+    finder: Finder,
+}
+
+impl<S> FactsService<S> {
+    pub(super) fn new(inner: S, finder: Finder) -> Self {
+        Self { inner, finder }
+    }
+}
+
+impl<S> Service<ServiceRequest> for FactsService<S>
+where
+    S: Service<ServiceRequest, Error = Error, Future: 'static>,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Future = FactsFuture<S::Response>;
+
+    fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&self, request: ServiceRequest) -> Self::Future {
+        let facts = self.finder.facts(&RequestHead::of(&request));
+        request.extensions_mut().insert(facts.clone());
+        // Some services do their work before they are polled; they know the facts as well.
+        let inner = facts.clone().scope_blocking(|| self.inner.call(request));
+        Box::pin(facts.scope(inner))
+    }
+}
+
+/// An answer by somebody who knows the facts.
+pub type FactsFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
+
+impl<S> fmt::Debug for FactsService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FactsService")
+    }
+}

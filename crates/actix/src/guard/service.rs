@@ -1,0 +1,58 @@
+//! A service with a guard in front of it.
+
+use super::transform::Source;
+use crate::{
+    head::RequestHead,
+    held::{Entered, HeldBody, HeldFuture, Terms},
+};
+use actix_web::{
+    Error,
+    body::MessageBody,
+    dev::{Service, ServiceRequest, ServiceResponse},
+};
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tidegate_engine::{Cause, Guard, Pass, Settle};
+
+/// A service with a guard in front of it; see [`GuardMiddleware`](super::GuardMiddleware).
+pub struct GuardService<S, G> {
+    inner: S,
+    source: Source<G>,
+    terms: Arc<Terms>,
+}
+
+impl<S, G> GuardService<S, G> {
+    pub(super) fn new(inner: S, source: Source<G>, terms: Arc<Terms>) -> Self {
+        Self { inner, source, terms }
+    }
+}
+
+impl<S, B, G> Service<ServiceRequest> for GuardService<S, G>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
+    B: MessageBody + 'static,
+    G: Guard + Settle<Entry: 'static> + 'static,
+{
+    type Response = ServiceResponse<HeldBody<B>>;
+    type Error = Error;
+    type Future = HeldFuture<S::Future, B, Entered<Pass<Arc<G>>>>;
+
+    fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&self, request: ServiceRequest) -> Self::Future {
+        let guard = self.source.guard(&RequestHead::of(&request));
+        let pass = guard.try_pass_owned().map_err(Cause::from);
+        HeldFuture::now(&self.inner, self.terms.say(request, pass))
+    }
+}
+
+impl<S, G> fmt::Debug for GuardService<S, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GuardService").field(&self.terms).finish()
+    }
+}

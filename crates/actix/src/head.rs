@@ -1,0 +1,126 @@
+//! The head of a request and of an answer, as rules see them.
+
+use actix_web::{
+    HttpMessage as _,
+    body::MessageBody,
+    dev::{Extensions, ServiceRequest, ServiceResponse},
+    http::{
+        StatusCode,
+        header::{self, HeaderMap, HeaderValue},
+    },
+};
+use std::{
+    any::Any,
+    cell::{OnceCell, Ref},
+    fmt,
+    net::IpAddr,
+};
+use tidegate_rule::{
+    Facts,
+    request::{Head, Reply},
+};
+
+/// A request before its body.
+///
+/// The address of its peer is that of the connection; there is none on a Unix socket, and in tests that do not give one. Its
+/// extensions are those of the request, and must not be written to while this is there.
+///
+/// Its route is the pattern of the resource that it goes to. Around a whole application that is worked out ahead of the
+/// router, from the path as the router will read it, so `/%6Cogin` is `/login` here too. Guards of resources are not asked
+/// then: of several patterns that fit it is the first. A request that no resource fits has no route.
+pub struct RequestHead<'a> {
+    request: &'a ServiceRequest,
+    extensions: Ref<'a, Extensions>,
+    route: OnceCell<Option<String>>,
+}
+
+impl<'a> RequestHead<'a> {
+    /// That of this request.
+    pub fn of(request: &'a ServiceRequest) -> Self {
+        Self { request, extensions: request.extensions(), route: OnceCell::new() }
+    }
+}
+
+impl Head for RequestHead<'_> {
+    fn method(&self) -> &str {
+        self.request.method().as_str()
+    }
+
+    fn path(&self) -> &str {
+        self.request.path()
+    }
+
+    fn host(&self) -> Option<&str> {
+        let named = || self.request.headers().get(header::HOST)?.to_str().ok();
+        self.request.uri().host().or_else(named)
+    }
+
+    fn route(&self) -> Option<&str> {
+        self.route.get_or_init(|| route(self.request)).as_deref()
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        self.request.peer_addr().map(|address| address.ip())
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.request.headers().get(name).map(HeaderValue::as_bytes)
+    }
+
+    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        self.request.headers().get_all(name).for_each(|value| each(value.as_bytes()));
+    }
+
+    fn extensions(&self) -> Option<&dyn Any> {
+        Some(&*self.extensions)
+    }
+
+    fn facts(&self) -> Option<&Facts> {
+        self.extensions.get()
+    }
+}
+
+/// The pattern that matched, or that will. actix-web itself looks up a request that it has not routed yet by its raw path,
+/// but routes it by the path with its needless escapes undone; who looks it up as the former is fooled by `/%6Cogin`.
+fn route(request: &ServiceRequest) -> Option<String> {
+    let path = request.match_info();
+    let ahead = || request.resource_map().match_pattern(path.as_str());
+    match path.unprocessed() {
+        "" => request.match_pattern().or_else(ahead),
+        _ => ahead(),
+    }
+}
+
+impl fmt::Debug for RequestHead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RequestHead({} {})", self.method(), self.path())
+    }
+}
+
+/// An answer before its body.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyHead<'a> {
+    status: StatusCode,
+    headers: &'a HeaderMap,
+}
+
+impl<'a> ReplyHead<'a> {
+    /// That of this answer.
+    pub fn of<B: MessageBody>(response: &'a ServiceResponse<B>) -> Self {
+        Self { status: response.status(), headers: response.headers() }
+    }
+
+    pub(crate) fn from_parts(status: StatusCode, headers: &'a HeaderMap) -> Self {
+        Self { status, headers }
+    }
+}
+
+impl Reply for ReplyHead<'_> {
+    fn status(&self) -> u16 {
+        self.status.as_u16()
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.get(name).map(HeaderValue::as_bytes)
+    }
+}

@@ -1,0 +1,62 @@
+//! What the tests play with: rules on a clock that stands still, and servers on a port of their own.
+
+#![allow(dead_code, unused_macros, unused_imports, reason = "each test uses a part of it")]
+
+use actix_web::dev::ServerHandle;
+use std::net::SocketAddr;
+use tidegate_engine::{Clock, ClockHand};
+use tidegate_rule::{Declaration, RequestLimit, Rules, Settings};
+
+/// Rules of their own, and the hand of their clock.
+pub(crate) struct Stage {
+    pub(crate) rules: Rules,
+    pub(crate) hand: ClockHand,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        let (clock, hand) = Clock::manual();
+        let rules = Rules::new();
+        rules.apply(Settings::new().clock(clock)).unwrap();
+        Self { rules, hand }
+    }
+
+    /// A rule with this name and quota, for all requests.
+    pub(crate) fn limit(&self, name: &'static str, quota: &str) -> RequestLimit {
+        self.declared(Declaration::of(name).quota(quota).unwrap())
+    }
+
+    pub(crate) fn declared(&self, declaration: Declaration) -> RequestLimit {
+        RequestLimit::new(self.rules.rule(declaration).unwrap())
+    }
+}
+
+/// A server that runs.
+pub(crate) struct Served {
+    pub(crate) address: SocketAddr,
+    pub(crate) handle: ServerHandle,
+}
+
+impl Served {
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(crate) async fn stop(self) {
+        self.handle.stop(false).await;
+    }
+}
+
+/// Runs an application on so many workers, for HTTP/1.1 and for HTTP/2 with prior knowledge.
+macro_rules! serve {
+    ($workers:expr, $app:expr) => {{
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = actix_web::HttpServer::new($app).workers($workers).disable_signals();
+        let server = server.listen_auto_h2c(listener).unwrap().run();
+        let handle = server.handle();
+        actix_web::rt::spawn(server);
+        $crate::stage::Served { address, handle }
+    }};
+}
+pub(crate) use serve;

@@ -1,0 +1,82 @@
+//! A shop on actix-web: every client has its share, a login counts its failures only, few download at once, and a function
+//! deep below is limited by the address of the client.
+//!
+//! ```text
+//! cargo run --example actix --features actix
+//! curl -i http://127.0.0.1:8080/
+//! ```
+
+use actix_web::{
+    App, HttpResponse, HttpServer,
+    dev::Server,
+    web::{self, Bytes},
+};
+use std::{error::Error, io, net::TcpListener};
+use tidegate::{
+    BuildError, Charge, Declaration, Gate, Limited, RequestLimit,
+    actix::{FactsMiddleware, LimitMiddleware},
+    limit,
+    request::{Reply, key},
+};
+
+/// The rules of the shop. They are made once, and all workers ask the same.
+fn gate() -> Result<Gate, BuildError> {
+    let client = RequestLimit::of(Declaration::of("client").quota("1000/h burst 100")?)?.key(key::peer());
+    let login = RequestLimit::of(Declaration::of("login").quota("3/h")?)?
+        .key(key::peer())
+        .routes(["/login"])
+        .charge(Charge::only_if(|reply: &dyn Reply| reply.status() == 401));
+    // Held until the last byte has been sent.
+    let downloads = RequestLimit::of(Declaration::of("downloads").quota("2 at once")?)?
+        .key(key::peer())
+        .routes(["/download/*"]);
+    Ok(Gate::new([client, login, downloads]))
+}
+
+async fn home() -> &'static str {
+    "welcome"
+}
+
+async fn login(password: String) -> HttpResponse {
+    match password.as_str() {
+        "open sesame" => HttpResponse::Ok().body("come in"),
+        _ => HttpResponse::Unauthorized().finish(),
+    }
+}
+
+async fn download(file: web::Path<String>) -> Bytes {
+    Bytes::from(file.repeat(1_000))
+}
+
+/// A refusal is an answer: 429, `Retry-After` and a problem that names the rule.
+async fn search(words: web::Path<String>) -> Result<String, Limited> {
+    find(&words).await
+}
+
+/// Knows the address of the client though it is not among its arguments.
+#[limit("2/h", key = ip)]
+async fn find(words: &str) -> Result<String, Limited> {
+    Ok(format!("nothing about {words}"))
+}
+
+/// Serves the shop on this socket.
+pub(crate) fn run(listener: TcpListener, workers: usize) -> Result<Server, Box<dyn Error>> {
+    let gate = gate()?;
+    let app = move || {
+        App::new()
+            .wrap(LimitMiddleware::new(gate.clone()))
+            .wrap(FactsMiddleware::new())
+            .route("/", web::get().to(home))
+            .route("/login", web::post().to(login))
+            .route("/download/{file}", web::get().to(download))
+            .route("/search/{words}", web::get().to(search))
+    };
+    Ok(HttpServer::new(app).workers(workers).listen(listener)?.run())
+}
+
+#[allow(dead_code, reason = "a test calls what it calls")]
+fn main() -> io::Result<()> {
+    let listener = TcpListener::bind(("127.0.0.1", 8080))?;
+    actix_web::rt::System::new()
+        .block_on(async { run(listener, 2).map_err(|error| io::Error::other(error.to_string()))?.await })
+}

@@ -1,0 +1,90 @@
+//! A gRPC server with a limit for each client, a limit for each tenant, and only so many calls at once.
+//!
+//! ```text
+//! cargo run --example tonic --features tower,tonic
+//! ```
+//!
+//! The service is tonic's own for health checks, so that nothing has to be generated; any other is limited in the same way.
+
+use std::{error::Error, io, net::SocketAddr, process::ExitCode};
+use tidegate::{
+    Declaration, Gate, RequestLimit, Rules, Slots,
+    request::key,
+    tower::{ConcurrencyLayer, LimitLayer, RuleInterceptor},
+};
+use tokio::net::TcpListener;
+use tonic::{
+    Request,
+    service::interceptor::InterceptedService,
+    transport::{Channel, Endpoint, Server, server::TcpIncoming},
+};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_types::StatusExt as _;
+
+type Trouble = Box<dyn Error + Send + Sync>;
+
+/// Serves whoever comes, until it is dropped.
+async fn serve(listener: TcpListener) -> Result<(), Trouble> {
+    let rules = Rules::new();
+
+    // A layer sees every call before it is read, and answers with a status of gRPC: five an hour from one address.
+    let per_client = rules.rule(Declaration::of("per-client").quota("5/h")?)?;
+    let gate = Gate::new([RequestLimit::new(per_client).key(key::peer())]);
+    let slots = Slots::new(100)?;
+
+    // An interceptor belongs to one service, and sees metadata: three an hour for each tenant.
+    let per_tenant = rules.rule(Declaration::of("per-tenant").quota("3/h")?)?;
+    let (_reporter, health) = tonic_health::server::health_reporter();
+    let health = InterceptedService::new(health, RuleInterceptor::new(per_tenant, key::header("x-tenant")?));
+
+    let server = Server::builder()
+        .layer(LimitLayer::new(gate))
+        .layer(ConcurrencyLayer::new(slots))
+        .add_service(health)
+        .serve_with_incoming(TcpIncoming::from(listener));
+    Ok(server.await?)
+}
+
+/// Makes calls for two tenants, and says what became of them.
+async fn call(address: SocketAddr, out: &mut impl io::Write) -> Result<(), Trouble> {
+    let channel: Channel = Endpoint::from_shared(format!("http://{address}"))?.connect().await?;
+    let mut client = HealthClient::new(channel);
+    for tenant in ["acme", "acme", "acme", "acme", "umbrella", "umbrella"] {
+        let mut check = Request::new(HealthCheckRequest::default());
+        check.metadata_mut().insert("x-tenant", tenant.parse()?);
+        match client.check(check).await {
+            Ok(answer) => writeln!(out, "{tenant}: {:?}", answer.into_inner().status())?,
+            Err(status) => {
+                let by = status.message().split(':').next().unwrap_or_default();
+                let when = match status.get_details_retry_info() {
+                    Some(_) => "which says when to come back",
+                    None => "for good",
+                };
+                writeln!(out, "{tenant}: {:?} by {by}, {when}", status.code())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Both, on a port of the machine's choice.
+pub(crate) async fn run(out: &mut impl io::Write) -> Result<(), Trouble> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::select! {
+        ended = serve(listener) => ended,
+        called = call(address, out) => called,
+    }
+}
+
+#[tokio::main]
+#[allow(dead_code, reason = "a test runs the rest")]
+async fn main() -> ExitCode {
+    match run(&mut io::stdout()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tonic: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

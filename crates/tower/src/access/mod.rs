@@ -1,0 +1,9 @@
+//! Who may come in at all: lists and bans, in front of a service.
+
+mod layer;
+mod service;
+mod visitor;
+
+pub use layer::AccessLayer;
+pub use service::Controlled;
+pub use visitor::Guest;

@@ -1,0 +1,74 @@
+//! A service behind a door.
+
+use super::{
+    layer::{Door, reason, retry},
+    visitor::Guest,
+};
+use crate::{
+    head::HttpHead,
+    held::{HeldBody, HeldFuture, Terms, Wire},
+};
+use http::{Request, Response};
+use http_body::Body;
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tidegate_core::Micros;
+use tidegate_engine::{Stance, Standing};
+use tower_service::Service;
+
+/// A service that not everybody is let into; see [`AccessLayer`](super::AccessLayer).
+#[derive(Clone)]
+pub struct Controlled<S> {
+    inner: S,
+    door: Arc<Door>,
+    terms: Arc<Terms>,
+}
+
+impl<S> Controlled<S> {
+    pub(super) fn new(inner: S, door: Arc<Door>, terms: Arc<Terms>) -> Self {
+        Self { inner, door, terms }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for Controlled<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body,
+{
+    type Response = Response<HeldBody<R>>;
+    type Error = S::Error;
+    type Future = HeldFuture<S::Future, Guest>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let Door { control, unknown, answer, .. } = &*self.door;
+        let visitor = self.door.visitor(&HttpHead::of(&request));
+        let standing = visitor.standing(control).unwrap_or(match unknown {
+            Stance::Allow => Standing::Unlisted,
+            Stance::Deny => Standing::Denied,
+        });
+        match standing {
+            Standing::Allowed | Standing::Unlisted => {
+                let guest = Guest { visitor, control: control.clone() };
+                HeldFuture::serving(self.inner.call(request), guest, self.terms.clone())
+            }
+            Standing::Denied | Standing::Banned(_) => {
+                let wire = Wire::of(&request);
+                let retry = retry(standing).map(Micros::to_duration);
+                HeldFuture::answered(wire.respond(answer(standing), reason(standing), retry))
+            }
+        }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Controlled<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Controlled").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

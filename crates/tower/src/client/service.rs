@@ -1,0 +1,81 @@
+//! A client that is polite.
+
+use super::{
+    error::PoliteError,
+    layer::Courtesy,
+    wire::{Inbound, Outbound},
+};
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tower_service::Service;
+
+/// A client that keeps a limit of its own and does as servers say; see [`PoliteLayer`](super::PoliteLayer).
+#[derive(Clone)]
+pub struct Polite<S> {
+    inner: S,
+    courtesy: Arc<Courtesy>,
+}
+
+impl<S> Polite<S> {
+    pub(super) fn new(inner: S, courtesy: Arc<Courtesy>) -> Self {
+        Self { inner, courtesy }
+    }
+
+    /// Sends one request: waits until the client is ready, until it may, and for the answer.
+    pub async fn send<Q>(&self, request: Q) -> Result<S::Response, PoliteError<S::Error>>
+    where
+        S: Service<Q, Response: Inbound, Future: Send> + Clone + Send + 'static,
+        Q: Outbound + Send + 'static,
+    {
+        let mut client = self.clone();
+        poll_fn(|context| client.poll_ready(context)).await?;
+        client.call(request).await
+    }
+
+    /// The client inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+}
+
+impl<S, Q> Service<Q> for Polite<S>
+where
+    S: Service<Q, Response: Inbound, Future: Send> + Clone + Send + 'static,
+    Q: Outbound + Send + 'static,
+{
+    type Response = S::Response;
+    type Error = PoliteError<S::Error>;
+    type Future = PoliteFuture<S::Response, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context).map_err(PoliteError::Failed)
+    }
+
+    fn call(&mut self, request: Q) -> Self::Future {
+        // The one that is ready makes the call; whoever asks next asks its clone.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let courtesy = self.courtesy.clone();
+        let key = courtesy.key(&request);
+        Box::pin(async move {
+            courtesy.admit(&key).await?;
+            let answer = inner.call(request).await.map_err(PoliteError::Failed)?;
+            courtesy.learn(&key, &answer);
+            Ok(answer)
+        })
+    }
+}
+
+/// A call that waits until it may, is made, and hears what the server says. Dropping it gives up all of that.
+pub type PoliteFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, PoliteError<E>>> + Send>>;
+
+impl<S: fmt::Debug> fmt::Debug for Polite<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Polite").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,176 @@
+//! One guard for each key: a breaker for each host, an adaptive limit for each route.
+//!
+//! No flood of keys may make a guard forget what it knows, or take memory without end. So guards that are full of others'
+//! keys give newcomers one guard that they share, and only a guard that has long been idle makes room.
+
+use std::{
+    collections::{HashMap, hash_map::RandomState},
+    fmt,
+    hash::{BuildHasher, Hash},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tidegate_core::Micros;
+use tidegate_engine::Clock;
+
+/// A guard for each key.
+///
+/// ```
+/// use tidegate_core::BreakerSettings;
+/// use tidegate_engine::{Breaker, Guard as _};
+/// use tidegate_tower::Guards;
+///
+/// let settings = BreakerSettings::builder().over_calls(1).build()?;
+/// let breakers = Guards::builder().at_most(100).build(move || Breaker::new(settings.clone()));
+/// breakers.key("orders.test").try_pass()?.fail();
+/// assert!(breakers.key("orders.test").try_pass().is_err());
+/// assert!(breakers.key("users.test").try_pass().is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Guards<G> {
+    known: Mutex<Known<G>>,
+    /// For keys that there is no room for.
+    rest: Arc<G>,
+    make: Box<dyn Fn() -> G + Send + Sync>,
+    settings: GuardsBuilder,
+    hasher: RandomState,
+}
+
+struct Known<G> {
+    guards: HashMap<u64, Entry<G>>,
+    /// Looking for idle ones before this is not worth it.
+    look_again: Micros,
+}
+
+struct Entry<G> {
+    guard: Arc<G>,
+    used: Micros,
+}
+
+/// Settings of [`Guards`].
+#[derive(Clone, Debug)]
+pub struct GuardsBuilder {
+    places: usize,
+    idle: Micros,
+    clock: Clock,
+}
+
+/// Of no kind yet: what is built says which.
+impl Guards<()> {
+    /// Guards with settings of their own.
+    pub fn builder() -> GuardsBuilder {
+        GuardsBuilder { places: 1_024, idle: Micros::from_secs(600), clock: Clock::default() }
+    }
+}
+
+impl<G> Guards<G> {
+    /// The guard of one key, the same for all who ask while it is in use.
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Arc<G> {
+        let fingerprint = self.hasher.hash_one(key);
+        let now = self.settings.clock.now();
+        let mut known = self.lock();
+        if let Some(entry) = known.guards.get_mut(&fingerprint) {
+            entry.used = now;
+            return entry.guard.clone();
+        }
+        if known.guards.len() >= self.settings.places && now >= known.look_again {
+            // Looked for at most sixty-four times in the time that makes one idle, however many keys come.
+            known.look_again = now.plus(Micros::new(self.settings.idle.get() / 64));
+            let idle = self.settings.idle;
+            known.guards.retain(|_, entry| entry.is_in_use() || now.since(entry.used) < idle);
+        }
+        if known.guards.len() >= self.settings.places {
+            return self.rest.clone();
+        }
+        let guard = Arc::new((self.make)());
+        known.guards.insert(fingerprint, Entry { guard: guard.clone(), used: now });
+        guard
+    }
+
+    /// How many keys have a guard of their own.
+    pub fn kept(&self) -> usize {
+        self.lock().guards.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known<G>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<G> Entry<G> {
+    /// Whether somebody has a pass of it, or holds it.
+    fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.guard) > 1
+    }
+}
+
+impl GuardsBuilder {
+    /// How many keys may have a guard of their own, 1024 unless told otherwise. The others share one.
+    #[must_use]
+    pub fn at_most(self, keys: usize) -> Self {
+        Self { places: keys, ..self }
+    }
+
+    /// After how long without a call a guard makes room for others; ten minutes unless told otherwise. Longer than a
+    /// breaker stays open, or it would be closed by that.
+    #[must_use]
+    pub fn idle_after(self, time: Duration) -> Self {
+        Self { idle: time.into(), ..self }
+    }
+
+    /// The clock by which a guard is idle; the machine's unless told otherwise.
+    #[must_use]
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Guards that are made by `make` when their key is first asked for. It must not ask these guards itself.
+    pub fn build<G>(self, make: impl Fn() -> G + Send + Sync + 'static) -> Guards<G> {
+        let known = Known { guards: HashMap::new(), look_again: Micros::ZERO };
+        Guards {
+            known: Mutex::new(known),
+            rest: Arc::new(make()),
+            make: Box::new(make),
+            settings: self,
+            hasher: RandomState::new(),
+        }
+    }
+}
+
+impl<G> fmt::Debug for Guards<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guards({} of {})", self.kept(), self.settings.places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_flood_of_keys_takes_a_guard_away() {
+        let (clock, hand) = Clock::manual();
+        let guards = Guards::builder().at_most(3).clock(clock).build(|| ());
+        let mine = guards.key("mine");
+        let kept = Arc::as_ptr(&mine);
+        drop(mine);
+        let shared =
+            (0..1_000).map(|key| Arc::as_ptr(&guards.key(&key))).collect::<std::collections::HashSet<_>>();
+        assert_eq!(guards.kept(), 3);
+        assert_eq!(shared.len(), 3, "two of their own, and one for all the others");
+        assert_eq!(Arc::as_ptr(&guards.key("mine")), kept);
+
+        hand.advance(Duration::from_secs(599));
+        let in_use = guards.key("mine");
+        hand.advance(Duration::from_secs(1));
+        let newcomer = guards.key("newcomer");
+        assert_eq!(guards.kept(), 2, "the idle made room");
+        assert_eq!(Arc::as_ptr(&guards.key("mine")), kept);
+        hand.advance(Duration::from_secs(6_000));
+        for key in 0..10 {
+            guards.key(&key);
+        }
+        assert_eq!(Arc::as_ptr(&guards.key("mine")), kept, "somebody holds it");
+        drop((in_use, newcomer));
+    }
+}

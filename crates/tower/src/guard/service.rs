@@ -1,0 +1,66 @@
+//! A service with a guard in front of it.
+
+use super::layer::Source;
+use crate::{
+    head::HttpHead,
+    held::{HeldBody, HeldFuture, Terms, Wire},
+};
+use http::{Request, Response};
+use http_body::Body;
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tidegate_engine::{Guard, Pass, Settle};
+use tower_service::Service;
+
+/// A service with a guard in front of it; see [`GuardLayer`](super::GuardLayer).
+pub struct Guarded<S, G> {
+    inner: S,
+    source: Source<G>,
+    terms: Arc<Terms>,
+}
+
+impl<S, G> Guarded<S, G> {
+    pub(super) fn new(inner: S, source: Source<G>, terms: Arc<Terms>) -> Self {
+        Self { inner, source, terms }
+    }
+}
+
+impl<S, G, B, R> Service<Request<B>> for Guarded<S, G>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    G: Guard + Settle<Entry: Send + Sync> + Send + Sync + 'static,
+    R: Body,
+{
+    type Response = Response<HeldBody<R>>;
+    type Error = S::Error;
+    type Future = HeldFuture<S::Future, Pass<Arc<G>>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        match self.source.guard(&HttpHead::of(&request)).try_pass_owned() {
+            Ok(pass) => HeldFuture::serving(self.inner.call(request), pass, self.terms.clone()),
+            Err(rejection) => HeldFuture::answered(self.terms.refuse(Wire::of(&request), rejection.into())),
+        }
+    }
+}
+
+impl<S: Clone, G> Clone for Guarded<S, G> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), source: self.source.clone(), terms: self.terms.clone() }
+    }
+}
+
+impl<S: fmt::Debug, G> fmt::Debug for Guarded<S, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded")
+            .field("inner", &self.inner)
+            .field("terms", &self.terms)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,133 @@
+//! tonic on both sides: the interceptor, and guards around servers and channels.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tidegate_core::{BreakerSettings, BreakerState};
+use tidegate_engine::{Breaker, Clock};
+use tidegate_rule::{
+    Declaration, Rule, Rules, Settings,
+    request::{Key, key},
+};
+use tidegate_tower::{GuardLayer, RuleInterceptor};
+use tokio::net::TcpListener;
+use tonic::{
+    Code, Request,
+    service::interceptor::InterceptedService,
+    transport::{Channel, Endpoint, Server, server::TcpIncoming},
+};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_types::StatusExt as _;
+use tower::Layer as _;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn rule(quota: &str) -> Rule {
+    let rules = Rules::new();
+    rules.apply(Settings::new().clock(Clock::manual().0)).unwrap();
+    rules.rule(Declaration::of("health").quota(quota).unwrap()).unwrap()
+}
+
+async fn listen() -> (TcpIncoming, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (TcpIncoming::from(listener), address)
+}
+
+fn channel(address: SocketAddr) -> Channel {
+    Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
+}
+
+async fn with_interceptor(rule: Rule, key: Key) -> SocketAddr {
+    let (incoming, address) = listen().await;
+    let (_reporter, health) = tonic_health::server::health_reporter();
+    let service = InterceptedService::new(health, RuleInterceptor::new(rule, key));
+    tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
+    address
+}
+
+fn check(user: Option<&'static str>) -> Request<HealthCheckRequest> {
+    let mut request = Request::new(HealthCheckRequest::default());
+    if let Some(user) = user {
+        request.metadata_mut().insert("x-user", user.parse().unwrap());
+    }
+    request
+}
+
+#[tokio::test]
+async fn an_interceptor_refuses_with_the_time_to_come_back() {
+    let address = with_interceptor(rule("2/min"), key::peer()).await;
+    let mut client = HealthClient::new(channel(address));
+    for _ in 0..2 {
+        client.check(check(None)).await.unwrap();
+    }
+    let status = client.check(check(None)).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SECOND * 30));
+    let mut other = HealthClient::new(channel(address));
+    assert!(other.check(check(None)).await.is_err(), "another connection of the same client");
+}
+
+#[tokio::test]
+async fn an_interceptor_counts_by_metadata_too() {
+    let address = with_interceptor(rule("1/min"), key::header("x-user").unwrap()).await;
+    let mut client = HealthClient::new(channel(address));
+    for user in [Some("alice"), Some("bob"), None] {
+        client.check(check(user)).await.unwrap();
+        let status = client.check(check(user)).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{user:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_interceptor_of_a_client_spares_the_network() {
+    let interceptor = RuleInterceptor::new(rule("1/min"), key::all());
+    let nobody = listen().await.1;
+    let mut client = HealthClient::with_interceptor(channel(nobody), interceptor);
+    assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn a_guard_around_a_server_speaks_grpc() {
+    let settings = BreakerSettings::builder().over_calls(10).build().unwrap();
+    let breaker = Arc::new(Breaker::with_clock(settings, Clock::manual().0));
+    let (incoming, address) = listen().await;
+    let (_reporter, health) = tonic_health::server::health_reporter();
+    let server = Server::builder().layer(GuardLayer::new(breaker.clone())).add_service(health);
+    tokio::spawn(server.serve_with_incoming(incoming));
+
+    let mut client = HealthClient::new(channel(address));
+    client.check(check(None)).await.unwrap();
+    breaker.open_for(SECOND * 9);
+    let status = client.check(check(None)).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SECOND * 9));
+}
+
+/// A status that only the trailers tell, and an unknown service, which is the client's own mistake.
+#[tokio::test]
+async fn a_guard_around_a_channel_counts_statuses() {
+    let settings = BreakerSettings::builder().over_calls(2).min_calls(2).build().unwrap();
+    let breaker = Arc::new(Breaker::with_clock(settings, Clock::manual().0));
+    let (incoming, address) = listen().await;
+    let (_reporter, health) = tonic_health::server::health_reporter();
+    let server = tokio::spawn(Server::builder().add_service(health).serve_with_incoming(incoming));
+
+    let guarded = GuardLayer::new(breaker.clone()).for_calls().layer(channel(address));
+    let mut client = HealthClient::new(guarded);
+    client.check(check(None)).await.unwrap();
+    let unknown = Request::new(HealthCheckRequest { service: "nobody".to_owned() });
+    assert_eq!(client.check(unknown).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(breaker.state(), BreakerState::Closed);
+
+    server.abort();
+    let nowhere = listen().await.1;
+    let mut client = HealthClient::new(GuardLayer::new(breaker.clone()).for_calls().layer(channel(nowhere)));
+    while breaker.state() == BreakerState::Closed {
+        assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::Unavailable);
+    }
+    let status = client.check(check(None)).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.get_details_retry_info().is_some(), "refused by the breaker: {status:?}");
+}
