@@ -55,10 +55,10 @@ mod wire;
 pub use answer::{Answer, Fields};
 pub use declaration::Declaration;
 pub use facts::Facts;
-pub use hold::Hold;
 pub use gate::{
     Asked, Asking, Charge, Gate, HeldSlots, Labels, QuickRuling, RequestLimit, Ruling, Rulings, Verdict,
 };
+pub use hold::Hold;
 pub use key::{Joined, RuleKey};
 pub use limited::{FromLimited, Limited};
 pub use mode::Mode;

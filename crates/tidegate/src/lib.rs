@@ -91,6 +91,7 @@ struct Readme;
 #[cfg(all(doctest, feature = "file"))]
 #[doc = include_str!("../../../docs/from-spring.md")]
 struct FromSpring;
+
 /// The examples of the attributes, which are documented where they are defined.
 #[cfg(all(doctest, feature = "macros"))]
 mod attributes {

@@ -1,0 +1,43 @@
+//! The same application on two ports, as two servers of a fleet: they share their limits in Redis.
+//!
+//! ```sh
+//! redis-server --port 6379 --save ''
+//! cargo run -p tidegate --example fleet --features axum,redis -- redis://127.0.0.1:6379
+//! curl -i 127.0.0.1:3000; curl -i 127.0.0.1:3001        # five a minute, wherever they arrive
+//! ```
+//!
+//! Leave the address out, and each counts for itself in memory: that line is all that differs.
+
+use axum::{Router, routing::get};
+use std::{
+    env,
+    error::Error,
+    net::{Ipv4Addr, SocketAddr},
+};
+use tidegate::{Declaration, RequestLimit, Settings, request::key, tower::LimitLayer};
+use tokio::net::TcpListener;
+
+/// One server: rules of its own, counted where the settings say.
+pub(crate) fn app(settings: Settings) -> Result<Router, Box<dyn Error>> {
+    let rules = tidegate::rules();
+    rules.apply(settings)?;
+    let visits = rules.rule(Declaration::of("visits").quota("5/min")?)?;
+    let layer = LimitLayer::new(RequestLimit::new(visits).key(key::peer()));
+    Ok(Router::new().route("/", get(async || "hello\n")).layer(layer))
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let settings = || match env::args().nth(1) {
+        Some(url) => Settings::new().store_at(url),
+        None => Settings::new(),
+    };
+    let serve = async |port: u16| -> Result<(), Box<dyn Error>> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+        println!("listening on http://{}", listener.local_addr()?);
+        let app = app(settings())?.into_make_service_with_connect_info::<SocketAddr>();
+        Ok(axum::serve(listener, app).await?)
+    };
+    tokio::try_join!(serve(3000), serve(3001))?;
+    Ok(())
+}

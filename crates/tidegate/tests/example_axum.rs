@@ -1,0 +1,89 @@
+//! The example for axum does what it says, for clients over the wire.
+
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
+#[path = "../examples/axum.rs"]
+#[allow(dead_code, reason = "its main is not ours")]
+mod shop;
+
+use reqwest::{Client, Response};
+use std::net::{Ipv4Addr, SocketAddr};
+use tidegate::{Clock, Rules, Settings};
+use tokio::net::TcpListener;
+
+/// The address of a shop that is open, on a clock that stands still.
+async fn open() -> String {
+    let rules = Rules::global();
+    let (clock, _hand) = Clock::manual();
+    rules.apply(Settings::new().clock(clock)).unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = shop::app(rules).unwrap().into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    format!("http://{address}")
+}
+
+#[tokio::test]
+async fn a_shop_on_axum() {
+    let shop = open().await;
+    let client = Client::builder().no_proxy().build().unwrap();
+    let get = async |path: &str, key: &str| {
+        client.get(format!("{shop}{path}")).header("x-api-key", key).send().await.unwrap()
+    };
+    let login = async |password: &'static str| {
+        client.post(format!("{shop}/login")).body(password).send().await.unwrap().status().as_u16()
+    };
+
+    // Whoever knows the password may come as often as it likes; five wrong ones are enough.
+    for password in ["open sesame", "1", "2", "open sesame", "3", "4", "open sesame", "5"] {
+        assert_eq!(login(password).await, if password == "open sesame" { 200 } else { 401 });
+    }
+    assert_eq!(login("6").await, 429);
+    assert_eq!(login("open sesame").await, 429);
+
+    // Each customer has a plan.
+    for left in ["2", "1", "0"] {
+        let items = get("/api/items", "free-1").await;
+        assert_eq!(items.status(), 200);
+        assert!(told(&items, "ratelimit").starts_with(&format!("\"api\";r={left};")), "{items:?}");
+    }
+    let refused = get("/api/items", "free-1").await;
+    assert_eq!(refused.status(), 429);
+    assert_eq!(told(&refused, "retry-after"), "20");
+    assert!(refused.text().await.unwrap().contains(r#""violated-policies":["api"]"#));
+    assert_eq!(get("/api/items", "free-2").await.status(), 200);
+    for _ in 0..20 {
+        assert_eq!(get("/api/items", "pro-1").await.status(), 200);
+    }
+
+    // The function deep below has a limit of its own, and its own words.
+    assert_eq!(get("/api/export", "pro-1").await.status(), 200);
+    let refused = get("/api/export", "pro-1").await;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.text().await.unwrap().contains("one export an hour"));
+    assert_eq!(get("/api/export", "pro-2").await.status(), 200);
+}
+
+/// Whoever downloads holds its place until the last byte, or until it hangs up.
+#[tokio::test]
+async fn downloads_are_two_at_once() {
+    let shop = open().await;
+    let client = || Client::builder().no_proxy().build().unwrap();
+    let download = async || client().get(format!("{shop}/download")).send().await.unwrap();
+
+    let (one, two) = (download().await, download().await);
+    assert_eq!((one.status().as_u16(), two.status().as_u16()), (200, 200));
+    let third = download().await;
+    assert_eq!(third.status(), 429);
+    assert!(third.headers().get("retry-after").is_none(), "time alone does not help");
+    drop(one);
+    // The server sees that the client is gone when it writes the next time.
+    while download().await.status() != 200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn told<'a>(response: &'a Response, name: &str) -> &'a str {
+    // The gate around everything comes last in the list.
+    response.headers()[name].to_str().unwrap()
+}
