@@ -2,25 +2,42 @@
 
 use crate::background;
 use std::fmt;
+use tidegate_core::Decision;
 use tidegate_engine::SharedPermit;
 
 /// A slot, until it is dropped.
 #[must_use = "dropping it gives the slot back"]
 pub struct Hold {
-    pub(crate) permit: Option<SharedPermit<'static>>,
-    pub(crate) taken: Taken,
+    permit: Option<SharedPermit<'static>>,
+    taken: Taken,
 }
 
 /// Where a slot was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+enum Taken {
     InMemory,
     InStore,
 }
 
 impl Hold {
+    /// One that holds nothing.
     pub(crate) fn nothing() -> Self {
         Self { permit: None, taken: Taken::InMemory }
+    }
+
+    /// A slot in this process.
+    pub(crate) fn in_memory(permit: SharedPermit<'static>) -> Self {
+        Self { permit: Some(permit), taken: Taken::InMemory }
+    }
+
+    /// A slot in a store.
+    pub(crate) fn in_store(permit: SharedPermit<'static>) -> Self {
+        Self { permit: Some(permit), taken: Taken::InStore }
+    }
+
+    /// Why there is no slot, if there is none.
+    pub(crate) fn denial(&self) -> Option<&Decision> {
+        self.permit.as_ref().map(SharedPermit::decision).filter(|decision| !decision.is_granted())
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{
     Mode, background,
     declaration::Declaration,
     gate::Labels,
-    hold::{Hold, Taken},
+    hold::Hold,
     key::{RuleKey, Shown},
     limited::Limited,
     notice::Notice,
@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros, Quota};
-use tidegate_engine::{Cause, Limiter, Outage, Refused, SharedLimiter, SharedPermit, Waiter, store::Choice};
+use tidegate_engine::{Cause, Limiter, Outage, Refused, SharedLimiter, Waiter, store::Choice};
 
 /// A limit with a name: its quotas, whether it is enforced, and where it is counted. Clones are the same rule.
 ///
@@ -247,16 +247,18 @@ impl Rule {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
         let waiter = terms.waiter();
-        let permit = match (limiter.in_memory(), waiter) {
-            (Some(memory), None) => Ok(memory.permit_owned(&Shown(key))),
-            (Some(memory), Some(waiter)) => memory.permit_in_line_owned(&Shown(key), waiter).await,
+        let hold = match (limiter.in_memory(), waiter) {
+            (Some(memory), None) => Ok(Hold::in_memory(memory.permit_owned(&Shown(key)))),
+            (Some(memory), Some(waiter)) => {
+                memory.permit_in_line_owned(&Shown(key), waiter).await.map(Hold::in_memory)
+            }
             (None, waiter) => {
                 let take = take_slot(limiter.clone(), key.to_string(), waiter);
                 // A slot whose caller is gone when it comes is given back.
                 background::to_its_end(take).await.unwrap_or(Err(Refused::Deadline))
             }
         };
-        self.settle(&terms, permit)
+        self.settle(&terms, hold)
     }
 
     /// The same for a thread that can wait.
@@ -264,15 +266,17 @@ impl Rule {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
         let waiter = terms.waiter();
-        let permit = match (limiter.in_memory(), waiter) {
-            (Some(memory), None) => Ok(memory.permit_owned(&Shown(key))),
-            (Some(memory), Some(waiter)) => memory.permit_in_line_owned_blocking(&Shown(key), waiter),
+        let hold = match (limiter.in_memory(), waiter) {
+            (Some(memory), None) => Ok(Hold::in_memory(memory.permit_owned(&Shown(key)))),
+            (Some(memory), Some(waiter)) => {
+                memory.permit_in_line_owned_blocking(&Shown(key), waiter).map(Hold::in_memory)
+            }
             (None, waiter) => {
                 let take = take_slot(limiter.clone(), key.to_string(), waiter);
                 background::block_on(terms.wait, take).unwrap_or(Err(Refused::Deadline))
             }
         };
-        self.settle(&terms, permit)
+        self.settle(&terms, hold)
     }
 
     #[inline]
@@ -343,19 +347,17 @@ impl Rule {
         }
     }
 
-    pub(crate) fn settle(
-        &self,
-        terms: &Terms,
-        permit: Result<SharedPermit<'static>, Refused>,
-    ) -> Result<Hold, Limited> {
-        match (permit, terms.mode) {
-            (Ok(permit), Mode::Enforce) if !permit.decision().is_granted() => {
-                Err(self.limited(permit.decision()))
-            }
+    /// What a slot, or none, means under the mode that it was asked for under.
+    pub(crate) fn settle(&self, terms: &Terms, hold: Result<Hold, Refused>) -> Result<Hold, Limited> {
+        match (hold, terms.mode) {
+            (Ok(hold), Mode::Enforce) => match hold.denial() {
+                Some(decision) => Err(self.limited(decision)),
+                None => Ok(hold),
+            },
             (Err(refused), Mode::Enforce) => {
                 Err(Limited::new(self.live.name.clone(), refused.into()).with_message(terms.message.clone()))
             }
-            (Ok(permit), _) => Ok(Hold { permit: Some(permit), taken: terms.whereabouts() }),
+            (Ok(hold), Mode::Shadow | Mode::Off) => Ok(hold),
             (Err(_), Mode::Shadow | Mode::Off) => Ok(Hold::nothing()),
         }
     }
@@ -365,13 +367,6 @@ impl Terms {
     /// The limiter, unless there is nothing to be asked.
     pub(crate) fn in_use(&self) -> Option<&Arc<SharedLimiter>> {
         self.limiter.as_ref().filter(|_| self.mode != Mode::Off)
-    }
-
-    fn whereabouts(&self) -> Taken {
-        match self.limiter.as_ref().is_none_or(|limiter| limiter.in_memory().is_some()) {
-            true => Taken::InMemory,
-            false => Taken::InStore,
-        }
     }
 
     /// How long a call waits. What is not enforced does not make anybody wait.
@@ -404,15 +399,17 @@ pub(crate) async fn take(
     asked.await.unwrap_or_else(|| Decision::closed(0, Micros::from_secs(1)))
 }
 
+/// Asks a store for a slot. If nobody is there any more when it comes, it is given back like any other.
 pub(crate) async fn take_slot(
     limiter: Arc<SharedLimiter>,
     key: String,
     waiter: Option<Waiter>,
-) -> Result<SharedPermit<'static>, Refused> {
-    match waiter {
+) -> Result<Hold, Refused> {
+    let permit = match waiter {
         None => Ok(limiter.permit_owned(&key).await),
         Some(waiter) => limiter.permit_in_line_owned(&key, waiter).await,
-    }
+    };
+    permit.map(Hold::in_store)
 }
 
 impl fmt::Debug for Rule {

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros};
-use tidegate_engine::{BuildError, Limiter, SharedLimiter, SharedReservation};
+use tidegate_engine::{BuildError, Limiter, Refused, SharedLimiter, SharedReservation};
 
 /// A place that is limited.
 pub struct LimitSite {
@@ -186,11 +186,18 @@ impl Opened<'_> {
         let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
         let waiting: Pin<Box<dyn Future<Output = _> + Send>> = match (limiter.in_memory(), terms.waiter()) {
             (Some(memory), None) => {
-                let permit = Ok(memory.permit_owned(&Shown(key)));
-                return self.rule.settle(&terms, permit).map_err(Stopped::Refused);
+                let hold = Ok(Hold::in_memory(memory.permit_owned(&Shown(key))));
+                return self.rule.settle(&terms, hold).map_err(Stopped::Refused);
             }
-            (Some(memory), Some(waiter)) => memory.permit_in_line_owned(&Shown(key), waiter),
-            (None, waiter) => Box::pin(rule::take_slot(limiter.clone(), key.to_string(), waiter)),
+            (Some(memory), Some(waiter)) => {
+                let waiting = memory.permit_in_line_owned(&Shown(key), waiter);
+                Box::pin(async move { waiting.await.map(Hold::in_memory) })
+            }
+            (None, waiter) => {
+                let take = rule::take_slot(limiter.clone(), key.to_string(), waiter);
+                // A slot whose caller is gone when it comes is given back.
+                Box::pin(async move { background::to_its_end(take).await.unwrap_or(Err(Refused::Deadline)) })
+            }
         };
         let rule = self.rule.clone();
         Err(Stopped::wait(async move { rule.settle(&terms, waiting.await) }))

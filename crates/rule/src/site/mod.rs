@@ -13,28 +13,44 @@ pub use std::time::Duration;
 pub use tidegate_core::{BreakerSettings, Micros, SettingError};
 pub use tidegate_engine::{BuildError, Capacity};
 
-use crate::{Facts, Limited, request::Address};
-use std::{any::type_name, borrow::Cow, fmt, net::IpAddr, sync::Arc};
+use crate::{
+    Facts, Limited,
+    request::{Address, KeyValue},
+};
+use std::{
+    any::type_name,
+    borrow::Cow,
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
-/// Everybody, for `key = method`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Everybody, for `key = method`: the key that [`KeyValue::All`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Everybody;
 
+impl Hash for Everybody {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        "".hash(state);
+    }
+}
+
 impl fmt::Display for Everybody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("all")
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
     }
 }
 
 /// The client by its address, for `key = ip`. All callers of whom none is known share one key.
-pub fn ip() -> Address {
-    let ip = Facts::current().and_then(|facts| facts.ip());
-    Address::of(ip.unwrap_or(IpAddr::from([0, 0, 0, 0])))
+pub fn ip() -> KeyValue<'static> {
+    let ip = Facts::with_current(Facts::ip).flatten();
+    ip.map_or(KeyValue::All, |ip| KeyValue::Address(Address::of(ip)))
 }
 
 /// The client by its name, for `key = user`. All callers of whom none is known share one key.
 pub fn user() -> Arc<str> {
-    Facts::current().and_then(|facts| facts.user().map(Arc::from)).unwrap_or_default()
+    Facts::with_current(Facts::shared_user).flatten().unwrap_or_default()
 }
 
 /// One of several parts of a key.
