@@ -64,7 +64,7 @@ pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};
 pub use tidegate_macros::*;
 #[cfg(feature = "tokio")]
 pub use tidegate_rule::{
-    Answer, Charge, Declaration, Facts, Fields, FromLimited, Gate, Limited, Mode, RequestLimit, Rule,
+    Answer, Charge, Declaration, Facts, Fields, FromLimited, Gate, Hold, Limited, Mode, RequestLimit, Rule,
     RuleKey, RuleSettings, Rules, Settings, SettingsError, StoreAddress, Verdict, request, site,
 };
 

@@ -204,6 +204,12 @@ fn without_the_server_the_settings_decide() {
     server.restart().unwrap();
     wait_for(&rules);
     assert_eq!(admitted(&rule, 15), 10);
+
+    // One that stands still keeps nobody for longer than it may take.
+    server.pause().unwrap();
+    rules.apply(of(Outage::Open)).unwrap();
+    assert_eq!(one_thread().block_on(async { admitted(&rule, 15) }), 15);
+    server.resume().unwrap();
 }
 
 #[test]
@@ -222,6 +228,15 @@ fn a_bad_address_is_an_error_at_once_and_an_absent_server_is_none() {
     server.restart().unwrap();
     wait_for(&rules);
     assert_eq!(admitted(&rule, 15), 10);
+}
+
+/// A slot, as soon as there is one: what is given back comes back in the background.
+async fn soon_held(rule: &Rule) -> tidegate::Hold {
+    loop {
+        if let Ok(hold) = rule.hold("all").await {
+            return hold;
+        }
+    }
 }
 
 #[test]
@@ -247,32 +262,33 @@ fn slots_come_back_from_wherever_they_are_dropped() {
     };
     free("nobody has any");
 
-    let held = [rule.hold_blocking("all").unwrap(), one_thread().block_on(rule.hold("all")).unwrap()];
+    let held =
+        [until("a slot is free", || rule.hold_blocking("all").map_err(|limited| limited.to_string()))
+            .unwrap()];
+    let held = (held, one_thread().block_on(soon_held(&rule)));
     assert!(elsewhere.hold_blocking("all").is_err());
     drop(held);
     free("dropped on a thread");
 
     let runtime = one_thread();
-    let held = runtime.block_on(async { [rule.hold("all").await.unwrap(), rule.hold("all").await.unwrap()] });
+    let held = runtime.block_on(async { [soon_held(&rule).await, soon_held(&rule).await] });
     drop(runtime);
     drop(held);
     free("dropped after the runtime that they were taken in");
 
     let runtime = many_threads();
     let task_rule = rule.clone();
+    let (has_slot, slot) = std::sync::mpsc::channel();
     let task = runtime.spawn(async move {
-        let _held = task_rule.hold("all").await.unwrap();
+        let _held = soon_held(&task_rule).await;
+        has_slot.send(()).unwrap();
         std::future::pending::<()>().await;
     });
-    until("the task has its slot", || {
-        let two = [elsewhere.hold_blocking("all"), elsewhere.hold_blocking("all")];
-        two.iter().any(Result::is_err).then_some(()).ok_or_else(String::new)
-    })
-    .unwrap();
+    slot.recv().unwrap();
     drop((task, runtime));
     free("dropped by a runtime that ends");
 
-    drive(async { drop(rule.hold("all").await.unwrap()) });
+    drive(async { drop(soon_held(&rule).await) });
     free("dropped on another executor");
 
     // Asked for, and given up before the answer came.
