@@ -9,7 +9,7 @@ use crate::{
     limit::{Arguments, Limit, What},
     params::Mistakes,
 };
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{format_ident, quote_spanned};
 use syn::{Attribute, Error, Meta, Path, Result, parse_quote};
 
@@ -56,8 +56,10 @@ impl Which {
     /// Which of ours an attribute is.
     pub(crate) fn of(attribute: &Attribute) -> Option<Self> {
         let path = attribute.path();
-        let is_ours =
-            path.segments.len() == 1 || path.segments.iter().any(|segment| segment.ident == "tidegate");
+        // Somebody else's `other::limit` is left alone; ours under another path says so.
+        let is_ours = path.segments.len() == 1
+            || path.segments.iter().any(|segment| segment.ident == "tidegate")
+            || params_of(attribute.clone()).is_ok_and(names_crate);
         let name = path.segments.last().filter(|_| is_ours)?;
         [Self::Limit, Self::Concurrency, Self::Breaker].into_iter().find(|which| name.ident == which.name())
     }
@@ -79,6 +81,11 @@ pub(crate) fn expand(which: Which, params: TokenStream, function: &mut Function)
     }
     mistakes.finish(())?;
     stack.write(function)
+}
+
+/// Whether there is a `crate = …` among parameters.
+fn names_crate(params: TokenStream) -> bool {
+    params.into_iter().any(|token| matches!(token, TokenTree::Ident(ident) if ident == "crate"))
 }
 
 /// What stands between the brackets of an attribute.

@@ -32,7 +32,37 @@ fn aliased() -> Answer<u8> {
     Ok(1)
 }
 
+struct Block;
+
+#[mine::gate::limit("10/h burst 2", share, crate = mine::gate)]
+#[mine::gate::concurrency(1, crate = mine::gate)]
+impl Block {
+    fn one(&self) -> Answer<u8> {
+        Ok(1)
+    }
+
+    #[mine::gate::limit(skip, crate = mine::gate)]
+    fn two(&self) -> Answer<u8> {
+        Ok(self.one()? + self.one()?)
+    }
+}
+
+macro_rules! limited {
+    ($name:ident, $key:expr, $quota:literal, |$argument:ident| $body:expr) => {
+        #[rate($quota, key = $key, crate = mine::gate)]
+        fn $name($argument: u64) -> Answer<u64> {
+            Ok($body)
+        }
+    };
+}
+
+limited!(by_macro, 7_u64, "10/h burst 1", |id| id + 1);
+
 fn main() {
+    Block.two().unwrap();
+    Block.one().unwrap_err();
+    by_macro(1).unwrap();
+    by_macro(2).unwrap_err();
     renamed().unwrap();
     aliased().unwrap();
     aliased().unwrap_err();
