@@ -1,5 +1,6 @@
 //! The attributes as they are used: one clock that is moved by hand, and a function for each story.
 
+#![cfg(feature = "macros")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,6 @@
 //! An attribute on a whole block, and on methods that somebody else rewrote.
 
+#![cfg(feature = "macros")]
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 #![allow(clippy::unused_self, clippy::manual_async_fn, reason = "attributes go on all kinds of functions")]
 

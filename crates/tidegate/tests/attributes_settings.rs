@@ -1,6 +1,7 @@
 //! What settings and facts do to functions with attributes. All share the settings of the program, so one story is told
 //! after the other.
 
+#![cfg(feature = "macros")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 #![allow(clippy::await_holding_lock, reason = "each test has a thread and a runtime of its own")]
 

@@ -1,5 +1,6 @@
 //! Several attributes on one function, and how a call ends: by a value, by `?`, by a panic, or not at all.
 
+#![cfg(feature = "macros")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use std::{
@@ -219,12 +220,6 @@ mod order {
         }
     }
 
-    fn remaining(rule: &str) -> u64 {
-        let rules = Rules::global().list();
-        let rule = rules.iter().find(|known| known.name() == rule).unwrap();
-        rule.limiter().unwrap().in_memory().unwrap().key(&"all").peek(1).remaining()
-    }
-
     fn refused_by<T>(answer: Result<T, Failure>) -> Option<String> {
         match answer {
             Err(Failure::Busy(limited)) => Some(limited.rule().to_owned()),
@@ -236,7 +231,6 @@ mod order {
     #[test]
     fn rates_are_asked_first_then_slots_then_breakers() {
         LazyLock::force(&HAND);
-        let _ = remaining;
         // The inner call finds no slot, and the breaker hears of that as a failure of the outer.
         assert_eq!(refused_by(ordered(1)).as_deref(), Some("slots of ordered"));
         for _ in 0..10 {
@@ -273,6 +267,20 @@ mod order {
     async fn with_slot(user: &str, until: &Notify) -> Result<(), Limited> {
         until.notified().await;
         Ok(())
+    }
+
+    #[limit("10/h", key = user, wait = "1ms")]
+    #[concurrency(1, wait = "1ms")]
+    #[breaker]
+    async fn all_of_them(user: String) -> Result<String, Limited> {
+        tokio::task::yield_now().await;
+        Ok(user)
+    }
+
+    #[test]
+    fn a_future_is_as_send_as_it_was() {
+        fn is_send(_: impl Send) {}
+        is_send(all_of_them(String::new()));
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! The examples say what they said.
 
+#![cfg(feature = "macros")]
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
 #[path = "../examples/attribute.rs"]

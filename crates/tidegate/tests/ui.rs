@@ -1,5 +1,7 @@
 //! What must compile, what must not, and what is said then.
 
+#![cfg(feature = "macros")]
+
 #[test]
 fn the_compiler_says_what_to_add() {
     let cases = trybuild::TestCases::new();

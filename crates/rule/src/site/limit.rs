@@ -9,6 +9,7 @@ use crate::{
     rule::{self, Way},
 };
 use std::{
+    borrow::Cow,
     fmt,
     pin::Pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -79,13 +80,13 @@ impl LimitSite {
 
     #[cold]
     fn make(&self) -> Option<Made> {
-        let declared = (self.declare)().map(|declaration| (declaration.name.clone(), declaration));
-        let made = declared.and_then(|(name, declaration)| {
-            Rules::global().rule(declaration).inspect_err(|error| {
-                tracing::error!(rule = &*name, %error, "the rule cannot be made, and limits nothing");
-            })
+        let declared = (self.declare)();
+        let name = declared.as_ref().map_or_else(|_| Cow::default(), |declaration| declaration.name.clone());
+        let made = declared.and_then(|declaration| Rules::global().rule(declaration));
+        let logged = made.inspect_err(|error| {
+            tracing::error!(rule = &*name, %error, "a rule cannot be made, and limits nothing");
         });
-        let rule = made.ok()?;
+        let rule = logged.ok()?;
         Some(Made { here: rule.here().cloned(), rule })
     }
 }
