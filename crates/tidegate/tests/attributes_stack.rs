@@ -2,16 +2,25 @@
 
 #![cfg(feature = "macros")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+#![allow(clippy::await_holding_lock, reason = "each test has a thread and a runtime of its own")]
 
 use std::{
     cell::Cell,
     num::ParseIntError,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::LazyLock,
+    sync::{LazyLock, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tidegate::{Cause, Clock, ClockHand, Limited, Report, Rules, Settings, breaker, concurrency, limit};
 use tokio::sync::Notify;
+
+/// Stories move the one clock, and so are told one after the other.
+fn story() -> MutexGuard<'static, ()> {
+    static TELLING: Mutex<()> = Mutex::new(());
+    let guard = TELLING.lock().unwrap_or_else(PoisonError::into_inner);
+    LazyLock::force(&HAND);
+    guard
+}
 
 static HAND: LazyLock<ClockHand> = LazyLock::new(|| {
     let (clock, hand) = Clock::manual();
@@ -51,6 +60,7 @@ mod slots {
 
     #[test]
     fn a_function_that_calls_itself_takes_a_slot_each_time() {
+        let _story = story();
         assert_eq!(nested(1).unwrap(), 1);
         let limited = nested(2).unwrap_err();
         assert_eq!(limited.rule(), "attributes_stack::slots::nested#concurrency");
@@ -70,6 +80,7 @@ mod slots {
 
     #[test]
     fn however_it_ends_the_slot_is_back() {
+        let _story = story();
         for _ in 0..3 {
             assert!(matches!(ends("early"), Ok(0)));
             assert!(matches!(ends("7"), Ok(7)));
@@ -86,6 +97,7 @@ mod slots {
 
     #[tokio::test]
     async fn a_future_holds_its_slot_until_it_ends_or_is_dropped() {
+        let _story = story();
         let never = Notify::new();
         let mut first = Box::pin(waits("alice", &never));
         assert!(futures_poll(&mut first).is_pending());
@@ -120,7 +132,7 @@ mod breakers {
 
     #[test]
     fn errors_and_panics_open_it_and_a_probe_closes_it() {
-        LazyLock::force(&HAND);
+        let _story = story();
         assert!(matches!(parse("early"), Ok(0)));
         assert!(matches!(parse("7"), Ok(7)));
         assert!(matches!(parse("seven"), Err(Failure::Number)));
@@ -142,6 +154,7 @@ mod breakers {
 
     #[tokio::test]
     async fn a_dropped_future_says_nothing() {
+        let _story = story();
         let until = Notify::new();
         for _ in 0..5 {
             let mut future = Box::pin(call(&until));
@@ -175,6 +188,7 @@ mod breakers {
 
     #[test]
     fn what_a_failure_is_can_be_said() {
+        let _story = story();
         assert_eq!((find("x"), find("y"), find("3")), (None, None, Some(0)));
         assert_eq!((fails(0), fails(0), fails(0)), (Err(0), Err(0), Err(0)));
         assert_eq!((fails(1), fails(1), fails(1)), (Err(1), Err(1), Err(99)));
@@ -199,6 +213,7 @@ mod breakers {
 
     #[tokio::test]
     async fn a_name_is_one_breaker_and_borrows_pass_through() {
+        let _story = story();
         let mut db = Db { rows: vec!["a".to_owned()] };
         db.row(0).unwrap().push('b');
         assert!(matches!(db.row(1), Err(Failure::Number)), "one of the last two");
@@ -230,7 +245,7 @@ mod order {
     /// Whatever the order of writing: rates, slots, breakers. Who is refused later has what it took before given back.
     #[test]
     fn rates_are_asked_first_then_slots_then_breakers() {
-        LazyLock::force(&HAND);
+        let _story = story();
         // The inner call finds no slot, and the breaker hears of that as a failure of the outer.
         assert_eq!(refused_by(ordered(1)).as_deref(), Some("slots of ordered"));
         for _ in 0..10 {
@@ -250,7 +265,7 @@ mod order {
 
     #[test]
     fn a_later_refusal_gives_back_what_the_first_took() {
-        LazyLock::force(&HAND);
+        let _story = story();
         let rules = |users: &[&str]| -> Vec<String> {
             users
                 .iter()
@@ -285,7 +300,7 @@ mod order {
 
     #[tokio::test]
     async fn who_finds_no_slot_keeps_its_tokens() {
-        LazyLock::force(&HAND);
+        let _story = story();
         let until = Notify::new();
         let mut first = Box::pin(with_slot("a", &until));
         assert!(futures_poll(&mut first).is_pending());
@@ -346,6 +361,7 @@ mod fallbacks {
 
     #[tokio::test]
     async fn a_fallback_gets_the_same_arguments() {
+        let _story = story();
         let call = |id| fresh(id, ("x", [1, 2]), 3);
         assert_eq!(
             [call(1), call(1), call(2)],
@@ -362,6 +378,7 @@ mod fallbacks {
 
     #[test]
     fn a_panic_behind_a_rate_leaves_the_rate_as_it_is() {
+        let _story = story();
         #[limit("10/h burst 2")]
         fn panics() -> Result<(), Limited> {
             panic!("as told");
