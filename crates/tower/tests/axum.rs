@@ -191,7 +191,8 @@ async fn what_is_paid_depends_on_the_answer() {
     }));
     let gate = Gate::new([failed.clone(), ours.clone(), actual.clone()]);
     let server = serve(Router::new().route("/", post(as_told)).layer(LimitLayer::new(gate))).await;
-    let story: [(&[(&str, &[u8])], u16, [u64; 3]); 6] = [
+    type Line = (&'static [(&'static str, &'static [u8])], u16, [u64; 3]);
+    let story: [Line; 6] = [
         (&[], 200, [2, 8, 98]),
         (&[("x-answer", b"401")], 401, [1, 7, 97]),
         (&[("x-answer", b"503")], 503, [1, 7, 96]),
@@ -212,13 +213,15 @@ async fn a_rule_may_wait_instead_of_refusing() {
     let waits = Declaration::of("waits").quota("10/s burst 1").unwrap().wait(Duration::from_millis(250));
     let service = LimitLayer::new(program.declared(waits));
     let app: Router = Router::new().route("/", get(hello)).layer(service);
-    let start = tokio::time::Instant::now();
+    let clock = tidegate_engine::Clock::tokio();
+    let start = clock.now();
     let calls: Vec<_> = (0..4)
         .map(|_| {
-            let (app, request) = (app.clone(), common::get("/").map(|()| Body::empty()));
+            let (app, clock) = (app.clone(), clock.clone());
+            let request = common::get("/").map(|()| Body::empty());
             async move {
                 let response = tower::ServiceExt::oneshot(app, request).await.unwrap();
-                (response.status().as_u16(), start.elapsed().as_millis())
+                (response.status().as_u16(), clock.now().since(start).get() / 1_000)
             }
         })
         .collect();

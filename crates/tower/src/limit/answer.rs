@@ -1,9 +1,6 @@
 //! A refusal, in the words of the wire that the request came by.
 
-use crate::{
-    GateBody,
-    grpc::{Code, is_grpc, status_headers},
-};
+use crate::grpc::{Code, is_grpc, status_headers};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use tidegate_rule::{Answer, Gate, Verdict};
 
@@ -65,9 +62,4 @@ fn write(answer: &Answer, headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bo
             headers.append(name, value);
         }
     }
-}
-
-/// The refusal with the body of whatever service it is in front of.
-pub(super) fn with_body<R>(refusal: Refusal) -> Response<GateBody<R>> {
-    refusal.map(GateBody::text)
 }

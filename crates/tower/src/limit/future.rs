@@ -1,7 +1,7 @@
 //! The answer of a service behind a gate.
 
 use super::{
-    answer::{Refusal, Wire, with_body},
+    answer::{Refusal, Wire},
     headers::Told,
 };
 use crate::{GateBody, HttpReply};
@@ -128,7 +128,7 @@ where
                     return Poll::Ready(Ok(response.map(|body| GateBody::own(body, slots))));
                 }
                 StateProj::Refused { refusal } => match refusal.take() {
-                    Some(refusal) => return Poll::Ready(Ok(with_body(refusal))),
+                    Some(refusal) => return Poll::Ready(Ok(refusal.map(GateBody::text))),
                     // Polled after it was ready, which no caller may do.
                     None => return Poll::Pending,
                 },
