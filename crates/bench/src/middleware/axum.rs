@@ -6,8 +6,7 @@ use std::{net::SocketAddr, process::Command, thread};
 use tidegate::{Declaration, RequestLimit, Rules, request::key, tower::LimitLayer};
 use tokio::{net::TcpListener, runtime::Builder};
 
-pub(crate) const ABOUT: &str =
-    "requests per second of an axum server under wrk with the layer (keyed by address, with headers), over without";
+pub(crate) const ABOUT: &str = "requests per second of an axum server under wrk with the layer (keyed by address, with headers), over without";
 
 /// Both are measured in turns, each for a second at a time, so that a slow moment of the machine hits neither in particular.
 const ROUNDS: usize = 14;

@@ -1,6 +1,6 @@
 //! The cases and their bars. A case is one file and one line here.
 
-use crate::{Result, attribute, machine::Load};
+use crate::{Result, attribute, axum_server, machine::Load, tower_headers, tower_plain};
 use std::fmt;
 
 /// One case.
@@ -13,7 +13,6 @@ pub(crate) struct Case {
 
 /// What a value is held against.
 #[derive(Clone, Copy)]
-#[allow(dead_code, reason = "which of them there are depends on the cases")]
 pub(crate) enum Bar {
     AtMost(f64),
     AtLeast(f64),
@@ -25,11 +24,14 @@ pub(crate) struct Measured {
     pub(crate) figures: String,
 }
 
-use Bar::AtMost;
+use Bar::{AtLeast, AtMost};
 
 #[rustfmt::skip]
 pub(crate) const ALL: &[Case] = &[
     Case { name: "attribute", about: attribute::ABOUT, bar: AtMost(1.15), measure: attribute::measure },
+    Case { name: "tower-plain", about: tower_plain::ABOUT, bar: AtMost(0.6), measure: tower_plain::measure },
+    Case { name: "tower-headers", about: tower_headers::ABOUT, bar: AtMost(1.0), measure: tower_headers::measure },
+    Case { name: "axum", about: axum_server::ABOUT, bar: AtLeast(0.97), measure: axum_server::measure },
 ];
 
 pub(crate) fn names() -> String {

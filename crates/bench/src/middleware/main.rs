@@ -5,12 +5,16 @@
 #![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]
 
 mod attribute;
+#[path = "axum.rs"]
+mod axum_server;
 mod cases;
 #[path = "../machine.rs"]
 #[allow(dead_code, reason = "the other program needs the rest")]
 mod machine;
 #[path = "../page.rs"]
 mod page;
+mod tower_headers;
+mod tower_plain;
 #[path = "../overload/turns.rs"]
 mod turns;
 
@@ -19,7 +23,7 @@ use std::{env, error::Error, process::ExitCode};
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Whose versions the page names.
-const PEERS: &[&str] = &[];
+const PEERS: &[&str] = &["tower_governor", "governor", "axum"];
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
