@@ -24,6 +24,7 @@ pub struct HttpHead<'a> {
 
 impl<'a> HttpHead<'a> {
     /// That of this request.
+    #[inline]
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
@@ -55,6 +56,7 @@ impl Head for HttpHead<'_> {
         None
     }
 
+    #[inline]
     fn peer(&self) -> Option<IpAddr> {
         peer(self.extensions)
     }
@@ -77,6 +79,7 @@ impl Head for HttpHead<'_> {
 }
 
 /// The address at the other end, as whoever accepted the connection noted it down.
+#[inline]
 pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(axum::extract::ConnectInfo(address)) =

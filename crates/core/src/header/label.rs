@@ -109,7 +109,12 @@ impl Label {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn write_left(&self, out: &mut impl fmt::Write, decision: &Decision) -> fmt::Result {
-        let Left { remaining, more_after } = self.left(decision);
+        self.write(out, self.left(decision))
+    }
+
+    /// The same of what is left.
+    pub fn write(&self, out: &mut impl fmt::Write, left: Left) -> fmt::Result {
+        let Left { remaining, more_after } = left;
         out.write_str(self.policy.get(..self.quoted).unwrap_or_default())?;
         out.write_str(";r=")?;
         write_number(out, remaining)?;

@@ -53,6 +53,8 @@ pub struct Gate {
 #[derive(Clone)]
 struct Inner {
     limits: Vec<RequestLimit>,
+    /// The bits of a peer's address, if all that is counted is peers, by one rule for all requests.
+    peer_bits: Option<u8>,
     fields: Fields,
     answer: Option<Arc<MakeAnswer>>,
 }
@@ -62,8 +64,12 @@ type MakeAnswer = dyn Fn(&Verdict<'_>) -> Answer + Send + Sync;
 impl Gate {
     /// A gate of these rules.
     pub fn new(limits: impl IntoIterator<Item = RequestLimit>) -> Self {
-        let limits = limits.into_iter().collect();
-        Self { inner: Arc::new(Inner { limits, fields: Fields::default(), answer: None }) }
+        let limits: Vec<RequestLimit> = limits.into_iter().collect();
+        let peer_bits = match &limits[..] {
+            [only] => only.peer_bits_of_all(),
+            _ => None,
+        };
+        Self { inner: Arc::new(Inner { limits, peer_bits, fields: Fields::default(), answer: None }) }
     }
 
     /// The same, with an answer of your own to whoever is refused.
@@ -95,7 +101,13 @@ impl Gate {
     /// Asks only where one rule applies that decides by itself. `None` if there is more to it: nothing is decided then, and
     /// [`Gate::ask_at_length`] does it. A surface need not know the difference; it is quicker for those who are let through.
     #[inline]
-    pub fn ask_quickly(&self, head: &dyn Head) -> Option<QuickRuling> {
+    pub fn ask_quickly<H: Head>(&self, head: &H) -> Option<QuickRuling> {
+        if let Some(bits) = self.inner.peer_bits
+            && let [only] = self.limits()
+            && let Some(decision) = ask::ask_by_peer(only, bits, head)
+        {
+            return Some(QuickRuling { place: 0, decision });
+        }
         ask::ask_at_hand(self, head).map(|(place, decision)| QuickRuling { place, decision })
     }
 

@@ -49,47 +49,41 @@ struct Waiting<S, B> {
 
 /// What is to be done with the answer: most requests have nothing to settle, and where headers are off nothing to tell.
 #[derive(Debug)]
-pub(super) struct After(Option<Box<Deeds>>);
-
-#[derive(Debug)]
-struct Deeds {
+pub(super) struct After {
     told: Told,
-    held: Option<(Gate, Rulings)>,
+    held: Option<Box<(Gate, Rulings)>>,
 }
 
 impl After {
-    #[inline]
-    pub(super) fn nothing() -> Self {
-        Self(None)
-    }
-
     /// Only to tell what is left.
+    #[inline]
     pub(super) fn telling(told: Told) -> Self {
-        match told {
-            Told::Nothing => Self(None),
-            told => Self(Some(Box::new(Deeds { told, held: None }))),
-        }
+        Self { told, held: None }
     }
 
     pub(super) fn of(gate: &Gate, rulings: Rulings) -> Self {
         let told = Told::of(gate, &gate.verdict(&rulings));
-        match rulings.holds_anything() {
-            true => Self(Some(Box::new(Deeds { told, held: Some((gate.clone(), rulings)) }))),
-            false => Self::telling(told),
-        }
+        let held = rulings.holds_anything().then(|| Box::new((gate.clone(), rulings)));
+        Self { told, held }
     }
 
-    /// Settles what was taken, and tells what is left. What is returned holds the slots of the request.
+    /// Settles what was taken, and tells what is left. The body holds the slots of the request.
     #[inline]
-    fn happen<R>(&mut self, response: &mut Response<R>) -> Option<Box<HeldSlots>> {
-        let Deeds { told, held } = *self.0.take()?;
-        let slots = held.and_then(|(gate, rulings)| {
-            let slots = rulings.settle(&gate, &HttpReply::of(response));
-            (!slots.is_empty()).then(|| Box::new(slots))
-        });
-        told.write(response.headers_mut());
-        slots
+    fn happen<R>(&mut self, mut response: Response<R>) -> Response<GateBody<R>> {
+        let slots = match self.held.take() {
+            Some(held) => settle(*held, &response),
+            None => None,
+        };
+        self.told.write(response.headers_mut());
+        let (head, body) = response.into_parts();
+        Response::from_parts(head, GateBody::own(body, slots))
     }
+}
+
+#[inline(never)]
+fn settle<R>((gate, rulings): (Gate, Rulings), response: &Response<R>) -> Option<Box<HeldSlots>> {
+    let slots = rulings.settle(&gate, &HttpReply::of(response));
+    (!slots.is_empty()).then(|| Box::new(slots))
 }
 
 impl<S, B> LimitFuture<S, B>
@@ -120,31 +114,47 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
-        loop {
-            let next = match state.as_mut().project() {
-                StateProj::Calling { call, after } => {
-                    let mut response = ready!(call.poll(context))?;
-                    let slots = after.happen(&mut response);
-                    return Poll::Ready(Ok(response.map(|body| GateBody::own(body, slots))));
-                }
-                StateProj::Refused { refusal } => match refusal.take() {
-                    Some(refusal) => return Poll::Ready(Ok(refusal.map(GateBody::text))),
-                    // Polled after it was ready, which no caller may do.
-                    None => return Poll::Pending,
-                },
-                StateProj::Asking { waiting } => {
-                    let Some(mut asked) = waiting.take() else { return Poll::Pending };
-                    match Pin::new(&mut asked.asking).poll(context) {
-                        Poll::Ready(rulings) => asked.go(rulings),
-                        Poll::Pending => {
-                            *waiting = Some(asked);
-                            return Poll::Pending;
-                        }
+        if let StateProj::Calling { call, after } = state.as_mut().project() {
+            let response = ready!(call.poll(context))?;
+            return Poll::Ready(Ok(after.happen(response)));
+        }
+        poll_apart(state, context)
+    }
+}
+
+/// For those who were refused, or have something to wait for before their call. Kept apart, so that the others need no room
+/// for it.
+#[inline(never)]
+fn poll_apart<S, B, R>(
+    mut state: Pin<&mut State<S, B, S::Future>>,
+    context: &mut Context<'_>,
+) -> Poll<Result<Response<GateBody<R>>, S::Error>>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+{
+    loop {
+        let next = match state.as_mut().project() {
+            StateProj::Calling { call, after } => {
+                let response = ready!(call.poll(context))?;
+                return Poll::Ready(Ok(after.happen(response)));
+            }
+            StateProj::Refused { refusal } => match refusal.take() {
+                Some(refusal) => return Poll::Ready(Ok(refusal.map(GateBody::text))),
+                // Polled after it was ready, which no caller may do.
+                None => return Poll::Pending,
+            },
+            StateProj::Asking { waiting } => {
+                let Some(mut asked) = waiting.take() else { return Poll::Pending };
+                match Pin::new(&mut asked.asking).poll(context) {
+                    Poll::Ready(rulings) => asked.go(rulings),
+                    Poll::Pending => {
+                        *waiting = Some(asked);
+                        return Poll::Pending;
                     }
                 }
-            };
-            state.set(next);
-        }
+            }
+        };
+        state.set(next);
     }
 }
 

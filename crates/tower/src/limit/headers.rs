@@ -1,52 +1,88 @@
 //! What is left, told in the headers of an answer.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tidegate_core::{Decision, header::Text};
+use std::{
+    mem,
+    sync::{Arc, OnceLock},
+};
+use tidegate_core::header::{Left, Text};
 use tidegate_engine::store::Choice;
-use tidegate_rule::{Fields, Gate, Labels, QuickRuling, Rule, Verdict};
+use tidegate_rule::{Fields, Gate, Labels, QuickRuling, Verdict};
 
-/// What an answer will tell of the quotas that its request was counted by.
+/// What an answer will tell of the quotas that its request was counted by. Small, because it moves with every call.
 #[derive(Debug)]
 pub(super) enum Told {
     Nothing,
     /// One rule, by the current draft.
-    One {
-        policy: HeaderValue,
-        left: HeaderValue,
-    },
-    Several(Vec<(HeaderName, HeaderValue)>),
+    One(Arc<Pair>),
+    Several(Box<[(HeaderName, HeaderValue)]>),
 }
 
-/// The policy of all quotas of a rule, ready to be sent.
-fn whole_policy(labels: &Labels) -> Option<HeaderValue> {
-    HeaderValue::from_maybe_shared(labels.policy().clone()).ok()
+/// The two headers of the current draft, ready to be sent.
+#[derive(Debug)]
+pub(super) struct Pair {
+    policy: HeaderValue,
+    left: HeaderValue,
+}
+
+impl Pair {
+    #[inline(never)]
+    fn write(labels: &Labels, quota: usize, left: Left) -> Option<Arc<Self>> {
+        let policy = HeaderValue::from_maybe_shared(labels.policy().clone()).ok()?;
+        let mut text = Text::default();
+        labels.get(quota)?.write(&mut text, left).ok()?;
+        Some(Arc::new(Self { policy, left: HeaderValue::from_str(text.as_str()).ok()? }))
+    }
+}
+
+/// Headers that were sent before: most clients are far from their limit, and have as much left again and again.
+struct Sent([OnceLock<(usize, Left, Arc<Pair>)>; KEPT]);
+
+const KEPT: usize = 64;
+
+impl Sent {
+    fn nothing(_: &Labels) -> Self {
+        Self([const { OnceLock::new() }; KEPT])
+    }
+
+    #[inline]
+    fn again(&self, labels: &Labels, quota: usize, left: Left) -> Option<Arc<Pair>> {
+        let kept = self.0.get(left.remaining as usize % KEPT)?;
+        if let Some((its, same, pair)) = kept.get()
+            && *its == quota
+            && *same == left
+        {
+            return Some(pair.clone());
+        }
+        let pair = Pair::write(labels, quota, left)?;
+        kept.get_or_init(|| (quota, left, pair.clone()));
+        Some(pair)
+    }
 }
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 
 impl Told {
-    /// What most requests need: the policy is written already, and what is left is written in place.
+    /// What most requests need: the policy is written already, and what is left often too.
+    #[inline]
     pub(super) fn of_one(gate: &Gate, quick: &QuickRuling) -> Self {
-        match gate.told() {
-            Fields::Ietf => match quick.rule(gate).and_then(|rule| Self::of_rule(rule, quick.decision())) {
-                Some(told) => told,
-                None => Self::of(gate, &gate.verdict(&(*quick).into())),
-            },
-            _ => Self::of(gate, &gate.verdict(&(*quick).into())),
+        if gate.told() == Fields::Ietf
+            && let Some(rule) = quick.rule(gate)
+            && rule.choice() == Choice::All
+        {
+            let (labels, quota) = (rule.labels(), quick.decision().quota());
+            if let Some(left) = labels.get(quota).map(|label| label.left(quick.decision()))
+                && let Some(pair) = match labels.keep(Sent::nothing) {
+                    Some(sent) => sent.again(&labels, quota, left),
+                    // A surface of another kind was first to keep something.
+                    None => Pair::write(&labels, quota, left),
+                }
+            {
+                return Self::One(pair);
+            }
         }
-    }
-
-    fn of_rule(rule: &Rule, decision: &Decision) -> Option<Self> {
-        let labels = rule.labels();
-        let place = decision.quota();
-        let policy = match rule.choice() {
-            Choice::All => labels.keep(whole_policy)?.clone()?,
-            Choice::Tier => HeaderValue::from_maybe_shared(labels.policy_of(place)?.clone()).ok()?,
-        };
-        let mut left = Text::default();
-        labels.get(place)?.write_left(&mut left, decision).ok()?;
-        Some(Self::One { policy, left: HeaderValue::from_str(left.as_str()).ok()? })
+        Self::of(gate, &gate.verdict(&(*quick).into()))
     }
 
     #[inline]
@@ -65,19 +101,19 @@ impl Told {
                 told.push((HeaderName::from_static(name), value));
             }
         });
-        Self::Several(told)
+        Self::Several(told.into())
     }
 
     #[inline]
-    pub(super) fn write(self, headers: &mut HeaderMap) {
+    pub(super) fn write(&mut self, headers: &mut HeaderMap) {
         match self {
             Self::Nothing => {}
             // Lists, to which another layer behind this one may have added its own.
-            Self::One { policy, left } => {
-                headers.append(POLICY, policy);
-                headers.append(LEFT, left);
+            Self::One(pair) => {
+                headers.append(POLICY, pair.policy.clone());
+                headers.append(LEFT, pair.left.clone());
             }
-            Self::Several(told) => told.into_iter().for_each(|(name, value)| {
+            Self::Several(told) => mem::take(told).into_iter().for_each(|(name, value)| {
                 if name == POLICY || name == LEFT {
                     headers.append(name, value);
                 } else {

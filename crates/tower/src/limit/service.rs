@@ -52,12 +52,23 @@ where
             if !quick.is_admitted() {
                 return self.refused(&quick.into(), &request);
             }
-            let after = match self.gate.told() {
-                Fields::None => After::nothing(),
-                _ => After::telling(Told::of_one(&self.gate, &quick)),
+            let told = match self.gate.told() {
+                Fields::None => Told::Nothing,
+                _ => Told::of_one(&self.gate, &quick),
             };
-            return LimitFuture::calling(self.inner.call(request), after);
+            return LimitFuture::calling(self.inner.call(request), After::telling(told));
         }
+        self.call_at_length(request)
+    }
+}
+
+impl<S> Limit<S> {
+    /// Kept apart, so that the quick way needs no room for it.
+    #[inline(never)]
+    fn call_at_length<B>(&mut self, request: Request<B>) -> LimitFuture<S, B>
+    where
+        S: Service<Request<B>> + Clone,
+    {
         let rulings = match self.gate.ask_at_length(&HttpHead::of(&request)) {
             Asked::Now(rulings) => rulings,
             Asked::Later(asking) => {
@@ -73,9 +84,7 @@ where
         let after = After::of(&self.gate, rulings);
         LimitFuture::calling(self.inner.call(request), after)
     }
-}
 
-impl<S> Limit<S> {
     #[cold]
     fn refused<B>(&self, rulings: &Rulings, request: &Request<B>) -> LimitFuture<S, B>
     where
