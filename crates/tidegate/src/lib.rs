@@ -26,7 +26,9 @@
 //! A `Bandwidth` limits the bytes of readers and writers and, with the features `stream` and `http-body`, of streams and
 //! bodies. With the feature `stream`, a `Pace` slows down whatever is pulled from a stream.
 //!
-//! It does not speak any wire: middleware and gateways build on it.
+//! Where the code is: the attributes `limit`, `concurrency` and `breaker` (feature `macros`). In front of a service: layers for
+//! `tower` (features `tower`, `axum`, `tonic`, `reqwest`) and middleware for `actix`. Both declare rules with names, and
+//! `init` has all of them follow the settings of the program.
 
 #[cfg(feature = "tokio")]
 mod init;
