@@ -5,8 +5,11 @@
 use std::{
     any::Any,
     collections::HashMap,
+    future::{Future as _, poll_fn},
     net::IpAddr,
     sync::{Arc, Mutex},
+    task::Poll,
+    time::Duration,
 };
 use tidegate_core::{Demand, Effect, Micros};
 use tidegate_engine::{
@@ -29,6 +32,8 @@ struct State {
     /// How many requests came.
     asked: usize,
     is_down: bool,
+    /// What it decides is known only later.
+    is_slow: bool,
 }
 
 const NOW: Micros = Micros::from_secs(1);
@@ -79,7 +84,13 @@ impl Store for Shelf {
             }
             other => panic!("not asked by a gate: {other:?}"),
         };
-        Box::pin(async move { reply })
+        let is_slow = state.is_slow;
+        Box::pin(async move {
+            if is_slow {
+                tokio::task::yield_now().await;
+            }
+            reply
+        })
     }
 }
 
@@ -164,6 +175,19 @@ async fn left(limit: &RequestLimit, key: &str) -> u64 {
     }
 }
 
+/// Waits until that much is left: what is given back to a store is on its way, on whatever thread.
+async fn until_left(limit: &RequestLimit, expected: u64, why: &str) {
+    let mut last = left(limit, "192.0.2.1").await;
+    for _ in 0..100_000 {
+        if last == expected {
+            return;
+        }
+        tokio::task::yield_now().await;
+        last = left(limit, "192.0.2.1").await;
+    }
+    panic!("{last} left of {limit:?}, not {expected}: {why}");
+}
+
 async fn ask(gate: &Gate) -> Rulings {
     match gate.ask(&Plain) {
         Asked::Now(rulings) => rulings,
@@ -201,10 +225,8 @@ async fn a_denial_gives_back_what_other_stores_have_given() {
     let verdict = gate.verdict(&rulings);
     assert_eq!(verdict.limited().unwrap().rule(), "second");
     drop(rulings);
-    // What is given back to a store is on its way.
-    tokio::task::yield_now().await;
     for (limit, expected) in gate.limits().iter().zip([0, 4, 4]) {
-        assert_eq!(left(limit, "192.0.2.1").await, expected, "{limit:?}");
+        until_left(limit, expected, "a denial").await;
     }
 }
 
@@ -216,12 +238,10 @@ async fn what_is_paid_in_a_store_depends_on_the_answer() {
     for (status, expected) in [(200, 3), (401, 2), (200, 2)] {
         let rulings = ask(&gate).await;
         assert!(rulings.settle(&gate, &Status(status)).is_empty());
-        tokio::task::yield_now().await;
-        assert_eq!(left(&gate.limits()[0], "192.0.2.1").await, expected, "after {status}");
+        until_left(&gate.limits()[0], expected, &status.to_string()).await;
     }
     drop(ask(&gate).await);
-    tokio::task::yield_now().await;
-    assert_eq!(left(&gate.limits()[0], "192.0.2.1").await, 1, "who hangs up pays");
+    until_left(&gate.limits()[0], 1, "who hangs up pays").await;
 }
 
 #[tokio::test]
@@ -233,9 +253,44 @@ async fn slots_in_a_store_are_held_until_they_are_dropped() {
     let slots = rulings.settle(&gate, &Status(200));
     assert!(!gate.verdict(&ask(&gate).await).is_admitted());
     drop(slots);
-    tokio::task::yield_now().await;
+    until_left(&gate.limits()[0], 1, "given back").await;
     assert!(gate.verdict(&ask(&gate).await).is_admitted());
     assert_eq!(left(&gate.limits()[1], "").await, 7);
+}
+
+/// The store has decided, and its word is on the way; the client is gone before it is heard.
+#[tokio::test]
+async fn who_hangs_up_while_a_store_is_asked_holds_nothing() {
+    let world = world(|settings| settings);
+    let waits =
+        Declaration::of("line").quota("1 at once").unwrap().store("first").wait(Duration::from_secs(9));
+    let gate = Gate::new([
+        world.limit("jobs", "first", "1 at once"),
+        world.limit("calls", "first", "5/h"),
+        RequestLimit::new(world.rules.rule(waits).unwrap()).key(key::peer()),
+    ]);
+    world.shelves[0].0.lock().unwrap().is_slow = true;
+    // Given up after one step, after two, and so on, until there is nothing left to be given up.
+    for steps in 1.. {
+        let Asked::Later(asking) = gate.ask(&Plain) else { panic!("a store is asked later") };
+        let mut asking = Box::pin(asking);
+        let mut is_done = false;
+        for _ in 0..steps {
+            is_done = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context).is_ready())).await;
+            if is_done {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(asking);
+        if is_done {
+            assert!(steps > 2, "two trips, and each of them takes a while");
+            break;
+        }
+        for (limit, whole) in gate.limits().iter().zip([1, 5, 1]) {
+            until_left(limit, whole, &format!("given up after {steps}")).await;
+        }
+    }
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Demand, Micros};
+use tokio::runtime::Handle;
 
 /// One question to one limiter that borrows nothing, to be decided together with others by [`reserve_all`].
 #[derive(Clone, Debug)]
@@ -121,6 +122,8 @@ impl Claim {
 /// first and then store by store: a denial gives back what was taken before, and those that come after it are not asked any
 /// more, which is `None`. Two questions for the same key of the same limiter count as one with both costs.
 ///
+/// Whoever gives up while a store is asked holds nothing: what the store gives after all goes back to it.
+///
 /// ```
 /// use std::sync::Arc;
 /// use tidegate_engine::{OwnedAsk, SharedLimiter, reserve_all};
@@ -154,8 +157,8 @@ pub async fn reserve_all(asks: Vec<OwnedAsk>) -> Vec<Option<Claim>> {
         let there = places(&asks, |ask| {
             ask.limiter.remote().is_some_and(|other| Arc::ptr_eq(&other.store, &remote.store))
         });
-        let part: Vec<&OwnedAsk> = there.iter().map(|index| &asks[*index]).collect();
-        put(&mut claims, &there, in_store(remote, &part).await);
+        let part: Vec<OwnedAsk> = there.iter().map(|index| asks[*index].clone()).collect();
+        put(&mut claims, &there, in_store(remote, part).await);
         if is_denied(&claims, &there) {
             give_back_but(&mut claims, &there);
             return claims;
@@ -216,20 +219,37 @@ fn in_memory<'a>(asks: impl Iterator<Item = &'a OwnedAsk>) -> Vec<Claim> {
     claims.collect()
 }
 
-async fn in_store(remote: &Remote, asks: &[&OwnedAsk]) -> Vec<Claim> {
-    let (inquiries, groups) = inquiries(asks);
-    let questions = inquiries.clone();
-    match remote.store.perform(Request::Decide(questions)).await {
-        Ok(Reply::Decided(answers)) if answers.len() == inquiries.len() => {
-            let of_asks = asks.iter().zip(groups);
-            of_asks.map(|(ask, group)| granted(ask, &inquiries[group], &answers[group])).collect()
+async fn in_store(remote: &Remote, asks: Vec<OwnedAsk>) -> Vec<Claim> {
+    let count = asks.len();
+    let (inquiries, groups) = inquiries(&asks);
+    let reply = remote.store.perform(Request::Decide(inquiries.clone()));
+    let claims = async move {
+        match reply.await {
+            Ok(Reply::Decided(answers)) if answers.len() == inquiries.len() => {
+                let of_asks = asks.iter().zip(groups);
+                of_asks.map(|(ask, group)| granted(ask, &inquiries[group], &answers[group])).collect()
+            }
+            Ok(_) | Err(_) => without_store(&asks),
         }
-        Ok(_) | Err(_) => without_store(asks),
+    };
+    // A task that is never done belongs to a runtime that ends, or to a store that panics.
+    let lost = || (0..count).map(|_| Claim::denied(Decision::closed(0, Micros::from_secs(1)))).collect();
+    to_its_end(claims).await.unwrap_or_else(lost)
+}
+
+/// Goes on when its caller is gone: a store has decided by then, and what it has given must be there to be given back.
+pub(super) async fn to_its_end<F>(future: F) -> Option<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    match Handle::try_current() {
+        Ok(runtime) => runtime.spawn(future).await.ok(),
+        Err(_) => Some(future.await),
     }
 }
 
 /// One question for each key, and which of them each ask has become a part of.
-fn inquiries(asks: &[&OwnedAsk]) -> (Vec<Inquiry>, Vec<usize>) {
+fn inquiries(asks: &[OwnedAsk]) -> (Vec<Inquiry>, Vec<usize>) {
     let mut inquiries: Vec<Inquiry> = Vec::with_capacity(asks.len());
     let mut groups = Vec::with_capacity(asks.len());
     for ask in asks {
@@ -271,7 +291,7 @@ fn granted(ask: &OwnedAsk, inquiry: &Inquiry, answer: &Answer) -> Claim {
 }
 
 /// Each limiter decides as it was told to for an outage; still, all of them or none.
-fn without_store(asks: &[&OwnedAsk]) -> Vec<Claim> {
+fn without_store(asks: &[OwnedAsk]) -> Vec<Claim> {
     let claims = asks.iter().map(|ask| {
         ask.limiter.degraded.fetch_add(1, Ordering::Relaxed);
         let (Some(remote), AskKey::Store(key)) = (ask.limiter.remote(), &ask.key) else {

@@ -353,10 +353,14 @@ impl SharedLimiter {
         slots: Slots,
     ) -> SharedReservation<'static> {
         let ask = Inquiry { receipt: true, ..remote.inquiry(key, tier, demand, slots) };
-        let place = ask.place.clone();
-        match remote.store.perform(Request::Decide(vec![ask])).await.and_then(only) {
-            Ok(answer) => SharedReservation::in_store(&remote.store, place, demand, slots, &answer),
-            Err(_) => {
+        let (store, place) = (remote.store.clone(), ask.place.clone());
+        let taken = joint::to_its_end(async move {
+            let answer = store.perform(Request::Decide(vec![ask])).await.and_then(only)?;
+            Ok::<_, StoreError>(SharedReservation::in_store(&store, place, demand, slots, &answer))
+        });
+        match taken.await {
+            Some(Ok(reservation)) => reservation,
+            None | Some(Err(_)) => {
                 let reservation = remote.fallback.take(key, tier, demand, slots);
                 self.degraded.fetch_add(1, Ordering::Relaxed);
                 reservation
