@@ -108,6 +108,8 @@ impl Hash for KeyValue<'_> {
             // Not as a vector, which hashes its length first.
             Self::Joined(parts) => parts.iter().for_each(|part| part.hash(state)),
             Self::Instead(place, value) => {
+                // A byte that no text has, or whoever chooses a text would choose the place as well.
+                state.write_u8(u8::MAX);
                 place.hash(state);
                 value.hash(state);
             }
@@ -294,6 +296,15 @@ mod tests {
             prop_assume!(i != j);
             prop_assume!(!matches!(a, KeyValue::Instead(..)) && !matches!(b, KeyValue::Instead(..)));
             prop_assert_ne!(at(i, &a).to_string(), at(j, &b).to_string());
+        }
+
+        /// Nor do they hash the same: in memory, that is the bucket.
+        #[test]
+        fn no_text_hashes_as_another_choice(place in 1_u8..4, text in "[\u{1}-\u{3}a]{0,3}") {
+            let seed = std::hash::RandomState::new();
+            let chosen = KeyValue::from(format!("{}{text}", char::from(place)));
+            let other = KeyValue::Instead(place, Box::new(text.into()));
+            prop_assert_ne!(seed.hash_one(&chosen), seed.hash_one(&other));
         }
 
         /// Text and bytes differ wherever what they hold does.
