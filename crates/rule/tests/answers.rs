@@ -131,6 +131,19 @@ fn a_verdict_of_several_quotas() {
     assert_eq!(Answer::of_verdict(&limited, [], Fields::Ietf).get("ratelimit"), None);
 }
 
+/// Who waits for one quota and then still asks for more than another one ever grants was sent on a fool's errand.
+#[test]
+fn where_waiting_does_not_help_no_time_is_told() {
+    let told = [
+        (label("login", "5/min"), Decision::denied_for(5, Micros::from_secs(3))),
+        (label("uploads", "5/min"), decide("5/min", 6)),
+    ];
+    let each = told.iter().map(|(label, decision)| (label, decision));
+    let answer = Answer::of_verdict(&limited(Duration::from_secs(3)), each, Fields::Ietf);
+    assert_eq!((answer.status, answer.get("retry-after")), (429, None));
+    assert_eq!(body(&answer).get("retry-after"), None);
+}
+
 #[test]
 fn fields_of_what_was_let_through() {
     let told = [

@@ -8,7 +8,7 @@ pub use fields::Fields;
 use crate::Limited;
 use std::borrow::Cow;
 use tidegate_core::{
-    Decision, Micros,
+    Decision, Micros, Outcome, Retry,
     header::{self, Label},
 };
 use tidegate_engine::Cause;
@@ -89,7 +89,7 @@ impl Answer {
     }
 
     /// The answer to a refused request that was asked about by several quotas, with these fields of all of them. The
-    /// longest wait among them is told.
+    /// longest wait among them is told; none, where one of them will never grant it.
     pub fn of_verdict<'a, T>(limited: &Limited, told: T, fields: Fields) -> Self
     where
         T: IntoIterator<Item = (&'a Label, &'a Decision)>,
@@ -97,8 +97,13 @@ impl Answer {
         let told: Vec<_> = told.into_iter().collect();
         let denied = || told.iter().filter(|(_, decision)| !decision.is_granted());
         let retry_after = limited.retry_after().map(|wait| header::seconds(Micros::from(wait)));
-        let retry_after =
-            denied().filter_map(|(_, decision)| header::retry_after(decision)).chain(retry_after).max();
+        let is_hopeless =
+            denied().any(|(_, decision)| matches!(decision.outcome(), Outcome::Deny(Retry::Never)));
+        let retry_after = denied()
+            .filter_map(|(_, decision)| header::retry_after(decision))
+            .chain(retry_after)
+            .max()
+            .filter(|_| !is_hopeless);
 
         let mut answer = Self::new(status_of(limited));
         if let Some(seconds) = retry_after {

@@ -55,9 +55,14 @@ impl<'a> Verdict<'a> {
         self.refusal()?.limited()
     }
 
-    /// When it is worth trying again, if that is known.
+    /// When it is worth trying again, if that is known: the longest of all that have to be waited for. `None` where one of
+    /// the rules will never let it through.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.limited()?.retry_after()
+        let refusals = || self.rulings().filter(|ruling| ruling.one.refuses());
+        if refusals().any(|ruling| ruling.is_hopeless()) {
+            return None;
+        }
+        refusals().filter_map(|ruling| ruling.limited()?.retry_after()).max()
     }
 
     /// What is answered to a request that is refused, unless the gate says otherwise: 429 and what there is to tell, or 400
@@ -162,6 +167,11 @@ impl<'a> Ruling<'a> {
             }
             Judgement::NoKey => None,
         }
+    }
+
+    /// Whether time does not help.
+    fn is_hopeless(&self) -> bool {
+        matches!(self.decision().map(Decision::outcome), Some(Outcome::Deny(Retry::Never)))
     }
 
     /// How long it has to wait: for ever weighs most.
