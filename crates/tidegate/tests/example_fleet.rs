@@ -9,9 +9,10 @@ mod fleet;
 use reqwest::Client;
 use std::{
     collections::BTreeMap,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
 };
-use tidegate::Settings;
+use tidegate::{Outage, Settings};
 use tidegate_testkit::servers::RedisServer;
 use tokio::net::TcpListener;
 
@@ -35,11 +36,22 @@ async fn visit(servers: [String; 2]) -> BTreeMap<u16, usize> {
     counts
 }
 
+/// Waits until a server has found Redis, as a visitor from elsewhere: nobody is let in before.
+async fn until_open(server: &str) {
+    let elsewhere = Client::builder().no_proxy().local_address(IpAddr::from([127, 0, 0, 2])).build().unwrap();
+    while elsewhere.get(server).send().await.unwrap().status() != 200 {}
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_share_redis() {
     let redis = RedisServer::start().unwrap();
-    let settings = || Settings::new().store_at(redis.url());
+    // Time is not the point, so there is plenty of it, and nobody counts for itself.
+    let settings =
+        || Settings::new().store_at(redis.url()).deadline(Duration::from_secs(5)).on_outage(Outage::Closed);
     let servers = [serve(settings()).await, serve(settings()).await];
+    for server in &servers {
+        until_open(server).await;
+    }
     assert_eq!(visit(servers).await, BTreeMap::from([(200, 5), (429, 15)]));
 }
 
