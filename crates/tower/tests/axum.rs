@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod common;
-#[path = "common/wire.rs"]
+mod stage;
+#[path = "stage/wire.rs"]
 mod wire;
 
 use axum::{
@@ -14,9 +14,9 @@ use axum::{
     routing::{get, post},
 };
 use bytes::Bytes;
-use common::{header, left, program};
 use http::{HeaderMap, Method, Response};
 use http_body_util::{BodyExt as _, channel::Channel};
+use stage::{header, left, program};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -218,7 +218,7 @@ async fn a_rule_may_wait_instead_of_refusing() {
     let calls: Vec<_> = (0..4)
         .map(|_| {
             let (app, clock) = (app.clone(), clock.clone());
-            let request = common::get("/").map(|()| Body::empty());
+            let request = stage::get("/").map(|()| Body::empty());
             async move {
                 let response = tower::ServiceExt::oneshot(app, request).await.unwrap();
                 (response.status().as_u16(), clock.now().since(start).get() / 1_000)

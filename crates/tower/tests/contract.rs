@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod common;
+mod stage;
 
 use bytes::Bytes;
-use common::{get, get_from, header, left, program};
+use stage::{get, get_from, header, left, program};
 use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Full, channel::Channel};

@@ -2,12 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod common;
-#[path = "common/wire.rs"]
+mod stage;
+#[path = "stage/wire.rs"]
 mod wire;
 
 use bytes::Bytes;
-use common::{header, program};
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -16,6 +15,7 @@ use hyper_util::{
     server::conn::auto::Builder,
     service::TowerToHyperService,
 };
+use stage::{header, program};
 use std::{convert::Infallible, future::ready, net::SocketAddr};
 use tidegate_rule::request::Missing;
 use tidegate_tower::LimitLayer;

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod common;
+mod stage;
 
-use common::program;
+use stage::program;
 use std::{net::SocketAddr, time::Duration};
 use tidegate_rule::{Answer, Gate};
 use tidegate_tower::LimitLayer;

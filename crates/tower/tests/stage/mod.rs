@@ -1,6 +1,11 @@
-//! What the stories play on: a service that can be held up and looked into, bodies that come piece by piece, servers.
+//! What the stories play on: rules on a clock of their own, a service that can be held up and looked into, bodies that come
+//! piece by piece; servers are in `wire`.
 
-#![allow(dead_code, unreachable_pub, reason = "each story uses a part of the stage")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each story uses a part of the stage")]
+
+mod program;
+
+pub use program::{Program, get, get_from, left, program};
 
 use bytes::Bytes;
 use http::{Request, Response};
