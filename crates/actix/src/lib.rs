@@ -51,6 +51,7 @@ pub use concurrency::{ConcurrencyMiddleware, ConcurrencyService};
 pub use facts::{FactsFuture, FactsMiddleware, FactsService};
 pub use guard::{GuardMiddleware, GuardService};
 pub use head::{ReplyHead, RequestHead};
-pub use held::{HeldBody, HeldFuture, Until, called, served};
+pub use held::{HeldBody, HeldFuture};
 pub use limit::{LimitMiddleware, LimitService};
 pub use priority::{PriorityMiddleware, PriorityService};
+pub use tidegate_rule::surface::{Guards, GuardsBuilder, Until, called, served};

@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 use tidegate_actix::{
-    AccessMiddleware, BandwidthMiddleware, ConcurrencyMiddleware, FactsMiddleware, GuardMiddleware,
+    AccessMiddleware, BandwidthMiddleware, ConcurrencyMiddleware, FactsMiddleware, GuardMiddleware, Guards,
     LimitMiddleware, PriorityMiddleware, Until, UploadMiddleware,
 };
 use tidegate_core::{
@@ -92,6 +92,21 @@ async fn each_tenant_may_have_a_breaker_of_its_own() {
     assert_eq!(ask(&app, at("/429")).await.status(), 429, "a backend that has had enough is spared");
     assert_eq!(ask(&app, at("/200")).await.status(), 503);
     assert_eq!(ask(&app, at("/200").insert_header(("x-b", "1"))).await.status(), 200);
+}
+
+/// Whoever has none shares one.
+#[tokio::test]
+async fn a_breaker_for_each_key() {
+    let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
+    let (clock, _hand) = Clock::manual();
+    let breakers = Guards::builder().build(move || Breaker::with_clock(settings.clone(), clock.clone()));
+    let guard = GuardMiddleware::by_key(breakers, key::header("x-tenant").unwrap());
+    let app = test::init_service(App::new().wrap(guard).configure(routes)).await;
+    let by = |tenant| at("/503").insert_header(("x-tenant", tenant));
+    assert_eq!(header(&ask(&app, by("a")).await, "retry-after"), None, "said by the application");
+    assert!(header(&ask(&app, by("a")).await, "retry-after").is_some(), "said by the breaker");
+    assert_eq!(header(&ask(&app, by("b")).await, "retry-after"), None);
+    assert_eq!(ask(&app, at("/200")).await.status(), 200);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The error of a call that a rule refused.
 
-use std::{error, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, error, fmt, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Quota, header::Label};
 use tidegate_engine::Cause;
 
@@ -46,6 +46,16 @@ impl Limited {
     /// What was declared to be told to whoever was refused.
     pub fn message(&self) -> Option<&str> {
         self.0.message.as_deref()
+    }
+
+    /// What whoever was refused may be told in a line: the message that was declared, or else which quota is used up. How a
+    /// server protects itself is not for clients to know.
+    pub fn told(&self) -> Cow<'_, str> {
+        match (self.message(), self.cause()) {
+            (Some(message), _) => message.into(),
+            (None, Cause::Limited(_)) => self.to_string().into(),
+            (None, _) => "the server cannot take this call now".into(),
+        }
     }
 
     /// The quota that was used up, if it was one.

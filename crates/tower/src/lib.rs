@@ -42,7 +42,7 @@ pub mod key;
 mod limit;
 mod priority;
 
-pub use access::{AccessLayer, Controlled, Guest};
+pub use access::{AccessLayer, Controlled};
 pub use bandwidth::{BandwidthLayer, DownloadFuture, Downloads, UploadLayer, Uploads};
 pub use body::GateBody;
 pub use client::{Inbound, Outbound, Polite, PoliteError, PoliteFuture, PoliteLayer};
@@ -50,8 +50,9 @@ pub use concurrency::{Concurrency, ConcurrencyFuture, ConcurrencyLayer};
 pub use facts::{FactsFuture, FactsLayer, WithFacts};
 #[cfg(feature = "tonic")]
 pub use grpc::RuleInterceptor;
-pub use guard::{GuardLayer, Guarded, Guards, GuardsBuilder};
+pub use guard::{GuardLayer, Guarded};
 pub use head::{HttpHead, HttpReply};
-pub use held::{HeldBody, HeldFuture, Until, called, served};
+pub use held::{HeldBody, HeldFuture};
 pub use limit::{Limit, LimitFuture, LimitLayer};
 pub use priority::{Prioritised, PriorityLayer};
+pub use tidegate_rule::surface::{Guards, GuardsBuilder, Until, called, served};

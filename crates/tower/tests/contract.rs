@@ -5,10 +5,10 @@
 mod stage;
 
 use bytes::Bytes;
-use stage::{get, get_from, header, left, program};
 use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Full, channel::Channel};
+use stage::{get, get_from, header, left, program};
 use std::{
     convert::Infallible,
     future::{Future as _, Pending, Ready, pending, ready},
@@ -266,4 +266,16 @@ async fn the_size_of_a_body_is_known() {
     let refusal = service.oneshot(get("/")).await.unwrap().into_body();
     let size = refusal.size_hint().exact().unwrap();
     assert_eq!(refusal.collect().await.unwrap().to_bytes().len() as u64, size);
+}
+
+/// Whatever layer refuses, its answer is sent in the same words.
+#[tokio::test]
+async fn an_answer_is_sent_as_it_stands() {
+    let program = program();
+    let gate = Gate::from(program.limit("none", "1/min"))
+        .answer(|_| tidegate_rule::Answer::new(503).header("x-note", "später"));
+    let service = Limit::new(gate, service_fn(ok));
+    let _ = service.clone().oneshot(get("/")).await.unwrap();
+    let refused = service.oneshot(get("/")).await.unwrap();
+    assert_eq!(refused.headers()["x-note"].as_bytes(), "später".as_bytes());
 }

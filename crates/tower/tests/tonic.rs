@@ -6,7 +6,10 @@ mod stage;
 
 use stage::program;
 use std::{net::SocketAddr, time::Duration};
-use tidegate_rule::{Answer, Gate};
+use tidegate_rule::{
+    Answer, Gate,
+    request::{Missing, key},
+};
 use tidegate_tower::LimitLayer;
 use tokio::net::TcpListener;
 use tonic::{
@@ -64,4 +67,16 @@ async fn an_answer_of_ones_own_is_translated() {
     let mut client = client(server).await;
     assert!(client.check(overall()).await.is_ok());
     assert_eq!(client.check(overall()).await.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn who_lacks_the_key_has_made_a_mistake() {
+    let program = program();
+    let limit =
+        program.limit("checks", "1/min").key(key::header("x-tenant").unwrap()).missing(Missing::Refuse);
+    let mut client = client(serve(LimitLayer::new(limit)).await).await;
+    let status = client.check(overall()).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(status.message(), "the call lacks what its limit is counted by");
+    assert!(status.get_details_retry_info().is_none());
 }

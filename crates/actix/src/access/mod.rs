@@ -2,7 +2,6 @@
 
 mod service;
 mod transform;
-mod visitor;
 
 pub use service::AccessService;
 pub use transform::AccessMiddleware;

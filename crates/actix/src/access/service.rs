@@ -1,12 +1,8 @@
 //! A service behind a door.
 
-use super::{
-    transform::Door,
-    visitor::{Guest, Visitor},
-};
 use crate::{
     head::RequestHead,
-    held::{Entered, HeldBody, HeldFuture, Said, Terms, respond},
+    held::{Entered, HeldBody, HeldFuture, Said, enter, respond},
 };
 use actix_web::{
     Error,
@@ -18,7 +14,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_engine::{Stance, Standing};
+use tidegate_rule::surface::{Door, Guest, Terms};
 
 /// A service that not everybody is let into; see [`AccessMiddleware`](super::AccessMiddleware).
 pub struct AccessService<S> {
@@ -47,31 +43,17 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let visitor = self.door.visitor(&RequestHead::of(&request));
-        let said = match self.standing(&visitor) {
-            Standing::Allowed | Standing::Unlisted => {
-                let guest = Guest { visitor, control: self.door.control.clone() };
-                self.terms.say(request, Ok(guest))
-            }
-            standing @ (Standing::Denied | Standing::Banned(_)) => {
-                Said::Answer(respond(request, (self.door.answer)(standing)))
-            }
+        let knocked = self.door.knock(&RequestHead::of(&request));
+        let said = match knocked {
+            Ok(guest) => enter(&self.terms, request, guest),
+            Err(barred) => Said::Answer(respond(request, barred.answer)),
         };
         HeldFuture::now(&self.inner, said)
     }
 }
 
-impl<S> AccessService<S> {
-    fn standing(&self, visitor: &Visitor) -> Standing {
-        visitor.standing(&self.door.control).unwrap_or(match self.door.unknown {
-            Stance::Allow => Standing::Unlisted,
-            Stance::Deny => Standing::Denied,
-        })
-    }
-}
-
 impl<S> fmt::Debug for AccessService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AccessService").field(&self.door.control).finish()
+        f.debug_tuple("AccessService").field(&self.door).finish()
     }
 }

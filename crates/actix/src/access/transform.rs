@@ -1,7 +1,7 @@
 //! Whom a list and bans keep out.
 
-use super::{service::AccessService, visitor::Visitor};
-use crate::held::{HeldBody, Terms};
+use super::service::AccessService;
+use crate::held::HeldBody;
 use actix_web::{
     Error,
     body::MessageBody,
@@ -13,11 +13,12 @@ use std::{
     net::IpAddr,
     sync::Arc,
 };
-use tidegate_core::{Report, header};
+use tidegate_core::Report;
 use tidegate_engine::{AccessControl, Stance, Standing};
 use tidegate_rule::{
     Answer,
     request::{Head, Key, Reply, TrustedProxies},
+    surface::{Door, Terms},
 };
 
 /// Keeps out whom a list or a ban keeps out, and bans whoever is denied too often further inside.
@@ -49,63 +50,36 @@ pub struct AccessMiddleware {
     terms: Terms,
 }
 
-/// Whom to let in, and what to tell the others.
-#[derive(Clone)]
-pub(super) struct Door {
-    pub(super) control: Arc<AccessControl>,
-    who: Who,
-    pub(super) unknown: Stance,
-    pub(super) answer: Arc<AnswerTo>,
-}
-
-#[derive(Clone)]
-enum Who {
-    Address(Arc<AddressOf>),
-    Key(Key),
-}
-
-type AddressOf = dyn Fn(&dyn Head) -> Option<IpAddr> + Send + Sync;
-type AnswerTo = dyn Fn(Standing) -> Answer + Send + Sync;
-
 impl AccessMiddleware {
     /// Asks for the address at the other end of the connection. Behind a proxy that is the proxy: see
     /// [`behind`](Self::behind).
     pub fn new(control: impl Into<Arc<AccessControl>>) -> Self {
-        let door = Door {
-            control: control.into(),
-            who: Who::Address(Arc::new(|head| head.peer())),
-            unknown: Stance::Deny,
-            answer: Arc::new(forbidden),
-        };
         let terms = Terms { classify: Arc::new(|_| Report::Ignored), ..Terms::new("access") };
-        Self { door, terms }
+        Self { door: Door::new(control), terms }
     }
 
     /// Asks for the address of the client, as these proxies tell it.
     #[must_use]
     pub fn behind(self, proxies: TrustedProxies) -> Self {
-        self.address(move |head| proxies.client(head))
+        Self { door: self.door.behind(proxies), ..self }
     }
 
     /// Asks for an address that a function finds.
     #[must_use]
-    pub fn address(mut self, find: impl Fn(&dyn Head) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
-        self.door.who = Who::Address(Arc::new(find));
-        self
+    pub fn address(self, find: impl Fn(&dyn Head) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
+        Self { door: self.door.address(find), ..self }
     }
 
     /// Asks for a key instead of an address: the `key` lines of a list, and bans of keys.
     #[must_use]
-    pub fn key(mut self, key: Key) -> Self {
-        self.door.who = Who::Key(key);
-        self
+    pub fn key(self, key: Key) -> Self {
+        Self { door: self.door.key(key), ..self }
     }
 
     /// What becomes of a request without an address or a key; it is kept out unless told otherwise.
     #[must_use]
-    pub fn unknown(mut self, stance: Stance) -> Self {
-        self.door.unknown = stance;
-        self
+    pub fn unknown(self, stance: Stance) -> Self {
+        Self { door: self.door.unknown(stance), ..self }
     }
 
     /// Counts an answer as a denial where this says so, and has the bans' own rule decide on a ban: a limit further inside
@@ -121,33 +95,8 @@ impl AccessMiddleware {
 
     /// What to answer to whoever is kept out. Who is unknown stands as denied.
     #[must_use]
-    pub fn answer(mut self, answer: impl Fn(Standing) -> Answer + Send + Sync + 'static) -> Self {
-        self.door.answer = Arc::new(answer);
-        self
-    }
-}
-
-impl Door {
-    pub(super) fn visitor(&self, head: &dyn Head) -> Visitor {
-        let found = match &self.who {
-            Who::Address(find) => find(head).map(Visitor::Address),
-            Who::Key(key) => key.find(head).map(|key| Visitor::Key(key.to_string().into())),
-        };
-        found.unwrap_or(Visitor::Unknown)
-    }
-}
-
-/// 403, and when a ban ends. It tells no more than that.
-fn forbidden(standing: Standing) -> Answer {
-    let (detail, wait) = match standing {
-        Standing::Banned(wait) => ("banned for a time", Some(wait)),
-        _ => ("not let in", None),
-    };
-    let problem = format!(r#"{{"type":"about:blank","title":"Forbidden","status":403,"detail":"{detail}"}}"#);
-    let answer = Answer::new(403).json(problem).header("content-type", "application/problem+json");
-    match wait {
-        Some(wait) => answer.header("retry-after", header::seconds(wait).to_string()),
-        None => answer,
+    pub fn answer(self, answer: impl Fn(Standing) -> Answer + Send + Sync + 'static) -> Self {
+        Self { door: self.door.answer(answer), ..self }
     }
 }
 
@@ -169,6 +118,6 @@ where
 
 impl fmt::Debug for AccessMiddleware {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AccessMiddleware").field(&self.door.control).finish()
+        f.debug_tuple("AccessMiddleware").field(&self.door).finish()
     }
 }

@@ -1,9 +1,8 @@
 //! A service that is only so wide.
 
-use super::transform::Line;
 use crate::{
     head::RequestHead,
-    held::{Entered, HeldBody, HeldFuture, Terms},
+    held::{Entered, HeldBody, HeldFuture, say},
 };
 use actix_web::{
     Error,
@@ -18,6 +17,7 @@ use std::{
 };
 use tidegate_core::Rejection;
 use tidegate_engine::{Cause, Slot, Slots};
+use tidegate_rule::surface::{Line, Terms};
 
 /// A service that serves only so many requests at once; see [`ConcurrencyMiddleware`](super::ConcurrencyMiddleware).
 pub struct ConcurrencyService<S> {
@@ -48,7 +48,7 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let now = |request, slot| HeldFuture::now(&*self.inner, self.terms.say(request, slot));
+        let now = |request, slot| HeldFuture::now(&*self.inner, say(&self.terms, request, slot));
         if let Some(slot) = self.slots.try_take_owned() {
             return now(request, Ok(slot));
         }
@@ -57,7 +57,7 @@ where
         let (slots, terms) = (self.slots.clone(), self.terms.clone());
         HeldFuture::later(&self.inner, async move {
             let slot = slots.take_owned(waiter).await.map_err(Cause::from);
-            terms.say(request, slot)
+            say(&terms, request, slot)
         })
     }
 }

@@ -1,7 +1,7 @@
 //! How many at once, and who may wait.
 
 use super::service::ConcurrencyService;
-use crate::held::{HeldBody, Terms, Until};
+use crate::held::HeldBody;
 use actix_web::{
     Error,
     body::MessageBody,
@@ -9,13 +9,16 @@ use actix_web::{
 };
 use std::{
     borrow::Cow,
-    fmt,
     future::{Ready, ready},
     sync::Arc,
     time::Duration,
 };
-use tidegate_engine::{Priority, Slots, Waiter};
-use tidegate_rule::{Answer, Limited, request::Head};
+use tidegate_engine::{Priority, Slots};
+use tidegate_rule::{
+    Answer, Limited,
+    request::Head,
+    surface::{Line, Terms, Until},
+};
 
 /// Lets no more requests into a service at once than there are slots. Each holds its slot until the body of its answer has
 /// been sent, or it was given up.
@@ -43,15 +46,6 @@ pub struct ConcurrencyMiddleware {
     line: Line,
     terms: Terms,
 }
-
-/// Who waits, and for how long.
-#[derive(Clone, Default)]
-pub(super) struct Line {
-    patience: Duration,
-    priority: Option<Arc<PriorityOf>>,
-}
-
-type PriorityOf = dyn Fn(&dyn Head) -> Priority + Send + Sync;
 
 impl ConcurrencyMiddleware {
     /// As many as there are slots. Nobody waits unless told otherwise.
@@ -96,17 +90,6 @@ impl ConcurrencyMiddleware {
     }
 }
 
-impl Line {
-    /// How this request stands in line, if it may.
-    pub(super) fn waiter(&self, head: &dyn Head) -> Option<Waiter> {
-        if self.patience.is_zero() {
-            return None;
-        }
-        let priority = self.priority.as_ref().map(|priority| priority(head)).unwrap_or_default();
-        Some(Waiter::new(1).deadline(self.patience).priority(priority))
-    }
-}
-
 impl<S, B> Transform<S, ServiceRequest> for ConcurrencyMiddleware
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
@@ -121,11 +104,5 @@ where
     fn new_transform(&self, inner: S) -> Self::Future {
         let (slots, line, terms) = (self.slots.clone(), self.line.clone(), Arc::new(self.terms.clone()));
         ready(Ok(ConcurrencyService::new(inner, slots, line, terms)))
-    }
-}
-
-impl fmt::Debug for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line").field("patience", &self.patience).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,5 @@
 //! A service that knows who it serves.
 
-use super::transform::Finder;
 use crate::head::RequestHead;
 use actix_web::{
     Error, HttpMessage as _,
@@ -11,15 +10,16 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
+use tidegate_rule::surface::FactsFinder;
 
 /// A service that knows who it serves; see [`FactsMiddleware`](super::FactsMiddleware).
 pub struct FactsService<S> {
     inner: S,
-    finder: Finder,
+    finder: FactsFinder,
 }
 
 impl<S> FactsService<S> {
-    pub(super) fn new(inner: S, finder: Finder) -> Self {
+    pub(super) fn new(inner: S, finder: FactsFinder) -> Self {
         Self { inner, finder }
     }
 }

@@ -6,13 +6,13 @@ use actix_web::{
     dev::{Service, ServiceRequest, ServiceResponse, Transform},
 };
 use std::{
-    fmt,
     future::{Ready, ready},
     sync::Arc,
 };
 use tidegate_rule::{
     Facts,
     request::{Head, TrustedProxies},
+    surface::FactsFinder,
 };
 
 /// Finds out who sent a request, and tells everybody who serves it: attributes with `key = ip` and `key = user` deep below,
@@ -33,60 +33,33 @@ use tidegate_rule::{
 /// answer, nor around tasks that it spawns: put them there by [`Facts::scope`].
 ///
 /// Of several middlewares the one that is wrapped last runs first, so wrap this one after those that are to know the facts.
-#[derive(Clone)]
+#[derive(Clone, Debug, Default)]
 pub struct FactsMiddleware {
-    finder: Finder,
+    finder: FactsFinder,
 }
-
-#[derive(Clone)]
-pub(super) struct Finder {
-    proxies: TrustedProxies,
-    user: Option<Arc<UserOf>>,
-    others: Vec<Arc<Add>>,
-}
-
-type UserOf = dyn Fn(&dyn Head) -> Option<Arc<str>> + Send + Sync;
-type Add = dyn Fn(&dyn Head, Facts) -> Facts + Send + Sync;
 
 impl FactsMiddleware {
     /// Knows the address at the other end of the connection, and no user.
     pub fn new() -> Self {
-        Self { finder: Finder { proxies: TrustedProxies::none(), user: None, others: Vec::new() } }
+        Self::default()
     }
 
     /// Finds the address of the client, as these proxies tell it.
     #[must_use]
-    pub fn behind(mut self, proxies: TrustedProxies) -> Self {
-        self.finder.proxies = proxies;
-        self
+    pub fn behind(self, proxies: TrustedProxies) -> Self {
+        Self { finder: self.finder.behind(proxies) }
     }
 
     /// Finds the user: in what the application has already decoded and checked, such as claims among the extensions.
     #[must_use]
-    pub fn user(mut self, find: impl Fn(&dyn Head) -> Option<Arc<str>> + Send + Sync + 'static) -> Self {
-        self.finder.user = Some(Arc::new(find));
-        self
+    pub fn user(self, find: impl Fn(&dyn Head) -> Option<Arc<str>> + Send + Sync + 'static) -> Self {
+        Self { finder: self.finder.user(find) }
     }
 
     /// Adds what a function knows.
     #[must_use]
-    pub fn and(mut self, add: impl Fn(&dyn Head, Facts) -> Facts + Send + Sync + 'static) -> Self {
-        self.finder.others.push(Arc::new(add));
-        self
-    }
-}
-
-impl Default for FactsMiddleware {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Finder {
-    pub(super) fn facts(&self, head: &dyn Head) -> Facts {
-        let user = self.user.as_ref().and_then(|find| find(head));
-        let facts = Facts::found_in(head, &self.proxies, user);
-        self.others.iter().fold(facts, |facts, add| add(head, facts))
+    pub fn and(self, add: impl Fn(&dyn Head, Facts) -> Facts + Send + Sync + 'static) -> Self {
+        Self { finder: self.finder.and(add) }
     }
 }
 
@@ -103,11 +76,5 @@ where
 
     fn new_transform(&self, inner: S) -> Self::Future {
         ready(Ok(FactsService::new(inner, self.finder.clone())))
-    }
-}
-
-impl fmt::Debug for FactsMiddleware {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FactsMiddleware").field("behind", &self.finder.proxies).finish_non_exhaustive()
     }
 }

@@ -1,9 +1,8 @@
 //! A service with a guard in front of it.
 
-use super::transform::Source;
 use crate::{
     head::RequestHead,
-    held::{Entered, HeldBody, HeldFuture, Terms},
+    held::{Entered, HeldBody, HeldFuture, say},
 };
 use actix_web::{
     Error,
@@ -16,16 +15,17 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_engine::{Cause, Guard, Pass, Settle};
+use tidegate_rule::surface::{GuardSource, Terms};
 
 /// A service with a guard in front of it; see [`GuardMiddleware`](super::GuardMiddleware).
 pub struct GuardService<S, G> {
     inner: S,
-    source: Source<G>,
+    source: GuardSource<G>,
     terms: Arc<Terms>,
 }
 
 impl<S, G> GuardService<S, G> {
-    pub(super) fn new(inner: S, source: Source<G>, terms: Arc<Terms>) -> Self {
+    pub(super) fn new(inner: S, source: GuardSource<G>, terms: Arc<Terms>) -> Self {
         Self { inner, source, terms }
     }
 }
@@ -47,7 +47,7 @@ where
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let guard = self.source.guard(&RequestHead::of(&request));
         let pass = guard.try_pass_owned().map_err(Cause::from);
-        HeldFuture::now(&self.inner, self.terms.say(request, pass))
+        HeldFuture::now(&self.inner, say(&self.terms, request, pass))
     }
 }
 

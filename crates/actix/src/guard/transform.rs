@@ -1,7 +1,7 @@
 //! What stands in front of a service, and how it judges.
 
 use super::service::GuardService;
-use crate::held::{HeldBody, Terms, Until, called};
+use crate::held::HeldBody;
 use actix_web::{
     Error,
     body::MessageBody,
@@ -17,7 +17,8 @@ use tidegate_core::Report;
 use tidegate_engine::{Guard, Settle};
 use tidegate_rule::{
     Answer, Limited,
-    request::{Head, Reply},
+    request::{Head, Key, Reply},
+    surface::{GuardSource, Guards, Terms, Until, called},
 };
 
 /// Puts a guard in front of a service: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or one of
@@ -38,27 +39,24 @@ use tidegate_rule::{
 /// Whoever is not let in is answered with 503 and `Retry-After`, and the service is not called. A call that is given up is
 /// ignored. Make the guard outside of the closure that makes applications, or each worker has its own.
 pub struct GuardMiddleware<G> {
-    source: Source<G>,
+    source: GuardSource<G>,
     terms: Terms,
 }
-
-/// Whose guard it is.
-pub(super) enum Source<G> {
-    One(Arc<G>),
-    By(Arc<Choose<G>>),
-}
-
-type Choose<G> = dyn Fn(&dyn Head) -> Arc<G> + Send + Sync;
 
 impl<G> GuardMiddleware<G> {
     /// One guard for all requests.
     pub fn new(guard: Arc<G>) -> Self {
-        Self { source: Source::One(guard), terms: Terms::new("guard") }
+        Self { source: GuardSource::One(guard), terms: Terms::new("guard") }
+    }
+
+    /// A guard for each key. Requests without one share a guard.
+    pub fn by_key(guards: impl Into<Arc<Guards<G>>>, key: Key) -> Self {
+        Self { source: GuardSource::ByKey(guards.into(), key), terms: Terms::new("guard") }
     }
 
     /// The guard that is chosen for each request: that of its tenant, say.
     pub fn by(choose: impl Fn(&dyn Head) -> Arc<G> + Send + Sync + 'static) -> Self {
-        Self { source: Source::By(Arc::new(choose)), terms: Terms::new("guard") }
+        Self { source: GuardSource::By(Arc::new(choose)), terms: Terms::new("guard") }
     }
 
     /// The name by which it is called in answers.
@@ -99,15 +97,6 @@ impl<G> GuardMiddleware<G> {
     }
 }
 
-impl<G> Source<G> {
-    pub(super) fn guard(&self, head: &dyn Head) -> Arc<G> {
-        match self {
-            Self::One(guard) => guard.clone(),
-            Self::By(choose) => choose(head),
-        }
-    }
-}
-
 impl<S, B, G> Transform<S, ServiceRequest> for GuardMiddleware<G>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
@@ -128,15 +117,6 @@ where
 impl<G> Clone for GuardMiddleware<G> {
     fn clone(&self) -> Self {
         Self { source: self.source.clone(), terms: self.terms.clone() }
-    }
-}
-
-impl<G> Clone for Source<G> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::One(guard) => Self::One(guard.clone()),
-            Self::By(choose) => Self::By(choose.clone()),
-        }
     }
 }
 

@@ -7,5 +7,4 @@ mod terms;
 pub use body::HeldBody;
 pub use future::HeldFuture;
 pub(crate) use future::{Admission, Said};
-pub(crate) use terms::{Entered, Held, Terms, reply_to, respond};
-pub use terms::{Until, called, served};
+pub(crate) use terms::{Entered, enter, reply_to, respond, say};

@@ -1,4 +1,4 @@
-//! How middleware answers whoever it does not let in, and how it judges the answers of those whom it does.
+//! What is held while a request is served, and what becomes of it with the answer.
 
 use super::{
     body::HeldBody,
@@ -15,41 +15,14 @@ use actix_web::{
     },
 };
 use bytes::Bytes;
-use std::{borrow::Cow, fmt, ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc};
 use tidegate_core::Report;
 use tidegate_engine::{Cause, Pass, Settle, Slot};
-use tidegate_rule::{Answer, HeldSlots, Limited, request::Reply};
-
-/// Until when a call is in flight.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Until {
-    /// Until the answer's head is there.
-    #[default]
-    Head,
-    /// Until the answer's body has ended, or was given up. A body that breaks off is a failure.
-    Body,
-}
-
-/// How an answer counts on the side of a server; an error of middleware further inside counts as the answer that it becomes.
-///
-/// A status of 500 or above is a failure; `429` says nothing, since a limit further inside gave it. Everything else was
-/// served, a mistake of the client's too.
-pub fn served(reply: Option<&dyn Reply>) -> Report {
-    match reply.map(Reply::status) {
-        None | Some(500..) => Report::Failure,
-        Some(429) => Report::Ignored,
-        Some(_) => Report::Success,
-    }
-}
-
-/// How an answer counts where it comes from somebody else, as in a gateway. The same as [`served`], but for `429`: a backend
-/// that has had enough is one to be spared.
-pub fn called(reply: Option<&dyn Reply>) -> Report {
-    match reply.map(Reply::status) {
-        None | Some(429 | 500..) => Report::Failure,
-        Some(_) => Report::Success,
-    }
-}
+use tidegate_rule::{
+    Answer, HeldSlots,
+    request::Reply,
+    surface::{Guest, Terms, Until},
+};
 
 /// What is held while a request is served. Dropping it says nothing of how it ended.
 pub trait Held: 'static {
@@ -69,6 +42,15 @@ impl Held for Slot {
 
 impl Held for HeldSlots {
     fn end(self: Box<Self>, _: Report) {}
+}
+
+/// A failure is a denial further inside.
+impl Held for Guest {
+    fn end(self: Box<Self>, report: Report) {
+        if report == Report::Failure {
+            self.denied();
+        }
+    }
 }
 
 /// Translates an answer. What cannot be a header is left out.
@@ -99,50 +81,21 @@ pub(crate) fn reply_to<B: MessageBody, T>(
     }
 }
 
-/// What middleware says and how it judges.
-#[derive(Clone)]
-pub(crate) struct Terms {
-    pub(crate) name: Cow<'static, str>,
-    pub(crate) answer: Arc<AnswerTo>,
-    pub(crate) classify: Arc<Classify>,
-    pub(crate) until: Until,
-}
-
-pub(crate) type AnswerTo = dyn Fn(&Limited) -> Answer + Send + Sync;
-pub(crate) type Classify = dyn Fn(Option<&dyn Reply>) -> Report + Send + Sync;
-
-impl Terms {
-    pub(crate) fn new(name: &'static str) -> Self {
-        Self {
-            name: name.into(),
-            answer: Arc::new(overloaded),
-            classify: Arc::new(served),
-            until: Until::Head,
-        }
-    }
-
-    /// Lets a request in that holds this, or answers it.
-    pub(crate) fn say<B, H: Held>(
-        self: &Arc<Self>,
-        request: ServiceRequest,
-        held: Result<H, Cause>,
-    ) -> Said<B, Entered<H>> {
-        match held {
-            Ok(held) => Said::Enter(request, Entered { held, terms: self.clone() }),
-            Err(cause) => Said::Answer(self.refuse(request, cause)),
-        }
-    }
-
-    #[cold]
-    fn refuse<B>(&self, request: ServiceRequest, cause: Cause) -> ServiceResponse<HeldBody<B>> {
-        respond(request, (self.answer)(&Limited::new(&*self.name, cause)))
+/// Lets a request in that holds this, or answers it.
+pub(crate) fn say<B, H: Held>(
+    terms: &Arc<Terms>,
+    request: ServiceRequest,
+    held: Result<H, Cause>,
+) -> Said<B, Entered<H>> {
+    match held {
+        Ok(held) => enter(terms, request, held),
+        Err(cause) => Said::Answer(respond(request, terms.refuse(cause).1)),
     }
 }
 
-impl fmt::Debug for Terms {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Terms").field("name", &self.name).field("until", &self.until).finish_non_exhaustive()
-    }
+/// Lets a request in that holds this.
+pub(crate) fn enter<B, H: Held>(terms: &Arc<Terms>, request: ServiceRequest, held: H) -> Said<B, Entered<H>> {
+    Said::Enter(request, Entered { held, terms: terms.clone() })
 }
 
 /// A request that was let in.
@@ -166,14 +119,5 @@ impl<H: Held> Admission for Entered<H> {
                 result.map(|response| response.map_body(|_, body| HeldBody::free(body)))
             }
         }
-    }
-}
-
-/// 503, and when to come back: in a second, where nothing better is known.
-fn overloaded(limited: &Limited) -> Answer {
-    let answer = Answer::from(limited).status(503);
-    match answer.get("retry-after") {
-        Some(_) => answer,
-        None => answer.header("retry-after", "1"),
     }
 }

@@ -3,7 +3,7 @@
 use super::transform::ArrivalOf;
 use crate::{
     head::RequestHead,
-    held::{Entered, HeldBody, HeldFuture, Terms},
+    held::{Entered, HeldBody, HeldFuture, say},
 };
 use actix_web::{
     Error,
@@ -16,6 +16,7 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_engine::{Cause, Pass, PriorityLimit};
+use tidegate_rule::surface::Terms;
 
 /// A service that sheds load, the least important first; see [`PriorityMiddleware`](super::PriorityMiddleware).
 pub struct PriorityService<S> {
@@ -52,7 +53,7 @@ where
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let arrival = (self.arrival)(&RequestHead::of(&request), &self.limit);
         let pass = self.limit.try_pass_owned(arrival).map_err(Cause::from);
-        HeldFuture::now(&self.inner, self.terms.say(request, pass))
+        HeldFuture::now(&self.inner, say(&self.terms, request, pass))
     }
 }
 

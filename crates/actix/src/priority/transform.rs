@@ -1,7 +1,7 @@
 //! Who matters how much.
 
 use super::service::PriorityService;
-use crate::held::{HeldBody, Terms, Until};
+use crate::held::HeldBody;
 use actix_web::{
     Error,
     body::MessageBody,
@@ -18,6 +18,7 @@ use tidegate_engine::PriorityLimit;
 use tidegate_rule::{
     Answer, Limited,
     request::{Head, Reply},
+    surface::{Terms, Until},
 };
 
 /// Sheds load in front of a service, the least important first.

@@ -81,6 +81,19 @@ impl Answer {
         Self::new(400).problem(&problem)
     }
 
+    /// The answer to somebody who is not let in at all: 403.
+    pub(crate) fn forbidden(detail: &str) -> Self {
+        let problem = json::Problem {
+            kind: "about:blank",
+            title: "Forbidden",
+            status: 403,
+            detail,
+            violated: &[],
+            retry_after: None,
+        };
+        Self::new(403).problem(&problem)
+    }
+
     /// The answer to a refused request, with these fields of the quota that refused.
     pub fn of(limited: &Limited, fields: Fields) -> Self {
         let label = limited.label();

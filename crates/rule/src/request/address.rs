@@ -42,6 +42,11 @@ impl Address {
             v4 => Self(v4),
         }
     }
+
+    /// The address that stands for all of them.
+    pub(crate) fn first(self) -> IpAddr {
+        self.0
+    }
 }
 
 impl fmt::Display for Address {

@@ -17,17 +17,15 @@ impl From<Limited> for Status {
         if let Some(wait) = limited.retry_after() {
             details.set_retry_info(Some(wait));
         }
-        let (code, message) = match (limited.cause(), limited.message()) {
-            (Cause::Limited(_), message) => {
+        let code = match limited.cause() {
+            Cause::Limited(_) => {
                 details.add_quota_failure_violation(limited.rule(), "the quota is used up");
-                (Code::ResourceExhausted, message.map_or_else(|| limited.to_string(), str::to_owned))
+                Code::ResourceExhausted
             }
-            (_, Some(message)) => (Code::Unavailable, message.to_owned()),
-            // How a server protects itself is not for clients to know.
-            (_, None) => (Code::Unavailable, "the server cannot take this call now".to_owned()),
+            _ => Code::Unavailable,
         };
         let metadata = metadata(&Answer::of(&limited, Fields::default()));
-        Self::with_error_details_and_metadata(code, message, details, metadata)
+        Self::with_error_details_and_metadata(code, limited.told(), details, metadata)
     }
 }
 

@@ -1,13 +1,13 @@
 //! Whom a list and bans keep out.
 
-use super::{service::Controlled, visitor::Visitor};
-use crate::held::Terms;
+use super::service::Controlled;
 use std::{fmt, net::IpAddr, sync::Arc};
-use tidegate_core::{Micros, Report, header::seconds};
+use tidegate_core::Report;
 use tidegate_engine::{AccessControl, Stance, Standing};
 use tidegate_rule::{
     Answer,
     request::{Head, Key, Reply, TrustedProxies},
+    surface::{Door, Terms},
 };
 use tower_layer::Layer;
 
@@ -37,63 +37,36 @@ pub struct AccessLayer {
     terms: Terms,
 }
 
-/// Whom to let in, and what to tell the others.
-#[derive(Clone)]
-pub(super) struct Door {
-    pub(super) control: Arc<AccessControl>,
-    who: Who,
-    pub(super) unknown: Stance,
-    pub(super) answer: Arc<AnswerTo>,
-}
-
-#[derive(Clone)]
-enum Who {
-    Address(Arc<AddressOf>),
-    Key(Key),
-}
-
-type AddressOf = dyn Fn(&dyn Head) -> Option<IpAddr> + Send + Sync;
-type AnswerTo = dyn Fn(Standing) -> Answer + Send + Sync;
-
 impl AccessLayer {
     /// Asks for the address at the other end of the connection. Behind a proxy that is the proxy: see
     /// [`behind`](Self::behind).
     pub fn new(control: impl Into<Arc<AccessControl>>) -> Self {
-        let door = Door {
-            control: control.into(),
-            who: Who::Address(Arc::new(|head| head.peer())),
-            unknown: Stance::Deny,
-            answer: Arc::new(forbidden),
-        };
         let terms = Terms { classify: Arc::new(|_| Report::Ignored), ..Terms::new("access") };
-        Self { door, terms }
+        Self { door: Door::new(control), terms }
     }
 
     /// Asks for the address of the client, as these proxies tell it.
     #[must_use]
     pub fn behind(self, proxies: TrustedProxies) -> Self {
-        self.address(move |head| proxies.client(head))
+        Self { door: self.door.behind(proxies), ..self }
     }
 
     /// Asks for an address that a function finds.
     #[must_use]
-    pub fn address(mut self, find: impl Fn(&dyn Head) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
-        self.door.who = Who::Address(Arc::new(find));
-        self
+    pub fn address(self, find: impl Fn(&dyn Head) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
+        Self { door: self.door.address(find), ..self }
     }
 
     /// Asks for a key instead of an address: the `key` lines of a list, and bans of keys.
     #[must_use]
-    pub fn key(mut self, key: Key) -> Self {
-        self.door.who = Who::Key(key);
-        self
+    pub fn key(self, key: Key) -> Self {
+        Self { door: self.door.key(key), ..self }
     }
 
     /// What becomes of a request without an address or a key; it is kept out unless told otherwise.
     #[must_use]
-    pub fn unknown(mut self, stance: Stance) -> Self {
-        self.door.unknown = stance;
-        self
+    pub fn unknown(self, stance: Stance) -> Self {
+        Self { door: self.door.unknown(stance), ..self }
     }
 
     /// Counts an answer as a denial where this says so, and has the bans' own rule decide on a ban: a limit further inside
@@ -109,45 +82,8 @@ impl AccessLayer {
 
     /// What to answer to whoever is kept out. Who is unknown stands as denied.
     #[must_use]
-    pub fn answer(mut self, answer: impl Fn(Standing) -> Answer + Send + Sync + 'static) -> Self {
-        self.door.answer = Arc::new(answer);
-        self
-    }
-}
-
-impl Door {
-    pub(super) fn visitor(&self, head: &dyn Head) -> Visitor {
-        let found = match &self.who {
-            Who::Address(find) => find(head).map(Visitor::Address),
-            Who::Key(key) => key.find(head).map(|key| Visitor::Key(key.to_string().into())),
-        };
-        found.unwrap_or(Visitor::Unknown)
-    }
-}
-
-/// 403, and when a ban ends.
-fn forbidden(standing: Standing) -> Answer {
-    let problem = format!(r#"{{"title":"Forbidden","status":403,"detail":"{}"}}"#, reason(standing));
-    let answer = Answer::new(403).json(problem).header("content-type", "application/problem+json");
-    match standing {
-        Standing::Banned(wait) => answer.header("retry-after", seconds(wait).to_string()),
-        _ => answer,
-    }
-}
-
-/// What to say of it, without telling more than that.
-pub(super) fn reason(standing: Standing) -> &'static str {
-    match standing {
-        Standing::Banned(_) => "banned for a time",
-        _ => "not let in",
-    }
-}
-
-/// When it is worth asking again.
-pub(super) fn retry(standing: Standing) -> Option<Micros> {
-    match standing {
-        Standing::Banned(wait) => Some(wait),
-        _ => None,
+    pub fn answer(self, answer: impl Fn(Standing) -> Answer + Send + Sync + 'static) -> Self {
+        Self { door: self.door.answer(answer), ..self }
     }
 }
 
@@ -161,6 +97,6 @@ impl<S> Layer<S> for AccessLayer {
 
 impl fmt::Debug for AccessLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AccessLayer").field(&self.door.control).finish()
+        f.debug_tuple("AccessLayer").field(&self.door).finish()
     }
 }

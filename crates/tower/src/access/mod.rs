@@ -2,8 +2,6 @@
 
 mod layer;
 mod service;
-mod visitor;
 
 pub use layer::AccessLayer;
 pub use service::Controlled;
-pub use visitor::Guest;

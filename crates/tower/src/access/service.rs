@@ -1,12 +1,8 @@
 //! A service behind a door.
 
-use super::{
-    layer::{Door, reason, retry},
-    visitor::Guest,
-};
 use crate::{
     head::HttpHead,
-    held::{HeldBody, HeldFuture, Terms, Wire},
+    held::{HeldBody, HeldFuture, Wire},
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -15,8 +11,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_core::Micros;
-use tidegate_engine::{Stance, Standing};
+use tidegate_rule::surface::{Door, Guest, Terms};
 use tower_service::Service;
 
 /// A service that not everybody is let into; see [`AccessLayer`](super::AccessLayer).
@@ -47,21 +42,11 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let Door { control, unknown, answer, .. } = &*self.door;
-        let visitor = self.door.visitor(&HttpHead::of(&request));
-        let standing = visitor.standing(control).unwrap_or(match unknown {
-            Stance::Allow => Standing::Unlisted,
-            Stance::Deny => Standing::Denied,
-        });
-        match standing {
-            Standing::Allowed | Standing::Unlisted => {
-                let guest = Guest { visitor, control: control.clone() };
-                HeldFuture::serving(self.inner.call(request), guest, self.terms.clone())
-            }
-            Standing::Denied | Standing::Banned(_) => {
+        match self.door.knock(&HttpHead::of(&request)) {
+            Ok(guest) => HeldFuture::serving(self.inner.call(request), guest, self.terms.clone()),
+            Err(barred) => {
                 let wire = Wire::of(&request);
-                let retry = retry(standing).map(Micros::to_duration);
-                HeldFuture::answered(wire.respond(answer(standing), reason(standing), retry))
+                HeldFuture::answered(wire.respond(barred.answer, barred.reason, barred.retry_after))
             }
         }
     }

@@ -1,10 +1,13 @@
 //! How many at once, and who may wait.
 
 use super::service::Concurrency;
-use crate::held::{Terms, Until};
 use std::{borrow::Cow, sync::Arc, time::Duration};
-use tidegate_engine::{Priority, Slots, Waiter};
-use tidegate_rule::{Answer, Limited, request::Head};
+use tidegate_engine::{Priority, Slots};
+use tidegate_rule::{
+    Answer, Limited,
+    request::Head,
+    surface::{Line, Terms, Until},
+};
 use tower_layer::Layer;
 
 /// Lets no more requests into a service at once than there are slots. Each holds its slot until the body of its answer has
@@ -30,15 +33,6 @@ pub struct ConcurrencyLayer {
     line: Line,
     terms: Terms,
 }
-
-/// Who waits, and for how long.
-#[derive(Clone, Default)]
-pub(super) struct Line {
-    patience: Duration,
-    priority: Option<Arc<PriorityOf>>,
-}
-
-type PriorityOf = dyn Fn(&dyn Head) -> Priority + Send + Sync;
 
 impl ConcurrencyLayer {
     /// As many as there are slots. Nobody waits unless told otherwise.
@@ -83,27 +77,10 @@ impl ConcurrencyLayer {
     }
 }
 
-impl Line {
-    /// How this request stands in line, if it may.
-    pub(super) fn waiter(&self, head: &dyn Head) -> Option<Waiter> {
-        if self.patience.is_zero() {
-            return None;
-        }
-        let priority = self.priority.as_ref().map(|priority| priority(head)).unwrap_or_default();
-        Some(Waiter::new(1).deadline(self.patience).priority(priority))
-    }
-}
-
 impl<S> Layer<S> for ConcurrencyLayer {
     type Service = Concurrency<S>;
 
     fn layer(&self, inner: S) -> Concurrency<S> {
         Concurrency::new(inner, self.slots.clone(), self.line.clone(), Arc::new(self.terms.clone()))
-    }
-}
-
-impl std::fmt::Debug for Line {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("patience", &self.patience).finish_non_exhaustive()
     }
 }

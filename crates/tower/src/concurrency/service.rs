@@ -1,9 +1,9 @@
 //! A service that is only so wide.
 
-use super::{future::ConcurrencyFuture, layer::Line};
+use super::future::ConcurrencyFuture;
 use crate::{
     head::HttpHead,
-    held::{HeldBody, HeldFuture, Terms, Wire},
+    held::{HeldBody, HeldFuture, Wire, refuse},
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -13,6 +13,7 @@ use std::{
 };
 use tidegate_core::Rejection;
 use tidegate_engine::Slots;
+use tidegate_rule::surface::{Line, Terms};
 use tower_service::Service;
 
 /// A service that serves only so many requests at once; see [`ConcurrencyLayer`](super::ConcurrencyLayer).
@@ -51,7 +52,7 @@ where
         }
         let wire = Wire::of(&request);
         let Some(waiter) = self.line.waiter(&HttpHead::of(&request)) else {
-            let refused = self.terms.refuse(wire, Rejection::Full.into());
+            let refused = refuse(&self.terms, wire, Rejection::Full.into());
             return ConcurrencyFuture::now(HeldFuture::answered(refused));
         };
         // The one that is ready waits; whoever asks next asks its clone.
@@ -61,7 +62,7 @@ where
         ConcurrencyFuture::waiting(async move {
             match slots.take_owned(waiter).await {
                 Ok(slot) => HeldFuture::serving(inner.call(request), slot, terms).await,
-                Err(refused) => Ok(terms.refuse(wire, refused.into()).map(HeldBody::answered)),
+                Err(refused) => Ok(refuse(&terms, wire, refused.into()).map(HeldBody::answered)),
             }
         })
     }

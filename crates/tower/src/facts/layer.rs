@@ -1,10 +1,11 @@
 //! How to find out who sent a request.
 
 use super::service::WithFacts;
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 use tidegate_rule::{
     Facts,
     request::{Head, TrustedProxies},
+    surface::FactsFinder,
 };
 use tower_layer::Layer;
 
@@ -23,60 +24,33 @@ use tower_layer::Layer;
 ///
 /// [`Facts`] are around the service's future, and among the extensions of the request. They are not around the body of its
 /// answer, nor around tasks that it spawns: put them there by [`Facts::scope`].
-#[derive(Clone)]
+#[derive(Clone, Debug, Default)]
 pub struct FactsLayer {
-    finder: Finder,
+    finder: FactsFinder,
 }
-
-#[derive(Clone)]
-pub(super) struct Finder {
-    proxies: TrustedProxies,
-    user: Option<Arc<UserOf>>,
-    others: Vec<Arc<Add>>,
-}
-
-type UserOf = dyn Fn(&dyn Head) -> Option<Arc<str>> + Send + Sync;
-type Add = dyn Fn(&dyn Head, Facts) -> Facts + Send + Sync;
 
 impl FactsLayer {
     /// Knows the address at the other end of the connection, and no user.
     pub fn new() -> Self {
-        Self { finder: Finder { proxies: TrustedProxies::none(), user: None, others: Vec::new() } }
+        Self::default()
     }
 
     /// Finds the address of the client, as these proxies tell it.
     #[must_use]
-    pub fn behind(mut self, proxies: TrustedProxies) -> Self {
-        self.finder.proxies = proxies;
-        self
+    pub fn behind(self, proxies: TrustedProxies) -> Self {
+        Self { finder: self.finder.behind(proxies) }
     }
 
     /// Finds the user: in what the application has already decoded and checked, such as claims among the extensions.
     #[must_use]
-    pub fn user(mut self, find: impl Fn(&dyn Head) -> Option<Arc<str>> + Send + Sync + 'static) -> Self {
-        self.finder.user = Some(Arc::new(find));
-        self
+    pub fn user(self, find: impl Fn(&dyn Head) -> Option<Arc<str>> + Send + Sync + 'static) -> Self {
+        Self { finder: self.finder.user(find) }
     }
 
     /// Adds what a function knows.
     #[must_use]
-    pub fn and(mut self, add: impl Fn(&dyn Head, Facts) -> Facts + Send + Sync + 'static) -> Self {
-        self.finder.others.push(Arc::new(add));
-        self
-    }
-}
-
-impl Default for FactsLayer {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Finder {
-    pub(super) fn facts(&self, head: &dyn Head) -> Facts {
-        let user = self.user.as_ref().and_then(|find| find(head));
-        let facts = Facts::found_in(head, &self.proxies, user);
-        self.others.iter().fold(facts, |facts, add| add(head, facts))
+    pub fn and(self, add: impl Fn(&dyn Head, Facts) -> Facts + Send + Sync + 'static) -> Self {
+        Self { finder: self.finder.and(add) }
     }
 }
 
@@ -85,11 +59,5 @@ impl<S> Layer<S> for FactsLayer {
 
     fn layer(&self, inner: S) -> WithFacts<S> {
         WithFacts::new(inner, Arc::new(self.finder.clone()))
-    }
-}
-
-impl fmt::Debug for FactsLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FactsLayer").field("behind", &self.finder.proxies).finish_non_exhaustive()
     }
 }

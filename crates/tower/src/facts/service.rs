@@ -1,6 +1,5 @@
 //! A service that knows who it serves.
 
-use super::layer::Finder;
 use crate::head::HttpHead;
 use http::Request;
 use std::{
@@ -9,17 +8,18 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
+use tidegate_rule::surface::FactsFinder;
 use tower_service::Service;
 
 /// A service that knows who it serves; see [`FactsLayer`](super::FactsLayer).
 #[derive(Clone)]
 pub struct WithFacts<S> {
     inner: S,
-    finder: Arc<Finder>,
+    finder: Arc<FactsFinder>,
 }
 
 impl<S> WithFacts<S> {
-    pub(super) fn new(inner: S, finder: Arc<Finder>) -> Self {
+    pub(super) fn new(inner: S, finder: Arc<FactsFinder>) -> Self {
         Self { inner, finder }
     }
 }

@@ -10,46 +10,27 @@ use std::{fmt::Write as _, time::Duration};
 pub(crate) struct Code(pub(crate) u8);
 
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
 impl Code {
     const UNKNOWN: Self = Self(2);
-    const DEADLINE_EXCEEDED: Self = Self(4);
+    const INVALID_ARGUMENT: Self = Self(3);
     const PERMISSION_DENIED: Self = Self(7);
     const RESOURCE_EXHAUSTED: Self = Self(8);
-    const INTERNAL: Self = Self(13);
     const UNAVAILABLE: Self = Self(14);
     const UNAUTHENTICATED: Self = Self(16);
 
     /// What stands for a status of HTTP with which somebody is refused.
     pub(crate) fn of_http(status: u16) -> Self {
         match status {
+            400 => Self::INVALID_ARGUMENT,
             401 => Self::UNAUTHENTICATED,
             403 => Self::PERMISSION_DENIED,
             429 => Self::RESOURCE_EXHAUSTED,
             502..=504 => Self::UNAVAILABLE,
             _ => Self::UNKNOWN,
         }
-    }
-
-    /// The one in these headers or trailers, if there is one.
-    pub(crate) fn in_headers(headers: &HeaderMap) -> Option<Self> {
-        Self::read(headers.get(STATUS)?.as_bytes())
-    }
-
-    /// The one that a header says.
-    pub(crate) fn read(text: &[u8]) -> Option<Self> {
-        str::from_utf8(text).ok()?.parse().ok().map(Self)
-    }
-
-    /// Whether it tells of trouble at whoever gave it.
-    pub(crate) fn is_trouble(self) -> bool {
-        [Self::UNKNOWN, Self::DEADLINE_EXCEEDED, Self::INTERNAL, Self::UNAVAILABLE].contains(&self)
-    }
-
-    pub(crate) fn is_exhausted(self) -> bool {
-        self == Self::RESOURCE_EXHAUSTED
     }
 }
 

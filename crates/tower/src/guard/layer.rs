@@ -1,12 +1,12 @@
 //! What stands in front of a service, and how it judges.
 
-use super::{keys::Guards, service::Guarded};
-use crate::held::{Terms, Until, called};
+use super::service::Guarded;
 use std::{borrow::Cow, fmt, sync::Arc};
 use tidegate_core::Report;
 use tidegate_rule::{
     Answer, Limited,
     request::{Head, Key, Reply},
+    surface::{GuardSource, Guards, Terms, Until, called},
 };
 use tower_layer::Layer;
 
@@ -34,25 +34,24 @@ use tower_layer::Layer;
 /// Whoever is not let in is answered with 503 and `Retry-After`, in gRPC with `UNAVAILABLE`, and the service is not called.
 /// A call that is given up is ignored. All services that are made from one layer share the guard.
 pub struct GuardLayer<G> {
-    pub(super) source: Source<G>,
+    source: GuardSource<G>,
     terms: Terms,
-}
-
-/// Whose guard it is.
-pub(super) enum Source<G> {
-    One(Arc<G>),
-    ByKey(Arc<Guards<G>>, Key),
 }
 
 impl<G> GuardLayer<G> {
     /// One guard for all requests.
     pub fn new(guard: Arc<G>) -> Self {
-        Self { source: Source::One(guard), terms: Terms::new("guard") }
+        Self { source: GuardSource::One(guard), terms: Terms::new("guard") }
     }
 
     /// A guard for each key. Requests without one share a guard.
     pub fn by_key(guards: impl Into<Arc<Guards<G>>>, key: Key) -> Self {
-        Self { source: Source::ByKey(guards.into(), key), terms: Terms::new("guard") }
+        Self { source: GuardSource::ByKey(guards.into(), key), terms: Terms::new("guard") }
+    }
+
+    /// The guard that is chosen for each request: that of its tenant, say.
+    pub fn by(choose: impl Fn(&dyn Head) -> Arc<G> + Send + Sync + 'static) -> Self {
+        Self { source: GuardSource::By(Arc::new(choose)), terms: Terms::new("guard") }
     }
 
     /// The name by which it is called in answers.
@@ -93,27 +92,9 @@ impl<G> GuardLayer<G> {
     }
 }
 
-impl<G> Source<G> {
-    pub(super) fn guard(&self, head: &dyn Head) -> Arc<G> {
-        match self {
-            Self::One(guard) => guard.clone(),
-            Self::ByKey(guards, key) => guards.key(&key.find(head)),
-        }
-    }
-}
-
 impl<G> Clone for GuardLayer<G> {
     fn clone(&self) -> Self {
         Self { source: self.source.clone(), terms: self.terms.clone() }
-    }
-}
-
-impl<G> Clone for Source<G> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::One(guard) => Self::One(guard.clone()),
-            Self::ByKey(guards, key) => Self::ByKey(guards.clone(), key.clone()),
-        }
     }
 }
 

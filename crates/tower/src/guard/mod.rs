@@ -6,10 +6,8 @@
 //!              └──rejection──▶ 503, Retry-After
 //! ```
 
-mod keys;
 mod layer;
 mod service;
 
-pub use keys::{Guards, GuardsBuilder};
 pub use layer::GuardLayer;
 pub use service::Guarded;

@@ -1,9 +1,8 @@
 //! A service with a guard in front of it.
 
-use super::layer::Source;
 use crate::{
     head::HttpHead,
-    held::{HeldBody, HeldFuture, Terms, Wire},
+    held::{HeldBody, HeldFuture, Wire, refuse},
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -13,17 +12,18 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_engine::{Guard, Pass, Settle};
+use tidegate_rule::surface::{GuardSource, Terms};
 use tower_service::Service;
 
 /// A service with a guard in front of it; see [`GuardLayer`](super::GuardLayer).
 pub struct Guarded<S, G> {
     inner: S,
-    source: Source<G>,
+    source: GuardSource<G>,
     terms: Arc<Terms>,
 }
 
 impl<S, G> Guarded<S, G> {
-    pub(super) fn new(inner: S, source: Source<G>, terms: Arc<Terms>) -> Self {
+    pub(super) fn new(inner: S, source: GuardSource<G>, terms: Arc<Terms>) -> Self {
         Self { inner, source, terms }
     }
 }
@@ -45,7 +45,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         match self.source.guard(&HttpHead::of(&request)).try_pass_owned() {
             Ok(pass) => HeldFuture::serving(self.inner.call(request), pass, self.terms.clone()),
-            Err(rejection) => HeldFuture::answered(self.terms.refuse(Wire::of(&request), rejection.into())),
+            Err(rejection) => HeldFuture::answered(refuse(&self.terms, Wire::of(&request), rejection.into())),
         }
     }
 }

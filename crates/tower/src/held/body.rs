@@ -1,7 +1,7 @@
 //! The body of an answer, with whatever is held until its end.
 
-use super::terms::{Held, Terms};
-use crate::grpc::Code;
+use super::terms::Held;
+use crate::grpc::STATUS;
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
@@ -13,7 +13,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 use tidegate_core::Report;
-use tidegate_rule::request::Reply;
+use tidegate_rule::{request::Reply, surface::Terms};
 
 pin_project! {
     /// The body of an answer: that of the service, or that of the layer where it answered itself.
@@ -45,7 +45,7 @@ impl Holding {
     fn hear<E>(&mut self, frame: &Result<Frame<Bytes>, E>) {
         match frame.as_ref().map(Frame::trailers_ref) {
             Err(_) => self.report = (self.terms.classify)(None),
-            Ok(Some(trailers)) if Code::in_headers(trailers).is_some() => {
+            Ok(Some(trailers)) if trailers.contains_key(STATUS) => {
                 self.report = (self.terms.classify)(Some(&Trailers(trailers)));
             }
             Ok(_) => {}

@@ -2,7 +2,7 @@
 
 use super::{
     body::HeldBody,
-    terms::{Held, Terms, Until},
+    terms::{Held, report},
 };
 use bytes::Bytes;
 use http::Response;
@@ -14,6 +14,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll, ready},
 };
+use tidegate_rule::surface::{Terms, Until};
 
 pin_project! {
     /// The answer to a request that was let in, or to one that was not. Dropping it gives back what it holds.
@@ -59,7 +60,7 @@ where
             }
         };
         let result = ready!(inner.poll(context));
-        let report = terms.report(result.as_ref().ok());
+        let report = report(terms, result.as_ref().ok());
         let held = held.take();
         Poll::Ready(match (result, held, terms.until) {
             (Ok(response), Some(held), Until::Body) => {

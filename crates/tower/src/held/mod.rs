@@ -7,6 +7,5 @@ mod wire;
 
 pub use body::HeldBody;
 pub use future::HeldFuture;
-pub(crate) use terms::{Held, Terms};
-pub use terms::{Until, called, served};
+pub(crate) use terms::refuse;
 pub(crate) use wire::Wire;

@@ -33,7 +33,7 @@ impl Wire {
             Self::Grpc => {
                 // A body, and what tells of one, has no place in an answer that is all trailers.
                 write(&answer, &mut headers, |name| !name.starts_with("content-"));
-                status_headers(&mut headers, Code::of_http(answer.status), message, retry);
+                status_headers(&mut headers, Code::of_http(answer.final_status()), message, retry);
                 if let Some(retry) = retry {
                     // Rounded up: earlier would be refused again.
                     let millis = u64::try_from(retry.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);

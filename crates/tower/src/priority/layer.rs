@@ -1,13 +1,13 @@
 //! Who matters how much.
 
 use super::service::Prioritised;
-use crate::held::{Terms, Until};
 use std::{borrow::Cow, fmt, sync::Arc};
 use tidegate_core::{Report, triage::Arrival};
 use tidegate_engine::PriorityLimit;
 use tidegate_rule::{
     Answer, Limited,
     request::{Head, Reply},
+    surface::{Terms, Until},
 };
 use tower_layer::Layer;
 

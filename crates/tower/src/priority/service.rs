@@ -3,7 +3,7 @@
 use super::layer::ArrivalOf;
 use crate::{
     head::HttpHead,
-    held::{HeldBody, HeldFuture, Terms, Wire},
+    held::{HeldBody, HeldFuture, Wire, refuse},
 };
 use http::{Request, Response};
 use http_body::Body;
@@ -13,6 +13,7 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_engine::{Pass, PriorityLimit};
+use tidegate_rule::surface::Terms;
 use tower_service::Service;
 
 /// A service that sheds load, the least important first; see [`PriorityLayer`](super::PriorityLayer).
@@ -52,7 +53,7 @@ where
         let arrival = (self.arrival)(&HttpHead::of(&request), &self.limit);
         match self.limit.try_pass_owned(arrival) {
             Ok(pass) => HeldFuture::serving(self.inner.call(request), pass, self.terms.clone()),
-            Err(rejection) => HeldFuture::answered(self.terms.refuse(Wire::of(&request), rejection.into())),
+            Err(rejection) => HeldFuture::answered(refuse(&self.terms, Wire::of(&request), rejection.into())),
         }
     }
 }

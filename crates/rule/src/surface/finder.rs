@@ -1,0 +1,58 @@
+//! How to find out who sent a request.
+
+use crate::{
+    Facts,
+    request::{Head, TrustedProxies},
+};
+use std::{fmt, sync::Arc};
+
+/// How to find out who sent a request: the address at the other end of the connection, and no user, unless told otherwise.
+#[derive(Clone)]
+pub struct FactsFinder {
+    proxies: TrustedProxies,
+    user: Option<Arc<UserOf>>,
+    others: Vec<Arc<Add>>,
+}
+
+type UserOf = dyn Fn(&dyn Head) -> Option<Arc<str>> + Send + Sync;
+type Add = dyn Fn(&dyn Head, Facts) -> Facts + Send + Sync;
+
+impl Default for FactsFinder {
+    fn default() -> Self {
+        Self { proxies: TrustedProxies::none(), user: None, others: Vec::new() }
+    }
+}
+
+impl FactsFinder {
+    /// Finds the address of the client, as these proxies tell it.
+    #[must_use]
+    pub fn behind(self, proxies: TrustedProxies) -> Self {
+        Self { proxies, ..self }
+    }
+
+    /// Finds the user.
+    #[must_use]
+    pub fn user(self, find: impl Fn(&dyn Head) -> Option<Arc<str>> + Send + Sync + 'static) -> Self {
+        Self { user: Some(Arc::new(find)), ..self }
+    }
+
+    /// Adds what a function knows.
+    #[must_use]
+    pub fn and(mut self, add: impl Fn(&dyn Head, Facts) -> Facts + Send + Sync + 'static) -> Self {
+        self.others.push(Arc::new(add));
+        self
+    }
+
+    /// What is known of this request.
+    pub fn facts(&self, head: &dyn Head) -> Facts {
+        let user = self.user.as_ref().and_then(|find| find(head));
+        let facts = Facts::found_in(head, &self.proxies, user);
+        self.others.iter().fold(facts, |facts, add| add(head, facts))
+    }
+}
+
+impl fmt::Debug for FactsFinder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FactsFinder").field("behind", &self.proxies).finish_non_exhaustive()
+    }
+}
