@@ -1,0 +1,240 @@
+//! A gate whose rules are counted in Redis: all of them or none, settled with the answer, and shared by servers.
+
+#![cfg(all(feature = "redis", feature = "axum", target_os = "linux"))]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use axum::{Router, body::Body, http::Request, response::Response, routing::get};
+use std::{
+    future::poll_fn,
+    net::{Ipv4Addr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tidegate::{
+    Charge, Declaration, Gate, Outage, RequestLimit, Rules, Settings,
+    request::Reply,
+    tower::{HttpHead, HttpReply, LimitLayer},
+};
+use tidegate_rule::{Asked, Rulings};
+use tidegate_testkit::servers::RedisServer;
+use tokio::{net::TcpListener, sync::Notify};
+
+/// Rules that are counted in this server, once it decides. Time is not the point, so there is plenty of it.
+async fn rules(server: &RedisServer, outage: Outage) -> Rules {
+    let rules = tidegate::rules();
+    let settings = Settings::new().store_at(server.url()).deadline(Duration::from_secs(5)).on_outage(outage);
+    rules.apply(settings).unwrap();
+    let probe = rules.rule(Declaration::of("probe").quota("1000000 per 52w").unwrap()).unwrap();
+    loop {
+        probe.admit("", 1).await.ok();
+        let limiter = probe.limiter().unwrap();
+        let before = limiter.degraded();
+        if probe.admit("", 1).await.is_ok() && limiter.degraded() == before {
+            return rules;
+        }
+    }
+}
+
+fn limit(rules: &Rules, name: &'static str, quota: &str) -> RequestLimit {
+    RequestLimit::new(rules.rule(Declaration::of(name).quota(quota).unwrap()).unwrap())
+}
+
+/// What a rule has left for everybody together, or how many slots.
+async fn left(limit: &RequestLimit) -> u64 {
+    limit.rule().limiter().unwrap().peek("", 0).await.remaining()
+}
+
+/// Waits until that much is left: what is given back comes back in the background.
+async fn until_left(limit: &RequestLimit, expected: u64) {
+    let mut last = 0;
+    for _ in 0..2_000 {
+        last = left(limit).await;
+        if last == expected {
+            return;
+        }
+    }
+    panic!("{last} left of {limit:?}, not {expected}");
+}
+
+fn request() -> Request<()> {
+    Request::builder().uri("/").body(()).unwrap()
+}
+
+async fn ask(gate: &Gate) -> Rulings {
+    match gate.ask(&HttpHead::of(&request())) {
+        Asked::Now(_) => panic!("Redis is asked later"),
+        Asked::Later(asking) => asking.await,
+    }
+}
+
+/// How many scripts a server has run.
+fn scripts(server: &RedisServer) -> u64 {
+    let stats = format!("{:?}", server.command(&["INFO", "commandstats"]).unwrap());
+    let calls = |name: &str| {
+        let rest = stats.split(&format!("cmdstat_{name}:calls=")).nth(1)?;
+        rest.split(',').next()?.parse::<u64>().ok()
+    };
+    ["evalsha", "eval", "fcall"].iter().filter_map(|name| calls(name)).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stacked_limits_are_decided_as_a_whole_in_one_trip() {
+    let server = RedisServer::start().unwrap();
+    let rules = rules(&server, Outage::Closed).await;
+    let gate = Gate::new([
+        limit(&rules, "wide", "100 per 52w"),
+        limit(&rules, "narrow", "2 per 52w"),
+        limit(&rules, "jobs", "5 at once"),
+    ]);
+    // The first one finds that Redis does not know the script yet.
+    let first = ask(&gate).await;
+    let before = scripts(&server);
+    let second = ask(&gate).await;
+    assert_eq!(scripts(&server) - before, 1);
+    assert!(gate.verdict(&first).is_admitted() && gate.verdict(&second).is_admitted());
+    drop((first, second));
+    for _ in 0..3 {
+        assert!(!gate.verdict(&ask(&gate).await).is_admitted());
+    }
+    let [wide, narrow, jobs] = gate.limits() else { panic!("three") };
+    until_left(jobs, 5).await;
+    assert_eq!((left(wide).await, left(narrow).await), (98, 0), "who was refused has paid nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_paid_depends_on_the_answer() {
+    let server = RedisServer::start().unwrap();
+    let rules = rules(&server, Outage::Closed).await;
+    let is = |status: u16| move |reply: &dyn Reply| reply.status() == status;
+    let price = |reply: &dyn Reply| str::from_utf8(reply.header("x-price")?).ok()?.parse().ok();
+    let gate = Gate::new([
+        limit(&rules, "failures", "50 per 52w").charge(Charge::only_if(is(401))),
+        limit(&rules, "no-errors", "50 per 52w").charge(Charge::refund_if(is(500))),
+        limit(&rules, "priced", "50 per 52w").cost(|_| 4).charge(Charge::actual(price)),
+    ]);
+    let mut expected = [50, 50, 50];
+    let answers = [(200, None, [0, 1, 4]), (401, Some("9"), [1, 1, 9]), (500, Some("1"), [0, 0, 1])];
+    for (status, priced, due) in answers {
+        let mut answer = Response::builder().status(status);
+        if let Some(price) = priced {
+            answer = answer.header("x-price", price);
+        }
+        let rulings = ask(&gate).await;
+        assert!(rulings.settle(&gate, &HttpReply::of(&answer.body(()).unwrap())).is_empty());
+        for ((limit, left), due) in gate.limits().iter().zip(&mut expected).zip(due) {
+            *left -= due;
+            until_left(limit, *left).await;
+        }
+    }
+}
+
+/// Redis has decided, and its word is on the way; the client is gone before it is heard.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_hangs_up_while_redis_is_asked_holds_nothing() {
+    let server = RedisServer::start().unwrap();
+    let rules = rules(&server, Outage::Closed).await;
+    let gate = Gate::new([limit(&rules, "jobs", "2 at once"), limit(&rules, "calls", "50 per 52w")]);
+    for _ in 0..20 {
+        let Asked::Later(asking) = gate.ask(&HttpHead::of(&request())) else { panic!("later") };
+        let mut asking = Box::pin(asking);
+        poll_fn(|context| Poll::Ready(drop(asking.as_mut().poll(context)))).await;
+    }
+    until_left(&gate.limits()[0], 2).await;
+    until_left(&gate.limits()[1], 50).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_each_rule_does_as_it_was_told() {
+    for (outage, expected) in [(Outage::Open, 15), (Outage::Local { nodes: 2 }, 5), (Outage::Closed, 0)] {
+        let server = RedisServer::start().unwrap();
+        let rules = rules(&server, outage).await;
+        let gate = Gate::new([limit(&rules, "calls", "10 per 52w"), limit(&rules, "more", "100 per 52w")]);
+        let held = ask(&gate).await;
+        assert!(gate.verdict(&held).is_admitted());
+        server.kill();
+        drop(held);
+        let mut admitted = 0;
+        for _ in 0..15 {
+            admitted += usize::from(gate.verdict(&ask(&gate).await).is_admitted());
+        }
+        assert_eq!(admitted, expected, "{outage:?}");
+    }
+}
+
+async fn serve(app: Router) -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    format!("http://{address}")
+}
+
+/// A piece, and the rest when it is told to go on.
+struct Halves(u8, Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl futures_core::Stream for Halves {
+    type Item = Result<&'static str, std::convert::Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0 += 1;
+        match self.0 {
+            1 => Poll::Ready(Some(Ok("half"))),
+            _ => self.1.as_mut().poll(context).map(|()| None),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_comes_back_when_the_body_has_been_sent() {
+    let server = RedisServer::start().unwrap();
+    let downloads = limit(&rules(&server, Outage::Closed).await, "downloads", "2 at once");
+    let go_on = Arc::new(Notify::new());
+    let told = go_on.clone();
+    let download = get(async move || {
+        let told = told.clone();
+        Body::from_stream(Halves(0, Box::pin(async move { told.notified().await })))
+    });
+    let address = serve(Router::new().route("/", download).layer(LimitLayer::new(downloads.clone()))).await;
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let visit = async || client.get(&address).send().await.unwrap();
+    let (first, second) = (visit().await, visit().await);
+    let third = visit().await;
+    assert_eq!([&first, &second, &third].map(|answer| answer.status().as_u16()), [200, 200, 429]);
+    go_on.notify_waiters();
+    assert_eq!(first.text().await.unwrap(), "half");
+    assert_eq!(second.text().await.unwrap(), "half");
+    until_left(&downloads, 2).await;
+    // And when the client goes away in the middle of it.
+    drop(visit().await);
+    until_left(&downloads, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_clients_of_two_servers_get_ten() {
+    let redis = RedisServer::start().unwrap();
+    let mut servers = Vec::new();
+    for _ in 0..2 {
+        let ten = limit(&rules(&redis, Outage::Closed).await, "ten", "10 per 52w");
+        let app = Router::new().route("/", get(async || "hello")).layer(LimitLayer::new(ten));
+        servers.push(serve(app).await);
+    }
+    let visits: Vec<_> = servers
+        .iter()
+        .cycle()
+        .take(100)
+        .map(|server| {
+            // A client of its own each: a connection of its own.
+            let client = reqwest::Client::builder().no_proxy().build().unwrap();
+            tokio::spawn(client.get(server).send())
+        })
+        .collect();
+    let mut admitted = 0;
+    for visit in visits {
+        let status = visit.await.unwrap().unwrap().status().as_u16();
+        assert!([200, 429].contains(&status), "{status}");
+        admitted += usize::from(status == 200);
+    }
+    assert_eq!(admitted, 10);
+}
