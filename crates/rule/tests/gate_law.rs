@@ -132,9 +132,12 @@ proptest! {
                 Step::End if bodies.is_empty() => {}
                 Step::End => drop(bodies.remove(0)),
                 Step::Ask { client, to, status } => {
-                    let asked = gate.limits().iter().zip(&ruled).enumerate().filter(|(place, _)| to >> place & 1 == 1);
-                    let would = asked.map(|(_, (limit, (_, cost, _)))| peek(limit, client, *cost).is_granted());
-                    let expected = would.fold(true, |all, granted| all && granted);
+                    let each = gate.limits().iter().zip(&ruled).enumerate();
+                    let asked = each.filter(|(place, _)| to >> place & 1 == 1);
+                    let grants = |(_, (limit, (_, cost, _))): (usize, (&RequestLimit, &Ruled))| {
+                        peek(limit, client, *cost).is_granted()
+                    };
+                    let expected = asked.into_iter().all(grants);
                     let before = counters(&gate);
                     let rulings = ask(&gate, client, to);
                     prop_assert_eq!(gate.verdict(&rulings).is_admitted(), expected, "{:?}", rulings);

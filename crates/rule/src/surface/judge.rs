@@ -42,13 +42,15 @@ enum Seen {
 }
 
 fn seen(reply: &dyn Reply) -> Seen {
-    match (reply.status(), reply.header("grpc-status")) {
-        (500.., _) => Seen::Trouble,
-        (429, _) => Seen::Exhausted,
-        // UNKNOWN, DEADLINE_EXCEEDED, INTERNAL and UNAVAILABLE.
-        (_, Some(b"2" | b"4" | b"13" | b"14")) => Seen::Trouble,
-        // RESOURCE_EXHAUSTED.
-        (_, Some(b"8")) => Seen::Exhausted,
-        _ => Seen::Fine,
+    match reply.status() {
+        500.. => Seen::Trouble,
+        429 => Seen::Exhausted,
+        _ => match reply.header("grpc-status") {
+            // UNKNOWN, DEADLINE_EXCEEDED, INTERNAL and UNAVAILABLE.
+            Some(b"2" | b"4" | b"13" | b"14") => Seen::Trouble,
+            // RESOURCE_EXHAUSTED.
+            Some(b"8") => Seen::Exhausted,
+            _ => Seen::Fine,
+        },
     }
 }
