@@ -179,7 +179,7 @@ impl What {
 
 impl Limit {
     /// The static of this place. `behind` tells it apart from others on the same function.
-    pub(crate) fn site(&self, behind: &str) -> TokenStream {
+    pub(crate) fn site(&self, behind: &str, function: &Function) -> TokenStream {
         let Self { krate, quotas, message, store, .. } = self;
         let site = Span::mixed_site();
         let name = match (&self.rule, self.scope) {
@@ -193,8 +193,9 @@ impl Limit {
         let store = store.iter();
         let message = message.iter();
         let wait = self.wait.iter();
+        let is_for_all = self.key.as_ref().is_none_or(|key| is_word(key, "method", function));
         // A rule with a name may be asked elsewhere for other keys.
-        let is_for_all = self.key.as_ref().is_none_or(|key| is_word(key, "method")) && self.rule.is_none();
+        let is_for_all = is_for_all && self.rule.is_none();
         let capacity = is_for_all.then(|| quote_spanned!(site=> .capacity(#krate::site::Capacity::Keys(16))));
         quote_spanned! {site=>
             fn __tidegate_declare() -> ::core::result::Result<#krate::site::Declaration, #krate::site::BuildError> {
@@ -233,7 +234,7 @@ impl Limit {
     fn reference(&self, key: &Expr, function: &Function) -> Result<TokenStream> {
         let krate = &self.krate;
         let at = key.span().resolved_at(Span::mixed_site());
-        let word = |word| is_word(key, word) && !function.binds(word);
+        let word = |word| is_word(key, word, function);
         Ok(match key {
             _ if word("method") => quote_spanned!(at=> &#krate::site::Everybody),
             _ if word("ip") => quote_spanned!(at=> &#krate::site::ip()),
@@ -272,6 +273,8 @@ impl Limit {
     }
 }
 
-fn is_word(key: &Expr, word: &str) -> bool {
-    matches!(key, Expr::Path(path) if path.qself.is_none() && path.path.is_ident(word))
+/// Whether a key is this word, and not an argument of that name.
+fn is_word(key: &Expr, word: &str, function: &Function) -> bool {
+    let is_named = matches!(key, Expr::Path(path) if path.qself.is_none() && path.path.is_ident(word));
+    is_named && !function.binds(word)
 }

@@ -83,9 +83,13 @@ pub(crate) fn expand(which: Which, params: TokenStream, function: &mut Function)
     stack.write(function)
 }
 
-/// Whether there is a `crate = …` among parameters.
+/// Whether there is a `crate = …` among parameters. A path that starts with `crate` is somebody else's.
 fn names_crate(params: TokenStream) -> bool {
-    params.into_iter().any(|token| matches!(token, TokenTree::Ident(ident) if ident == "crate"))
+    let tokens: Vec<_> = params.into_iter().collect();
+    tokens.windows(2).any(|pair| match pair {
+        [TokenTree::Ident(name), TokenTree::Punct(equals)] => name == "crate" && equals.as_char() == '=',
+        _ => false,
+    })
 }
 
 /// What stands between the brackets of an attribute.
@@ -220,8 +224,8 @@ fn ask(
     before: &[Ident],
 ) -> Result<TokenStream> {
     let site = Span::mixed_site();
-    let statics =
-        limit.site(&behind(if limit.what == What::Rate { Which::Limit } else { Which::Concurrency }, number));
+    let which = if limit.what == What::Rate { Which::Limit } else { Which::Concurrency };
+    let statics = limit.site(&behind(which, number), function);
     let arguments = limit.arguments(function)?;
     let refused = limit.refusal.arm(&limit.krate, function, before)?;
     let verb_name = match (verb, function.is_async()) {
@@ -306,5 +310,27 @@ fn behind(which: Which, number: usize) -> String {
         (Which::Limit, number) => format!("#{}", number + 1),
         (which, 0) => format!("#{}", which.name()),
         (which, number) => format!("#{}{}", which.name(), number + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Which;
+    use quote::ToTokens as _;
+    use syn::{Attribute, parse_quote};
+
+    #[test]
+    fn knows_its_own_and_leaves_others_alone() {
+        let table: [(Attribute, bool); 6] = [
+            (parse_quote!(#[limit("1/s")]), true),
+            (parse_quote!(#[tidegate::limit]), true),
+            (parse_quote!(#[gate::limit("1/s", crate = gate)]), true),
+            (parse_quote!(#[other::limit]), false),
+            (parse_quote!(#[other::limit(with = crate::rate)]), false),
+            (parse_quote!(#[limits]), false),
+        ];
+        for (attribute, is_ours) in table {
+            assert_eq!(Which::of(&attribute).is_some(), is_ours, "{}", attribute.to_token_stream());
+        }
     }
 }

@@ -250,6 +250,9 @@ mod parameters {
         assert_eq!(of_ten(|| part(&user(1, "alice"))), 3);
         assert_eq!(of_ten(|| part(&user(1, "anna"))), 0);
         assert_eq!(of_ten(|| word_and_argument("a")) + of_ten(|| word_and_argument("b")), 6);
+        // There is room for as many as of any other argument.
+        let names: Vec<_> = (0..1_000).map(|name| name.to_string()).collect();
+        assert_eq!(names.iter().filter(|name| of_ten(|| word_and_argument(name)) == 3).count(), 1_000);
         for id in [1, 2] {
             let user = Mutex::new(user(id, "alice"));
             assert_eq!(of_ten_async(async || locked(&user).await).await, 3);
