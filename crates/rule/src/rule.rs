@@ -328,7 +328,7 @@ impl Rule {
     }
 
     /// A number at once is only looked at by a call that holds nothing. That is hardly what was meant, and told once.
-    fn expect_rates(&self, limiter: &SharedLimiter) {
+    pub(crate) fn expect_rates(&self, limiter: &SharedLimiter) {
         if counts_permits(&limiter.quotas()) == Permits::All
             && !self.live.is_misused.swap(true, Ordering::Relaxed)
         {

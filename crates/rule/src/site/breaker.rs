@@ -29,7 +29,8 @@ impl BreakerSite {
     /// Leave to make one call, or `None` where nobody wants to hear how it ends.
     #[inline]
     pub fn try_pass(&'static self) -> Result<Option<Pass<&'static Breaker>>, Limited> {
-        let Some(guarded) = self.guarded.get_or_init(|| self.make()) else { return Ok(None) };
+        let guarded = self.guarded.get().unwrap_or_else(|| self.make());
+        let Some(guarded) = guarded else { return Ok(None) };
         let mode = guarded.rule.mode();
         if mode == Mode::Off {
             return Ok(None);
@@ -44,29 +45,34 @@ impl BreakerSite {
         }
     }
 
-    /// The breaker with the declared name, which may be that of another place already.
+    /// Makes the breaker before it is put here: whoever is told of it may pass this place itself.
     #[cold]
-    fn make(&self) -> Option<Arc<Guarded>> {
-        static KNOWN: LazyLock<Mutex<BTreeMap<String, Arc<Guarded>>>> = LazyLock::new(Mutex::default);
-        let (declaration, settings) = match (self.declare)() {
-            Ok(declared) => declared,
-            Err(error) => {
-                tracing::error!(%error, "a breaker cannot be made, and stops nothing");
-                return None;
-            }
+    fn make(&self) -> &Option<Arc<Guarded>> {
+        let (guarded, error) = match self.find() {
+            Ok(guarded) => (Some(guarded), None),
+            Err(error) => (None, Some(error)),
         };
-        let name = declaration.name.clone();
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(guarded) = known.get(&*name) {
-            return Some(guarded.clone());
+        if let (Ok(()), Some(error)) = (self.guarded.set(guarded), error) {
+            tracing::error!(error, "a breaker cannot be made, and stops nothing");
         }
-        let rule = Rules::global().guard(declaration).inspect_err(|error| {
-            tracing::error!(rule = &*name, %error, "a breaker cannot be made, and stops nothing");
-        });
+        self.guarded.get().unwrap_or(&None)
+    }
+
+    /// The breaker with the declared name, which may be that of another place already.
+    fn find(&self) -> Result<Arc<Guarded>, String> {
+        static KNOWN: LazyLock<Mutex<BTreeMap<String, Arc<Guarded>>>> = LazyLock::new(Mutex::default);
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let (declaration, settings) = (self.declare)().map_err(|error| error.to_string())?;
+        let name = declaration.name.clone();
+        if let Some(guarded) = known().get(&*name) {
+            return Ok(guarded.clone());
+        }
+        // Nothing is locked while anything is told.
+        let rule = Rules::global().guard(declaration).map_err(|error| format!("{name}: {error}"))?;
         let clock = Rules::global().clock().unwrap_or_default();
-        let guarded = Arc::new(Guarded { rule: rule.ok()?, breaker: Breaker::with_clock(settings, clock) });
-        known.insert(name.into_owned(), guarded.clone());
-        Some(guarded)
+        let made = Arc::new(Guarded { rule, breaker: Breaker::with_clock(settings, clock) });
+        // Another place may have been quicker.
+        Ok(known().entry(name.into_owned()).or_insert(made).clone())
     }
 }
 

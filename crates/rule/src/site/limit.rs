@@ -70,7 +70,7 @@ impl LimitSite {
     /// Its rule; `None` if that is off, or has no numbers.
     #[inline]
     pub fn open(&self) -> Option<Opened<'_>> {
-        let Made { rule, here } = self.made.get_or_init(|| self.make()).as_ref()?;
+        let Made { rule, here } = self.made.get().unwrap_or_else(|| self.make()).as_ref()?;
         match rule.way() {
             Way::Quick => Some(Opened { rule, at_hand: here.as_deref() }),
             Way::Slow => Some(Opened { rule, at_hand: None }),
@@ -78,16 +78,21 @@ impl LimitSite {
         }
     }
 
+    /// Makes the rule before it is put here: whoever is told of it may pass this place itself. If several do that at once,
+    /// they get the same rule.
     #[cold]
-    fn make(&self) -> Option<Made> {
+    fn make(&self) -> &Option<Made> {
         let declared = (self.declare)();
         let name = declared.as_ref().map_or_else(|_| Cow::default(), |declaration| declaration.name.clone());
-        let made = declared.and_then(|declaration| Rules::global().rule(declaration));
-        let logged = made.inspect_err(|error| {
+        let rule = declared.and_then(|declaration| Rules::global().rule(declaration));
+        let (made, error) = match rule {
+            Ok(rule) => (Some(Made { here: rule.here().cloned(), rule }), None),
+            Err(error) => (None, Some(error)),
+        };
+        if let (Ok(()), Some(error)) = (self.made.set(made), error) {
             tracing::error!(rule = &*name, %error, "a rule cannot be made, and limits nothing");
-        });
-        let rule = logged.ok()?;
-        Some(Made { here: rule.here().cloned(), rule })
+        }
+        self.made.get().unwrap_or(&None)
     }
 }
 
@@ -127,6 +132,7 @@ impl Opened<'_> {
     fn ask_slowly<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Stopped<()>> {
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(()) };
+        self.rule.expect_rates(limiter);
         let (rule, patience, mode) = (self.rule.clone(), terms.patience(), terms.mode);
         if limiter.in_memory().is_none() {
             let asked = rule::take(limiter.clone(), key.to_string(), cost, patience);
@@ -148,6 +154,9 @@ impl Opened<'_> {
     pub fn take<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<Taken, Stopped<Taken>> {
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Taken::nothing()) };
+        if self.at_hand.is_none() {
+            self.rule.expect_rates(limiter);
+        }
         let (rule, patience, mode) = (self.rule.clone(), terms.patience(), terms.mode);
         match limiter.in_memory() {
             Some(memory) if patience.is_zero() => {
@@ -169,6 +178,9 @@ impl Opened<'_> {
     pub fn take_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<Taken, Limited> {
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Taken::nothing()) };
+        if self.at_hand.is_none() {
+            self.rule.expect_rates(limiter);
+        }
         let patience = terms.patience();
         let reservation = match limiter.in_memory() {
             Some(memory) if patience.is_zero() => Some(take_now(memory, key, cost)),
