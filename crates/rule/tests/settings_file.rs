@@ -116,7 +116,7 @@ fn problems_have_a_place_and_a_fix() {
         ),
         (
             "[rules.login]\nbanana = 1",
-            "tidegate.toml:2:1: unknown key `banana`\n  banana = 1\n  ^^^^^^\nthere are: quota, quotas, mode, store, on-outage, wait, message",
+            "tidegate.toml:2:1: unknown key `banana`\n  banana = …\n  ^^^^^^\nthere are: quota, quotas, mode, store, on-outage, wait, message",
         ),
         (
             "[rules.login]\nquota = 5",
@@ -191,6 +191,15 @@ fn passwords_are_never_shown() {
         "[rules]\nlogin = \"redis://:hunter2@db\"",
         "[rules.login]\nstore = \"redis://:hunter2@db\"\nmode = 5",
         "store = \"\"\"\nredis://:hunter2@db\n\"\"",
+        "store = \"redis://:a$hunter2@db\"",
+        "password = \"hunter2\"",
+        "password = hunter2",
+        "redis_pw = \"hunter2\"",
+        "redis.pw = \"hunter2\"",
+        "\"redis://:hunter2@db\" = 1",
+        "[stores]\na = { url = \"db\", key = \"hunter2\" }",
+        "[stores]\n\"redis://:hunter2@db\" = \"sessions\"",
+        "[rules.login]\npw = \"hunter2\"",
     ];
     for line in lines {
         let error = File::new(line).settings().unwrap_err();

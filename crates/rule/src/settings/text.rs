@@ -113,14 +113,21 @@ pub(super) fn expanded(text: &str, variable: &Variables<'_>) -> Result<String, M
                 rest = after;
             }
             ("", _) => return Err(Mistake::new("a `$` without a name", "write $NAME, or $$ for a dollar")),
-            (name, _) => whole.push_str(&variable(name).ok_or_else(|| {
-                let fix = format!("set {name} in the environment, or write $$ for a dollar");
-                Mistake::new(format!("the variable {name} is not set"), fix)
-            })?),
+            (name, _) => whole.push_str(&variable(name).ok_or_else(|| not_set(name))?),
         }
     }
     whole.push_str(rest);
     Ok(whole)
+}
+
+/// What is no usual name may be the rest of a password with a dollar in it, and is not told.
+fn not_set(name: &str) -> Mistake {
+    let is_usual = name.starts_with(|c: char| c.is_ascii_uppercase() || c == '_')
+        && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+    let name = if is_usual { name } else { "behind a `$`" };
+    let fix =
+        format!("set {} in the environment, or write $$ for a dollar", if is_usual { name } else { "it" });
+    Mistake::new(format!("the variable {name} is not set"), fix)
 }
 
 /// What the environment says. An argument, so that a test need not change that of its process.
@@ -202,6 +209,7 @@ mod tests {
             ("redis://:${SECRET}@$HOST", Ok("redis://:pa$$word@db")),
             ("redis://:a$$b@host", Ok("redis://:a$b@host")),
             ("redis://$NOWHERE", Err("the variable NOWHERE is not set")),
+            ("redis://:hunter$2a@host", Err("the variable behind a `$` is not set")),
             ("redis://${HOST", Err("a `${` without its `}`")),
             ("redis://$@host", Err("a `$` without a name")),
             ("redis://${}@host", Err("a `$` without a name")),

@@ -19,8 +19,10 @@ pub(crate) struct Place {
 /// Whether a place may be shown as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Secrecy {
-    /// Whatever looks like an address is hidden.
+    /// Whatever looks like a secret is hidden.
     Plain,
+    /// Nobody knows what its value is, so that this is not shown.
+    Unknown,
     /// It holds the address of a store.
     Address,
 }
@@ -48,14 +50,19 @@ impl fmt::Display for Place {
 /// Nobody reads more of a line than this.
 const LONGEST: usize = 160;
 
-/// A line as it may be shown: one with an address loses its value, since that may hold a password.
+/// A line as it may be shown: one with an address loses its value, since that may hold a password, and so does a password.
 fn shown(line: &str, carets: Range<usize>, secrecy: Secrecy) -> (String, Range<usize>) {
-    let may_hold_secret = secrecy == Secrecy::Address || looks_like_address(line);
+    let may_hold_secret = match secrecy {
+        Secrecy::Address => true,
+        // The head of a table has no value.
+        Secrecy::Unknown => line.contains('=') || looks_secret(line),
+        Secrecy::Plain => looks_secret(line),
+    };
     let (kept, hidden) = match may_hold_secret {
         false => (line.chars().count().min(LONGEST), line.chars().count() > LONGEST),
         true => {
-            let behind_equals = line.chars().position(|c| c == '=').map_or(0, |at| at + 1);
-            (behind_equals.min(LONGEST), true)
+            let key = line.split_once('=').map(|(key, _)| key).filter(|key| key.chars().all(is_of_key));
+            (key.map_or(0, |key| key.chars().count() + 1).min(LONGEST), true)
         }
     };
     let mut shown: String = line.chars().take(kept).collect();
@@ -69,6 +76,18 @@ fn shown(line: &str, carets: Range<usize>, secrecy: Secrecy) -> (String, Range<u
     // What is not shown is pointed at as one.
     let start = carets.start.min(end);
     (shown, start..carets.end.min(end.max(start + 1)).max(start + 1))
+}
+
+/// What a key may be made of: on a broken line, what stands before an equals sign may be half of an address.
+fn is_of_key(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ' | '\t')
+}
+
+/// Whether a line has an address in it, or names what is not to be told.
+fn looks_secret(line: &str) -> bool {
+    let line = line.to_ascii_lowercase();
+    let names = ["pass", "secret", "token", "credential", "auth"];
+    looks_like_address(&line) || names.iter().any(|name| line.contains(name))
 }
 
 /// The nearest place at or before `at` where a character starts.

@@ -79,7 +79,11 @@ impl Reader<'_> {
                 "on-outage" => settings.outage = self.parse(value, text::outage),
                 "reload" => settings.reload = self.parse(value, text::pace),
                 "stores" => self.each(value, |reader, name, value| {
-                    if let Some(address) = reader.address(Some(name), value) {
+                    if let Err(mistake) = text::refuse_address(name) {
+                        let place = reader.place(value.span(), Secrecy::Address);
+                        let fix = "write the name in front, and the address behind it".to_owned();
+                        reader.problems.push(FileProblem { place, problem: mistake.problem, fix });
+                    } else if let Some(address) = reader.address(Some(name), value) {
                         settings.stores.insert(name.to_owned(), address);
                     }
                 }),
@@ -205,12 +209,17 @@ impl Reader<'_> {
 
     fn unknown(&mut self, key: &Spanned<DeString<'_>>, known: &[&str]) {
         let name = key.get_ref();
-        let fix = match text::nearest(name, known) {
-            Some(known) => format!("did you mean `{known}`?"),
-            None => format!("there are: {}", known.join(", ")),
+        let (secrecy, fix) = match text::nearest(name, known) {
+            Some(known @ ("store" | "stores")) => (Secrecy::Unknown, format!("did you mean `{known}`?")),
+            Some(known) => (Secrecy::Plain, format!("did you mean `{known}`?")),
+            None => (Secrecy::Unknown, format!("there are: {}", known.join(", "))),
         };
-        let short: String = name.chars().take(64).collect();
-        self.blame(key.span(), Mistake::new(format!("unknown key `{short}`"), fix));
+        let short: String = match text::looks_like_address(name) {
+            true => "…".to_owned(),
+            false => name.chars().take(64).collect(),
+        };
+        let place = self.place(key.span(), secrecy);
+        self.problems.push(FileProblem { place, problem: format!("unknown key `{short}`"), fix });
     }
 
     fn place(&self, span: Range<usize>, secrecy: Secrecy) -> Place {
