@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     sync::{Arc, OnceLock, mpsc},
     task::{Context, Poll},
-    thread,
+    thread::{self, ThreadId},
     time::Duration,
 };
 use tidegate_core::Quota;
@@ -23,28 +23,43 @@ use tokio::{
 /// A store answers within its deadline or not at all; this is only so that nothing can ever hang.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The runtime of that thread, which is started when it is first needed; `None` if the machine has no thread to give.
-fn handle() -> Option<&'static Handle> {
-    static HANDLE: OnceLock<Option<Handle>> = OnceLock::new();
-    HANDLE.get_or_init(start).as_ref()
+/// That thread, and its runtime.
+struct Background {
+    handle: Handle,
+    thread: ThreadId,
 }
 
-fn start() -> Option<Handle> {
+/// It is started when it is first needed; `None` if the machine has no thread to give.
+fn background() -> Option<&'static Background> {
+    static BACKGROUND: OnceLock<Option<Background>> = OnceLock::new();
+    BACKGROUND.get_or_init(start).as_ref()
+}
+
+fn handle() -> Option<&'static Handle> {
+    background().map(|background| &background.handle)
+}
+
+fn start() -> Option<Background> {
     let runtime = Builder::new_current_thread().enable_all().build().ok()?;
     let handle = runtime.handle().clone();
     let run = move || runtime.block_on(std::future::pending::<()>());
-    thread::Builder::new().name("tidegate".to_owned()).spawn(run).ok()?;
-    Some(handle)
+    let thread = thread::Builder::new().name("tidegate".to_owned()).spawn(run).ok()?.thread().id();
+    Some(Background { handle, thread })
 }
 
 /// Runs a future there and blocks this thread until it is done; `None` if that takes longer than `patience` and anything
-/// a store may take.
+/// a store may take. That thread itself has nobody to wait for: whoever is limited there, such as a listener to what a store
+/// has to tell, gets `None` at once.
 pub(crate) fn block_on<F>(patience: Duration, future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
+    let background = background()?;
+    if thread::current().id() == background.thread {
+        return None;
+    }
     let (done, result) = mpsc::sync_channel(1);
-    drop(handle()?.spawn(async move {
+    drop(background.handle.spawn(async move {
         // Nobody listens any more if it took too long.
         let _ = done.send(future.await);
     }));
@@ -110,5 +125,18 @@ impl Store for Housed {
 
     fn adapt(&self, quota: Quota) -> Quota {
         self.0.adapt(quota)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::block_on;
+    use std::time::Duration;
+
+    #[test]
+    fn that_thread_does_not_wait_for_itself() {
+        let inner = async { block_on(Duration::ZERO, async { 7 }) };
+        assert_eq!(block_on(Duration::ZERO, inner), Some(None));
+        assert_eq!(block_on(Duration::ZERO, async { 7 }), Some(7));
     }
 }
