@@ -199,15 +199,14 @@ impl Limit {
         let capacity = is_for_all.then(|| quote_spanned!(site=> .capacity(#krate::site::Capacity::Keys(16))));
         quote_spanned! {site=>
             fn __tidegate_declare() -> ::core::result::Result<#krate::site::Declaration, #krate::site::BuildError> {
-                ::core::result::Result::Ok(
-                    #krate::site::Declaration::of(#name)
-                        #(.quota(#quotas)?)*
-                        #mode
-                        #(.store(#store))*
-                        #(.message(#message))*
-                        #(.wait(#krate::site::Duration::from_micros(#wait)))*
-                        #capacity
-                )
+                let declaration = #krate::site::Declaration::of(#name)
+                    #(.quota(#quotas)?)*
+                    #mode
+                    #(.store(#store))*
+                    #(.message(#message))*
+                    #(.wait(#krate::site::Duration::from_micros(#wait)))*
+                    #capacity;
+                ::core::result::Result::Ok(declaration)
             }
             static __TIDEGATE_SITE: #krate::site::LimitSite = #krate::site::LimitSite::new(__tidegate_declare);
         }

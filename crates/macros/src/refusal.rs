@@ -65,9 +65,11 @@ impl Refusal {
                 let arguments = function.arguments()?;
                 let path = path.to_token_stream();
                 let awaited = function.is_async().then(|| quote_spanned!(site=> .await));
+                // An argument that the body has no use for is of use here.
                 quote_spanned! {site=>
                     ::core::result::Result::Err(_) => {
                         #given_back
+                        #[allow(clippy::used_underscore_binding)]
                         return #path(#(#arguments),*) #awaited;
                     }
                 }

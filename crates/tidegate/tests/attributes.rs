@@ -81,6 +81,17 @@ mod shapes {
         Ok(4)
     }
 
+    /// Clippy has nothing to say about what is written for these.
+    #[limit("10/h burst 3", key = id, on_limit = instead, crate = ::tidegate)]
+    #[deny(clippy::used_underscore_binding)]
+    fn unused(id: u32, _name: &str) -> u32 {
+        id
+    }
+
+    fn instead(_: u32, _: &str) -> u32 {
+        0
+    }
+
     #[test]
     fn functions_of_every_shape_are_limited() {
         assert_eq!(of_ten(plain), 3);
@@ -95,6 +106,7 @@ mod shapes {
         assert_eq!(opaque([1, 2]).unwrap().sum::<u32>(), 5);
         assert_eq!(of_ten(|| opaque([1])), 2);
         assert_eq!(of_ten(|| all_opaque().into()), 3);
+        assert_eq!([(); 4].map(|()| unused(7, "")), [7, 7, 7, 0]);
     }
 
     #[tokio::test]

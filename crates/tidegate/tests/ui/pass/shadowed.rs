@@ -1,0 +1,43 @@
+// What is generated names nothing that its surroundings can give another meaning to.
+
+#![no_implicit_prelude]
+#![deny(warnings)]
+#![allow(dead_code, non_camel_case_types)]
+
+extern crate tidegate as tg;
+
+mod core {}
+mod std {}
+mod tidegate {}
+mod limit {}
+struct Ok;
+struct Err;
+struct Some;
+struct None;
+type u64 = u8;
+type Number = ::core::primitive::u64;
+type Result<T> = ::core::result::Result<T, ::tg::Limited>;
+
+#[::tg::limit("10/h burst 2", key = opened, cost = cost, crate = ::tg)]
+#[::tg::concurrency(3, key = (asked, limited), crate = ::tg)]
+#[::tg::breaker(failure = |_| ::tg::Report::Success, crate = ::tg)]
+fn blocking(opened: Number, cost: Number, asked: &str, limited: u32, answer: Number) -> Result<Number> {
+    let (granted_0, pass_0, stopped) = (opened, cost, answer);
+    let _ = (asked, limited);
+    ::core::result::Result::Ok(granted_0 + pass_0 + stopped)
+}
+
+#[::tg::limit("10/h burst 2", "20/d", key = opened, cost = cost, wait = "1ms", crate = ::tg)]
+#[::tg::concurrency(3, key = (asked, limited), crate = ::tg)]
+#[::tg::breaker(slow = "1s", backoff = 1.5, jitter = "10%", crate = ::tg)]
+async fn asynchronous(opened: Number, cost: Number, asked: &str, limited: u32) -> Result<Number> {
+    let _ = (asked, limited);
+    ::core::result::Result::Ok(opened + cost)
+}
+
+fn main() {
+    let first = blocking(1, 2, "a", 3, 4);
+    let second = blocking(1, 2, "a", 3, 4);
+    ::core::assert!(::core::matches!((first, second), (::core::result::Result::Ok(7), ::core::result::Result::Err(_))));
+    ::core::mem::drop(asynchronous(1, 1, "a", 1));
+}
