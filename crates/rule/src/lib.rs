@@ -50,6 +50,7 @@ mod rules;
 mod settings;
 pub mod site;
 pub mod surface;
+mod terms;
 #[cfg(feature = "file")]
 mod watch;
 mod wire;

@@ -4,8 +4,9 @@ use crate::{
     background::{self, Housed},
     declaration::Declaration,
     notice::Notice,
-    rule::{Live, Terms},
+    rule::Live,
     settings::{RuleSettings, Settings, SettingsError, StoreAddress, looks_like_address},
+    terms::Terms,
 };
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
 use tidegate_core::{Inherit, Quota};
@@ -127,18 +128,19 @@ impl Plan {
         if let Some((problem, fix)) = misfit(declared, its) {
             return Err(SettingsError::Unfit { rule: name.to_owned(), problem, fix });
         }
+        let quotas = if its.quotas.is_empty() { &declared.quotas } else { &its.quotas };
         let mut plan = Self {
             terms: Terms {
                 mode: its.mode.or(settings.mode).unwrap_or(declared.mode),
                 wait: its.wait.unwrap_or(declared.wait),
                 message: its.message.clone().or_else(|| declared.message.clone()),
                 outage: its.outage.or(settings.outage).unwrap_or_default(),
+                permits: counts_permits(quotas),
                 limiter: None,
             },
             change: None,
             stray: None,
         };
-        let quotas = if its.quotas.is_empty() { &declared.quotas } else { &its.quotas };
         if quotas.is_empty() {
             return Ok(plan);
         }

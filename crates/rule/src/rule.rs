@@ -8,7 +8,8 @@ use crate::{
     key::{RuleKey, Shown},
     limited::Limited,
     notice::Notice,
-    plan::{Permits, counts_permits},
+    plan::Permits,
+    terms::Terms,
 };
 use arc_swap::ArcSwap;
 use std::{
@@ -21,7 +22,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros, Quota};
-use tidegate_engine::{Cause, Limiter, Outage, Refused, SharedLimiter, Waiter, store::Choice};
+use tidegate_engine::{Cause, Limiter, Refused, SharedLimiter, Waiter, store::Choice};
 
 /// A limit with a name: its quotas, whether it is enforced, and where it is counted. Clones are the same rule.
 ///
@@ -42,21 +43,10 @@ pub(crate) struct Live {
     terms: ArcSwap<Terms>,
     /// Whether it was told that others declare it otherwise.
     is_disputed: AtomicBool,
-    /// Whether it was told that calls take nothing of a number at once.
+    /// Whether it was told that calls take slots where a rate is, or the other way round.
     is_misused: AtomicBool,
     /// Its quotas as headers speak of them.
     labels: ArcSwap<Labels>,
-}
-
-/// What holds for a rule now.
-#[derive(Clone)]
-pub(crate) struct Terms {
-    pub(crate) mode: Mode,
-    pub(crate) wait: Duration,
-    pub(crate) message: Option<Arc<str>>,
-    pub(crate) outage: Outage,
-    /// `None` for a rule without numbers.
-    pub(crate) limiter: Option<Arc<SharedLimiter>>,
 }
 
 const SLOW: u8 = 0;
@@ -137,11 +127,10 @@ impl Live {
             _ => false,
         };
         // A number at once is not for those who hold nothing: they are told so on the long way.
-        let takes = |limiter: &Arc<Limiter>| counts_permits(&limiter.quotas()) != Permits::All;
-        let is_plain = terms.mode == Mode::Enforce && terms.wait.is_zero();
+        let is_plain = terms.mode == Mode::Enforce && terms.wait.is_zero() && terms.permits != Permits::All;
         let quick = match terms.in_use() {
             None => IDLE,
-            Some(_) if is_here && is_plain && self.here.as_ref().is_some_and(takes) => QUICK,
+            Some(_) if is_here && is_plain => QUICK,
             Some(_) => SLOW,
         };
         self.quick.store(quick, Ordering::Release);
@@ -246,6 +235,7 @@ impl Rule {
     pub async fn hold<K: RuleKey + ?Sized>(&self, key: &K) -> Result<Hold, Limited> {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
+        self.expect_slots(&terms);
         let waiter = terms.waiter();
         let hold = match (limiter.in_memory(), waiter) {
             (Some(memory), None) => Ok(Hold::in_memory(memory.permit_owned(&Shown(key)))),
@@ -265,6 +255,7 @@ impl Rule {
     pub fn hold_blocking<K: RuleKey + ?Sized>(&self, key: &K) -> Result<Hold, Limited> {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
+        self.expect_slots(&terms);
         let waiter = terms.waiter();
         let hold = match (limiter.in_memory(), waiter) {
             (Some(memory), None) => Ok(Hold::in_memory(memory.permit_owned(&Shown(key)))),
@@ -300,7 +291,7 @@ impl Rule {
     async fn admit_slowly<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(()) };
-        self.expect_rates(limiter);
+        self.expect_rates(&terms);
         let patience = terms.patience();
         let decision = match limiter.in_memory() {
             Some(memory) if patience.is_zero() => memory.check_cost(&Shown(key), cost),
@@ -313,7 +304,7 @@ impl Rule {
     fn admit_slowly_blocking<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(()) };
-        self.expect_rates(limiter);
+        self.expect_rates(&terms);
         let patience = terms.patience();
         let decision = match limiter.in_memory() {
             Some(memory) if patience.is_zero() => memory.check_cost(&Shown(key), cost),
@@ -328,13 +319,22 @@ impl Rule {
     }
 
     /// A number at once is only looked at by a call that holds nothing. That is hardly what was meant, and told once.
-    pub(crate) fn expect_rates(&self, limiter: &SharedLimiter) {
-        if counts_permits(&limiter.quotas()) == Permits::All
-            && !self.live.is_misused.swap(true, Ordering::Relaxed)
-        {
+    pub(crate) fn expect_rates(&self, terms: &Terms) {
+        if terms.permits == Permits::All && !self.live.is_misused.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 rule = self.name(),
                 "calls of this rule hold no slot, so that a number `at once` is looked at but never taken; give it a rate"
+            );
+        }
+    }
+
+    /// What is taken from a rate by a call that holds it is back when the call ends. That is told once, too.
+    pub(crate) fn expect_slots(&self, terms: &Terms) {
+        if terms.permits == Permits::None && !self.live.is_misused.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                rule = self.name(),
+                "calls of this rule hold a slot and give it back, so that a rate limits next to nothing; give it a number \
+                 `at once`"
             );
         }
     }
@@ -360,26 +360,6 @@ impl Rule {
             (Ok(hold), Mode::Shadow | Mode::Off) => Ok(hold),
             (Err(_), Mode::Shadow | Mode::Off) => Ok(Hold::nothing()),
         }
-    }
-}
-
-impl Terms {
-    /// The limiter, unless there is nothing to be asked.
-    pub(crate) fn in_use(&self) -> Option<&Arc<SharedLimiter>> {
-        self.limiter.as_ref().filter(|_| self.mode != Mode::Off)
-    }
-
-    /// How long a call waits. What is not enforced does not make anybody wait.
-    pub(crate) fn patience(&self) -> Duration {
-        match self.mode {
-            Mode::Enforce => self.wait,
-            Mode::Shadow | Mode::Off => Duration::ZERO,
-        }
-    }
-
-    pub(crate) fn waiter(&self) -> Option<Waiter> {
-        let patience = self.patience();
-        (!patience.is_zero()).then(|| Waiter::new(1).deadline(patience))
     }
 }
 

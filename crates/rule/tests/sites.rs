@@ -72,15 +72,17 @@ fn listeners_may_pass_the_place_they_are_told_of() {
     }
 }
 
-/// A rate that was given a number at once takes nothing of it, whichever way it is asked.
+/// Where code has no numbers, settings may give a number at once to those who hold nothing, and a rate to those who give
+/// back what they took.
 #[test]
-fn a_number_at_once_that_nobody_holds_is_told_of() {
+fn what_nobody_could_have_meant_is_told_of() {
+    static HELD: LimitSite = LimitSite::new(|| Ok(Declaration::of("held")));
     static ASKED: LimitSite = LimitSite::new(|| Ok(Declaration::of("asked")));
     static TAKEN: LimitSite = LimitSite::new(|| Ok(Declaration::of("taken")));
     static TOLD: AtomicUsize = AtomicUsize::new(0);
     let _story = story();
     let settings = Settings::new().quota("asked", "1 at once").unwrap().quota("taken", "1 at once").unwrap();
-    Rules::global().apply(settings).unwrap();
+    Rules::global().apply(settings.quota("held", "1/h").unwrap()).unwrap();
     let count = || {
         TOLD.fetch_add(1, Ordering::Relaxed);
     };
@@ -89,9 +91,10 @@ fn a_number_at_once_that_nobody_holds_is_told_of() {
         for _ in 0..3 {
             assert!(ASKED.open().unwrap().ask("all", 1).is_ok());
             assert!(TAKEN.open().unwrap().take("all", 1).is_ok());
+            assert!(HELD.open().unwrap().hold("all").is_ok());
         }
     });
-    assert_eq!(TOLD.load(Ordering::Relaxed), 2);
+    assert_eq!(TOLD.load(Ordering::Relaxed), 3);
 }
 
 /// A store that never answers.
@@ -111,6 +114,7 @@ fn hammer(call: impl Fn() + Sync, settings: impl Fn(usize) -> Settings) {
         while !is_over.load(Ordering::Relaxed) {
             call();
             calls.fetch_add(1, Ordering::Relaxed);
+            thread::yield_now();
         }
     };
     thread::scope(|scope| {

@@ -132,7 +132,7 @@ impl Opened<'_> {
     fn ask_slowly<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Stopped<()>> {
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(()) };
-        self.rule.expect_rates(limiter);
+        self.rule.expect_rates(&terms);
         let (rule, patience, mode) = (self.rule.clone(), terms.patience(), terms.mode);
         if limiter.in_memory().is_none() {
             let asked = rule::take(limiter.clone(), key.to_string(), cost, patience);
@@ -154,9 +154,7 @@ impl Opened<'_> {
     pub fn take<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<Taken, Stopped<Taken>> {
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Taken::nothing()) };
-        if self.at_hand.is_none() {
-            self.rule.expect_rates(limiter);
-        }
+        self.rule.expect_rates(&terms);
         let (rule, patience, mode) = (self.rule.clone(), terms.patience(), terms.mode);
         match limiter.in_memory() {
             Some(memory) if patience.is_zero() => {
@@ -178,9 +176,7 @@ impl Opened<'_> {
     pub fn take_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<Taken, Limited> {
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Taken::nothing()) };
-        if self.at_hand.is_none() {
-            self.rule.expect_rates(limiter);
-        }
+        self.rule.expect_rates(&terms);
         let patience = terms.patience();
         let reservation = match limiter.in_memory() {
             Some(memory) if patience.is_zero() => Some(take_now(memory, key, cost)),
@@ -197,6 +193,7 @@ impl Opened<'_> {
     pub fn hold<K: RuleKey + ?Sized>(self, key: &K) -> Result<Hold, Stopped<Hold>> {
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
+        self.rule.expect_slots(&terms);
         let waiting: Pin<Box<dyn Future<Output = _> + Send>> = match (limiter.in_memory(), terms.waiter()) {
             (Some(memory), None) => {
                 let hold = Ok(Hold::in_memory(memory.permit_owned(&Shown(key))));

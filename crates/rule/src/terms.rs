@@ -1,0 +1,38 @@
+//! What holds for a rule, until settings say otherwise.
+
+use crate::{Mode, plan::Permits};
+use std::{sync::Arc, time::Duration};
+use tidegate_engine::{Outage, SharedLimiter, Waiter};
+
+/// What holds for a rule now.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    pub(crate) mode: Mode,
+    pub(crate) wait: Duration,
+    pub(crate) message: Option<Arc<str>>,
+    pub(crate) outage: Outage,
+    /// Which of its quotas count calls in flight.
+    pub(crate) permits: Permits,
+    /// `None` for a rule without numbers.
+    pub(crate) limiter: Option<Arc<SharedLimiter>>,
+}
+
+impl Terms {
+    /// The limiter, unless there is nothing to be asked.
+    pub(crate) fn in_use(&self) -> Option<&Arc<SharedLimiter>> {
+        self.limiter.as_ref().filter(|_| self.mode != Mode::Off)
+    }
+
+    /// How long a call waits. What is not enforced does not make anybody wait.
+    pub(crate) fn patience(&self) -> Duration {
+        match self.mode {
+            Mode::Enforce => self.wait,
+            Mode::Shadow | Mode::Off => Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn waiter(&self) -> Option<Waiter> {
+        let patience = self.patience();
+        (!patience.is_zero()).then(|| Waiter::new(1).deadline(patience))
+    }
+}
