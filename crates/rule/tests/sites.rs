@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    thread,
+    thread::{self, ScopedJoinHandle},
 };
 use tidegate_engine::{
     Outage, Store, StoreError,
@@ -122,7 +122,7 @@ fn hammer(call: impl Fn() + Sync, settings: impl Fn(usize) -> Settings) {
         let outcome = (0..1_000).try_for_each(|step| {
             let before = calls.load(Ordering::Relaxed);
             while calls.load(Ordering::Relaxed) == before
-                && !callers.iter().any(|caller| caller.is_finished())
+                && !callers.iter().any(ScopedJoinHandle::is_finished)
             {
                 thread::yield_now();
             }
