@@ -324,3 +324,20 @@ async fn without_its_store_each_rule_does_as_it_was_told() {
     assert!(limited.rule() == "there" && limited.decision().unwrap().is_degraded());
     assert_eq!(left(&gate.limits()[1], "").await, 5);
 }
+
+#[tokio::test]
+async fn a_tier_of_slots_holds_with_a_wait_and_without() {
+    for wait in [Duration::ZERO, Duration::from_millis(5)] {
+        let rules = Rules::new();
+        let plans =
+            Declaration::of("plans").tiers(["1 at once", "3 at once"].map(|quota| quota.parse().unwrap()));
+        let limit = RequestLimit::new(rules.rule(plans.wait(wait)).unwrap()).tier(|_| 1);
+        let gate = Gate::from(limit);
+        let mut held = Vec::new();
+        for admitted in [true, true, true, false] {
+            let rulings = ask(&gate).await;
+            assert_eq!(gate.verdict(&rulings).is_admitted(), admitted, "{wait:?}, {} held", held.len());
+            held.push(rulings);
+        }
+    }
+}

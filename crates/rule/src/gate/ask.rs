@@ -21,7 +21,7 @@ use std::{
 use tidegate_core::{Decision, Micros};
 use tidegate_engine::{
     Claim, Limiter, OwnedAsk, Refused, SharedLimiter, SharedPermit, Waiter, reserve_all,
-    reserve_all_in_memory,
+    reserve_all_in_memory, store::Choice,
 };
 
 /// What rules say to a request, now or when they have been waited for.
@@ -178,7 +178,9 @@ fn question(
     // What is not enforced does not make anybody wait.
     let patience = if mode == Mode::Enforce { limit.rule().wait() } else { Duration::ZERO };
     let ask = OwnedAsk::new(limiter, &key).cost(cost).tier(tier).within(patience);
-    let is_line = !patience.is_zero() && cost > 0 && limiter.quotas().iter().all(holds_slots);
+    // Lines know no tiers: one who has a tier of slots is answered at once.
+    let has_line = limit.rule().choice() == Choice::All && limiter.quotas().iter().all(holds_slots);
+    let is_line = !patience.is_zero() && cost > 0 && has_line;
     let line = is_line.then(|| InLine {
         limiter: limiter.clone(),
         key: key.into_owned(),

@@ -108,7 +108,8 @@ impl RequestLimit {
         Self { cost: Some(Arc::new(cost)), ..self }
     }
 
-    /// Which of the rule's tiers a request is counted by, from zero; the first if there is no such tier.
+    /// Which of the rule's tiers a request is counted by, from zero; the first if there is no such tier. Tiers that are
+    /// numbers at once do not wait for a slot, whatever the rule says of waiting.
     #[must_use]
     pub fn tier(self, tier: impl Fn(&dyn Head) -> usize + Send + Sync + 'static) -> Self {
         Self { tier: Some(Arc::new(tier)), ..self }
