@@ -39,9 +39,10 @@ pub struct Limit {
 }
 
 /// Which of several quotas apply to a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// All of them.
+    #[default]
     All,
     /// The one that the call chooses.
     Tier,

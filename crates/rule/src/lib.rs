@@ -59,7 +59,8 @@ pub use answer::{Answer, Fields};
 pub use declaration::Declaration;
 pub use facts::Facts;
 pub use gate::{
-    Asked, Asking, Charge, Gate, HeldSlots, Labels, QuickRuling, RequestLimit, Ruling, Rulings, Verdict,
+    Asked, Asking, Charge, Gate, HeldSlots, Labels, Quick, QuickRuling, RequestLimit, Ruling, Rulings,
+    Verdict,
 };
 pub use hold::Hold;
 pub use key::{Joined, RuleKey};

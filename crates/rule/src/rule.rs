@@ -121,7 +121,7 @@ impl Live {
     fn hurry(&self) {
         let terms = self.terms.load();
         let quotas = terms.limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default();
-        self.labels.store(Arc::new(Labels::new(&self.name, &quotas)));
+        self.labels.store(Arc::new(Labels::new(&self.name, &quotas, self.declared().choice)));
         let is_here = match (&self.here, terms.limiter.as_ref().and_then(|limiter| limiter.in_memory())) {
             (Some(here), Some(now)) => Arc::ptr_eq(here, now),
             _ => false,
@@ -165,7 +165,7 @@ impl Rule {
 
     /// Whether all its quotas apply to a call, or one that it chooses.
     pub fn choice(&self) -> Choice {
-        self.live.declared().choice
+        self.live.labels.load().choice()
     }
 
     /// How long a call may wait for its turn.

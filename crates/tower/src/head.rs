@@ -56,7 +56,7 @@ impl Head for HttpHead<'_> {
         None
     }
 
-    #[inline]
+    #[inline(always)]
     fn peer(&self) -> Option<IpAddr> {
         peer(self.extensions)
     }
@@ -79,7 +79,7 @@ impl Head for HttpHead<'_> {
 }
 
 /// The address at the other end, as whoever accepted the connection noted it down.
-#[inline]
+#[inline(always)]
 pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(axum::extract::ConnectInfo(address)) =

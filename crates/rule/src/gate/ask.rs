@@ -87,14 +87,6 @@ pub(super) fn ask_at_hand(gate: &Gate, head: &dyn Head) -> Option<(Place, Decisi
     Some((place, decision))
 }
 
-/// The quickest way, and the most usual gate: one rule for all requests, which counts peers.
-#[inline]
-pub(super) fn ask_by_peer<H: Head>(limit: &RequestLimit, bits: u8, head: &H) -> Option<Decision> {
-    let limiter = limit.rule().at_hand()?;
-    let peer = head.peer()?;
-    Some(limiter.check_cost(&Shown(&Address::of_prefix(peer, bits)), 1))
-}
-
 #[inline]
 fn check<K: RuleKey>(limiter: &Limiter, key: &K, cost: u64, tier: usize) -> Decision {
     match tier {

@@ -3,17 +3,19 @@
 use bytes::Bytes;
 use std::{any::Any, sync::OnceLock};
 use tidegate_core::{Quota, header::Label};
+use tidegate_engine::store::Choice;
 
 /// The quotas of a rule as headers speak of them: written when they change, and then used for every answer.
 #[derive(Debug, Default)]
 pub struct Labels {
     each: Vec<(Label, Bytes)>,
     all: Bytes,
+    choice: Choice,
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Labels {
-    pub(crate) fn new(rule: &str, quotas: &[Quota]) -> Self {
+    pub(crate) fn new(rule: &str, quotas: &[Quota], choice: Choice) -> Self {
         let label = |(place, quota)| Label::of_several(rule, place, quota);
         let labels: Vec<Label> = quotas.iter().enumerate().map(label).collect();
         let all = labels.iter().map(Label::policy).collect::<Vec<_>>().join(", ").into();
@@ -21,13 +23,19 @@ impl Labels {
             let policy = Bytes::copy_from_slice(label.policy().as_bytes());
             (label, policy)
         };
-        Self { each: labels.into_iter().map(bytes).collect(), all, kept: OnceLock::new() }
+        Self { each: labels.into_iter().map(bytes).collect(), all, choice, kept: OnceLock::new() }
     }
 
     /// Something that a surface makes of them once, such as headers of its own type. `None` if another surface was first.
     #[inline]
     pub fn keep<T: Any + Send + Sync>(&self, make: impl FnOnce(&Self) -> T) -> Option<&T> {
         self.kept.get_or_init(|| Box::new(make(self))).downcast_ref()
+    }
+
+    /// Whether all of them apply to a call, or one that it chooses.
+    #[inline]
+    pub fn choice(&self) -> Choice {
+        self.choice
     }
 
     /// That of the quota at this place in the rule.

@@ -20,11 +20,15 @@ pub use ask::{Asked, Asking};
 pub use charge::Charge;
 pub use labels::Labels;
 pub use limit::RequestLimit;
-pub use rulings::{HeldSlots, QuickRuling, Rulings};
+pub use rulings::{HeldSlots, Quick, QuickRuling, Rulings};
 pub use verdict::{Ruling, Verdict};
 
-use crate::{Answer, Fields, request::Head};
-use std::{fmt, sync::Arc};
+use crate::{
+    Answer, Fields,
+    key::Shown,
+    request::{Address, Head},
+};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 /// Rules for requests. Those that apply to a request are asked together: all are charged, or none is. Clones are the same
 /// gate.
@@ -98,17 +102,38 @@ impl Gate {
         ask::ask(self, head)
     }
 
-    /// Asks only where one rule applies that decides by itself. `None` if there is more to it: nothing is decided then, and
-    /// [`Gate::ask_at_length`] does it. A surface need not know the difference; it is quicker for those who are let through.
+    /// Asks only where one rule applies that decides by itself, and makes of its numbers what will be told of them. If there
+    /// is more to it, nothing is decided, and [`Gate::ask_at_length`] does it. A surface need not know the difference; it is
+    /// quicker for those who are let through.
     #[inline]
-    pub fn ask_quickly<H: Head>(&self, head: &H) -> Option<QuickRuling> {
-        if let Some(bits) = self.inner.peer_bits
-            && let [only] = self.limits()
-            && let Some(decision) = ask::ask_by_peer(only, bits, head)
-        {
-            return Some(QuickRuling { place: 0, decision });
+    pub fn ask_quickly<T>(&self, head: &dyn Head, tell: impl FnOnce(QuickRuling<'_>) -> T) -> Quick<T> {
+        match ask::ask_at_hand(self, head) {
+            Some((place, decision)) if decision.is_granted() => {
+                Quick::Admitted(tell(QuickRuling { place, decision: &decision }))
+            }
+            Some((place, decision)) => Quick::refused(place, decision),
+            None => Quick::Undecided,
         }
-        ask::ask_at_hand(self, head).map(|(place, decision)| QuickRuling { place, decision })
+    }
+
+    /// The peer as a key, where one rule for all requests counts nothing else: [`Gate::ask_by_peer`] is quicker then.
+    #[inline]
+    pub fn peer(&self, peer: impl FnOnce() -> Option<IpAddr>) -> Option<Address> {
+        let bits = self.inner.peer_bits?;
+        Some(Address::of_prefix(peer()?, bits))
+    }
+
+    /// [`Gate::ask_quickly`] where [`Gate::peer`] is all that is counted. What goes in and what comes back are small on
+    /// purpose, since most requests go this way.
+    #[inline]
+    pub fn ask_by_peer<T>(&self, peer: Address, tell: impl FnOnce(QuickRuling<'_>) -> T) -> Quick<T> {
+        let only = self.limits().first();
+        let Some(limiter) = only.and_then(|only| only.rule().at_hand()) else { return Quick::Undecided };
+        let decision = limiter.check_cost(&Shown(&peer), 1);
+        match decision.is_granted() {
+            true => Quick::Admitted(tell(QuickRuling { place: 0, decision: &decision })),
+            false => Quick::refused(0, decision),
+        }
     }
 
     /// Asks all rules that apply to this request, after [`Gate::ask_quickly`] had nothing to say.

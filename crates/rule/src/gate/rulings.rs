@@ -19,35 +19,47 @@ pub struct Rulings {
 
 /// What the only rule that applies has decided by itself; there is nothing to settle and nothing to give back.
 #[derive(Clone, Copy, Debug)]
-pub struct QuickRuling {
+pub struct QuickRuling<'a> {
     /// Where the rule is in its gate.
     pub(super) place: usize,
-    pub(super) decision: Decision,
+    pub(super) decision: &'a Decision,
 }
 
-impl QuickRuling {
-    /// Whether the request is let through.
-    #[inline]
-    pub fn is_admitted(&self) -> bool {
-        self.decision.is_granted()
-    }
-
+impl QuickRuling<'_> {
     /// The numbers.
     #[inline]
     pub fn decision(&self) -> &Decision {
-        &self.decision
+        self.decision
     }
 
     /// The rule.
     #[inline]
-    pub fn rule<'a>(&self, gate: &'a Gate) -> Option<&'a Rule> {
+    pub fn rule<'g>(&self, gate: &'g Gate) -> Option<&'g Rule> {
         gate.limits().get(self.place).map(RequestLimit::rule)
     }
 }
 
-impl From<QuickRuling> for Rulings {
-    fn from(quick: QuickRuling) -> Self {
-        Self::one(One::decided(quick.place, Mode::Enforce, quick.decision))
+impl From<QuickRuling<'_>> for Rulings {
+    fn from(quick: QuickRuling<'_>) -> Self {
+        Self::one(One::decided(quick.place, Mode::Enforce, *quick.decision))
+    }
+}
+
+/// What [`Gate::ask_quickly`] found out.
+#[derive(Debug)]
+pub enum Quick<T> {
+    /// The request is let through, and this will be told of it.
+    Admitted(T),
+    /// It is not.
+    Refused(Box<Rulings>),
+    /// There is more to be asked; nothing was taken.
+    Undecided,
+}
+
+impl<T> Quick<T> {
+    #[cold]
+    pub(super) fn refused(place: usize, decision: Decision) -> Self {
+        Self::Refused(Box::new(Rulings::one(One::decided(place, Mode::Enforce, decision))))
     }
 }
 

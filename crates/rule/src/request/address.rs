@@ -2,25 +2,15 @@
 
 use std::{
     fmt,
-    hash::{Hash, Hasher},
     net::{IpAddr, Ipv6Addr},
 };
 
 /// An address as a key: one IPv4 address, or one network of IPv6, since a single client has all the addresses of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address(IpAddr);
-
-/// As one number, which is quicker than byte by byte: an IPv4 address as that of IPv6 which stands for it, and which is none
-/// of its own here.
-impl Hash for Address {
-    #[inline]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u128(match self.0 {
-            IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-            IpAddr::V6(address) => address.to_bits(),
-        });
-    }
-}
+///
+/// One number, which is hashed quicker than bytes: an IPv4 address is that of IPv6 which stands for it, and which is none of
+/// its own here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address(u128);
 
 impl Address {
     /// The bits of an address of IPv6 that are one client unless told otherwise: a client is given a network of this size
@@ -33,24 +23,26 @@ impl Address {
     }
 
     /// The same, with so many bits of an address of IPv6; 128 at most.
+    #[inline]
     pub fn of_prefix(address: IpAddr, bits: u8) -> Self {
-        match address.to_canonical() {
+        match address {
+            IpAddr::V4(address) => Self(address.to_ipv6_mapped().to_bits()),
+            IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => Self(address.to_bits()),
             IpAddr::V6(address) => {
                 let mask = u128::MAX.checked_shl(128_u32.saturating_sub(bits.into())).unwrap_or(0);
-                Self(Ipv6Addr::from_bits(address.to_bits() & mask).into())
+                Self(address.to_bits() & mask)
             }
-            v4 => Self(v4),
         }
     }
 
     /// The address that stands for all of them.
     pub(crate) fn first(self) -> IpAddr {
-        self.0
+        Ipv6Addr::from_bits(self.0).to_canonical()
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.first().fmt(f)
     }
 }

@@ -10,6 +10,7 @@ use pin_project_lite::pin_project;
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -25,18 +26,22 @@ pin_project! {
     where
         S: Service<Request<B>>,
     {
+        // Whatever is passed on by reference has to stay where it is, and an answer is copied once more for it: what is
+        // needed before and after the call is given away as a whole.
         #[pin]
-        state: State<S, B, S::Future>,
+        call: Option<S::Future>,
+        before: Before<S, B>,
+        after: After,
     }
 }
 
-pin_project! {
-    #[project = StateProj]
-    enum State<S, B, F> {
-        Asking { waiting: Option<Box<Waiting<S, B>>> },
-        Calling { #[pin] call: F, after: After },
-        Refused { refusal: Option<Refusal> },
-    }
+/// What there is to be done before the service is called.
+enum Before<S, B> {
+    Nothing,
+    /// Its rules are still being asked.
+    Asking(Box<Waiting<S, B>>),
+    /// It will not be called.
+    Refused(Refusal),
 }
 
 /// A request whose rules are still being asked, and the service that was found ready for it.
@@ -55,9 +60,11 @@ pub(super) struct After {
 }
 
 impl After {
+    const NOTHING: Self = Self::telling(Told::NOTHING);
+
     /// Only to tell what is left.
     #[inline]
-    pub(super) fn telling(told: Told) -> Self {
+    pub(super) const fn telling(told: Told) -> Self {
         Self { told, held: None }
     }
 
@@ -67,16 +74,20 @@ impl After {
         Self { told, held }
     }
 
-    /// Settles what was taken, and tells what is left. The body holds the slots of the request.
     #[inline]
-    fn happen<R>(&mut self, mut response: Response<R>) -> Response<GateBody<R>> {
-        let slots = match self.held.take() {
-            Some(held) => settle(*held, &response),
-            None => None,
-        };
+    fn happen<R>(self, response: Response<R>) -> Response<GateBody<R>> {
+        match self {
+            Self { told, held: None } if told.is_nothing() => response.map(|body| GateBody::own(body, None)),
+            some => some.tell_and_settle(response),
+        }
+    }
+
+    /// Settles what was taken, and tells what is left. The body holds the slots of the request.
+    #[inline(never)]
+    fn tell_and_settle<R>(self, mut response: Response<R>) -> Response<GateBody<R>> {
+        let slots = self.held.and_then(|held| settle(*held, &response));
         self.told.write(response.headers_mut());
-        let (head, body) = response.into_parts();
-        Response::from_parts(head, GateBody::own(body, slots))
+        response.map(|body| GateBody::own(body, slots))
     }
 }
 
@@ -91,17 +102,17 @@ where
     S: Service<Request<B>>,
 {
     pub(super) fn asking(asking: Asking, gate: Gate, service: S, request: Request<B>) -> Self {
-        let waiting = Some(Box::new(Waiting { asking, gate, service, request }));
-        Self { state: State::Asking { waiting } }
+        let before = Before::Asking(Box::new(Waiting { asking, gate, service, request }));
+        Self { call: None, before, after: After::NOTHING }
     }
 
     #[inline]
     pub(super) fn calling(call: S::Future, after: After) -> Self {
-        Self { state: State::Calling { call, after } }
+        Self { call: Some(call), before: Before::Nothing, after }
     }
 
     pub(super) fn refused(refusal: Refusal) -> Self {
-        Self { state: State::Refused { refusal: Some(refusal) } }
+        Self { call: None, before: Before::Refused(refusal), after: After::NOTHING }
     }
 }
 
@@ -113,64 +124,56 @@ where
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.project().state;
-        if let StateProj::Calling { call, after } = state.as_mut().project() {
-            let response = ready!(call.poll(context))?;
-            return Poll::Ready(Ok(after.happen(response)));
+        let mut this = self.project();
+        loop {
+            if let Some(call) = this.call.as_mut().as_pin_mut() {
+                let response = ready!(call.poll(context))?;
+                let after = mem::replace(this.after, After::NOTHING);
+                return Poll::Ready(Ok(after.happen(response)));
+            }
+            match mem::replace(this.before, Before::Nothing) {
+                // Polled after it was ready, which no caller may do.
+                Before::Nothing => return Poll::Pending,
+                Before::Refused(refusal) => return Poll::Ready(Ok(refusal.map(GateBody::text))),
+                Before::Asking(waiting) => match waiting.poll(context) {
+                    Turn::NotYet(waiting) => {
+                        *this.before = Before::Asking(waiting);
+                        return Poll::Pending;
+                    }
+                    Turn::Call(call, after) => {
+                        this.call.set(Some(call));
+                        *this.after = after;
+                    }
+                    Turn::Refuse(refusal) => *this.before = Before::Refused(refusal),
+                },
+            }
         }
-        poll_apart(state, context)
     }
 }
 
-/// For those who were refused, or have something to wait for before their call. Kept apart, so that the others need no room
-/// for it.
-#[inline(never)]
-fn poll_apart<S, B, R>(
-    mut state: Pin<&mut State<S, B, S::Future>>,
-    context: &mut Context<'_>,
-) -> Poll<Result<Response<GateBody<R>>, S::Error>>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-{
-    loop {
-        let next = match state.as_mut().project() {
-            StateProj::Calling { call, after } => {
-                let response = ready!(call.poll(context))?;
-                return Poll::Ready(Ok(after.happen(response)));
-            }
-            StateProj::Refused { refusal } => match refusal.take() {
-                Some(refusal) => return Poll::Ready(Ok(refusal.map(GateBody::text))),
-                // Polled after it was ready, which no caller may do.
-                None => return Poll::Pending,
-            },
-            StateProj::Asking { waiting } => {
-                let Some(mut asked) = waiting.take() else { return Poll::Pending };
-                match Pin::new(&mut asked.asking).poll(context) {
-                    Poll::Ready(rulings) => asked.go(rulings),
-                    Poll::Pending => {
-                        *waiting = Some(asked);
-                        return Poll::Pending;
-                    }
-                }
-            }
-        };
-        state.set(next);
-    }
+/// What has become of a request that waits.
+enum Turn<S, B, F> {
+    NotYet(Box<Waiting<S, B>>),
+    Call(F, After),
+    Refuse(Refusal),
 }
 
 impl<S, B> Waiting<S, B>
 where
     S: Service<Request<B>>,
 {
-    /// Calls the service, or refuses to.
-    fn go(self, rulings: Rulings) -> State<S, B, S::Future> {
-        let Self { gate, mut service, request, .. } = self;
+    #[inline(never)]
+    fn poll(mut self: Box<Self>, context: &mut Context<'_>) -> Turn<S, B, S::Future> {
+        let Poll::Ready(rulings) = Pin::new(&mut self.asking).poll(context) else {
+            return Turn::NotYet(self);
+        };
+        let Self { gate, mut service, request, .. } = *self;
         let verdict = gate.verdict(&rulings);
         if !verdict.is_admitted() {
-            return State::Refused { refusal: Some(Wire::of(&request).answer(&gate, &verdict)) };
+            return Turn::Refuse(Wire::of(&request).answer(&gate, &verdict));
         }
         let after = After::of(&gate, rulings);
-        State::Calling { call: service.call(request), after }
+        Turn::Call(service.call(request), after)
     }
 }
 
@@ -179,10 +182,10 @@ where
     S: Service<Request<B>>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match &self.state {
-            State::Asking { .. } => "LimitFuture(asking)",
-            State::Calling { .. } => "LimitFuture(calling)",
-            State::Refused { .. } => "LimitFuture(refused)",
+        f.write_str(match &self.before {
+            Before::Nothing => "LimitFuture(calling)",
+            Before::Asking(_) => "LimitFuture(asking)",
+            Before::Refused(_) => "LimitFuture(refused)",
         })
     }
 }

@@ -1,42 +1,105 @@
 //! What is left, told in the headers of an answer.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use std::{
-    mem,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 use tidegate_core::header::{Left, Text};
 use tidegate_engine::store::Choice;
 use tidegate_rule::{Fields, Gate, Labels, QuickRuling, Verdict};
 
-/// What an answer will tell of the quotas that its request was counted by. Small, because it moves with every call.
+/// What an answer will tell of the quotas that its request was counted by. One pointer, because it moves with every call.
 #[derive(Debug)]
-pub(super) enum Told {
-    Nothing,
-    /// One rule, by the current draft.
-    One(Arc<Pair>),
-    Several(Box<[(HeaderName, HeaderValue)]>),
-}
+pub(super) struct Told(Option<Arc<HeaderMap>>);
 
-/// The two headers of the current draft, ready to be sent.
-#[derive(Debug)]
-pub(super) struct Pair {
-    policy: HeaderValue,
-    left: HeaderValue,
-}
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 
-impl Pair {
-    #[inline(never)]
-    fn write(labels: &Labels, quota: usize, left: Left) -> Option<Arc<Self>> {
-        let policy = HeaderValue::from_maybe_shared(labels.policy().clone()).ok()?;
-        let mut text = Text::default();
-        labels.get(quota)?.write(&mut text, left).ok()?;
-        Some(Arc::new(Self { policy, left: HeaderValue::from_str(text.as_str()).ok()? }))
+impl Told {
+    pub(super) const NOTHING: Self = Self(None);
+
+    /// What most requests need: the policy is written already, and what is left often too.
+    #[inline]
+    pub(super) fn of_one(gate: &Gate, quick: QuickRuling<'_>) -> Self {
+        if gate.told() == Fields::None {
+            return Self::NOTHING;
+        }
+        if gate.told() == Fields::Ietf
+            && let Some(rule) = quick.rule(gate)
+        {
+            let (labels, quota) = (rule.labels(), quick.decision().quota());
+            if labels.choice() == Choice::All
+                && let Some(left) = labels.get(quota).map(|label| label.left(quick.decision()))
+                && let Some(headers) = match labels.keep(Sent::nothing) {
+                    Some(sent) => sent.again(&labels, quota, left),
+                    // A surface of another kind was first to keep something.
+                    None => of_draft(&labels, quota, left),
+                }
+            {
+                return Self(Some(headers));
+            }
+        }
+        Self::of(gate, &gate.verdict(&quick.into()))
+    }
+
+    #[inline]
+    pub(super) fn of(gate: &Gate, verdict: &Verdict<'_>) -> Self {
+        match gate.told() {
+            Fields::None => Self::NOTHING,
+            _ => Self::of_several(verdict),
+        }
+    }
+
+    #[cold]
+    fn of_several(verdict: &Verdict<'_>) -> Self {
+        let mut told = HeaderMap::new();
+        verdict.write_fields(|name, value| {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                told.append(HeaderName::from_static(name), value);
+            }
+        });
+        Self(Some(Arc::new(told)))
+    }
+
+    #[inline]
+    pub(super) fn is_nothing(&self) -> bool {
+        self.0.is_none()
+    }
+
+    #[inline]
+    pub(super) fn write(&self, headers: &mut HeaderMap) {
+        match &self.0 {
+            None => {}
+            // A whole map is copied sooner than two headers are added.
+            Some(told) if headers.is_empty() => headers.clone_from(told),
+            Some(told) => add(told, headers),
+        }
     }
 }
 
+#[inline(never)]
+fn add(told: &HeaderMap, headers: &mut HeaderMap) {
+    for (name, value) in told {
+        // Lists, to which another layer behind this one may have added its own.
+        if *name == POLICY || *name == LEFT {
+            headers.append(name, value.clone());
+        } else {
+            headers.insert(name, value.clone());
+        }
+    }
+}
+
+/// The two headers of the current draft.
+#[inline(never)]
+fn of_draft(labels: &Labels, quota: usize, left: Left) -> Option<Arc<HeaderMap>> {
+    let mut text = Text::default();
+    labels.get(quota)?.write(&mut text, left).ok()?;
+    let mut headers = HeaderMap::new();
+    headers.insert(POLICY, HeaderValue::from_maybe_shared(labels.policy().clone()).ok()?);
+    headers.insert(LEFT, HeaderValue::from_str(text.as_str()).ok()?);
+    Some(Arc::new(headers))
+}
+
 /// Headers that were sent before: most clients are far from their limit, and have as much left again and again.
-struct Sent([OnceLock<(usize, Left, Arc<Pair>)>; KEPT]);
+struct Sent([OnceLock<(usize, Left, Arc<HeaderMap>)>; KEPT]);
 
 const KEPT: usize = 64;
 
@@ -46,80 +109,16 @@ impl Sent {
     }
 
     #[inline]
-    fn again(&self, labels: &Labels, quota: usize, left: Left) -> Option<Arc<Pair>> {
+    fn again(&self, labels: &Labels, quota: usize, left: Left) -> Option<Arc<HeaderMap>> {
         let kept = self.0.get(left.remaining as usize % KEPT)?;
-        if let Some((its, same, pair)) = kept.get()
+        if let Some((its, same, headers)) = kept.get()
             && *its == quota
             && *same == left
         {
-            return Some(pair.clone());
+            return Some(headers.clone());
         }
-        let pair = Pair::write(labels, quota, left)?;
-        kept.get_or_init(|| (quota, left, pair.clone()));
-        Some(pair)
-    }
-}
-
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const LEFT: HeaderName = HeaderName::from_static("ratelimit");
-
-impl Told {
-    /// What most requests need: the policy is written already, and what is left often too.
-    #[inline]
-    pub(super) fn of_one(gate: &Gate, quick: &QuickRuling) -> Self {
-        if gate.told() == Fields::Ietf
-            && let Some(rule) = quick.rule(gate)
-            && rule.choice() == Choice::All
-        {
-            let (labels, quota) = (rule.labels(), quick.decision().quota());
-            if let Some(left) = labels.get(quota).map(|label| label.left(quick.decision()))
-                && let Some(pair) = match labels.keep(Sent::nothing) {
-                    Some(sent) => sent.again(&labels, quota, left),
-                    // A surface of another kind was first to keep something.
-                    None => Pair::write(&labels, quota, left),
-                }
-            {
-                return Self::One(pair);
-            }
-        }
-        Self::of(gate, &gate.verdict(&(*quick).into()))
-    }
-
-    #[inline]
-    pub(super) fn of(gate: &Gate, verdict: &Verdict<'_>) -> Self {
-        match gate.told() {
-            Fields::None => Self::Nothing,
-            _ => Self::of_several(verdict),
-        }
-    }
-
-    #[cold]
-    fn of_several(verdict: &Verdict<'_>) -> Self {
-        let mut told = Vec::new();
-        verdict.write_fields(|name, value| {
-            if let Ok(value) = HeaderValue::from_str(value) {
-                told.push((HeaderName::from_static(name), value));
-            }
-        });
-        Self::Several(told.into())
-    }
-
-    #[inline]
-    pub(super) fn write(&mut self, headers: &mut HeaderMap) {
-        match self {
-            Self::Nothing => {}
-            // Lists, to which another layer behind this one may have added its own.
-            Self::One(pair) => {
-                headers.append(POLICY, pair.policy.clone());
-                headers.append(LEFT, pair.left.clone());
-            }
-            Self::Several(told) => mem::take(told).into_iter().for_each(|(name, value)| {
-                if name == POLICY || name == LEFT {
-                    headers.append(name, value);
-                } else {
-                    headers.insert(name, value);
-                }
-            }),
-        }
+        let headers = of_draft(labels, quota, left)?;
+        kept.get_or_init(|| (quota, left, headers.clone()));
+        Some(headers)
     }
 }

@@ -5,13 +5,13 @@ use super::{
     future::{After, LimitFuture},
     headers::Told,
 };
-use crate::{GateBody, HttpHead};
+use crate::{GateBody, HttpHead, head};
 use http::{Request, Response};
 use std::{
     mem,
     task::{Context, Poll},
 };
-use tidegate_rule::{Asked, Fields, Gate, Rulings};
+use tidegate_rule::{Asked, Gate, Quick, Rulings, request::Address};
 use tower_service::Service;
 
 /// A service behind a gate; see [`LimitLayer`](super::LimitLayer).
@@ -48,22 +48,38 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if let Some(quick) = self.gate.ask_quickly(&HttpHead::of(&request)) {
-            if !quick.is_admitted() {
-                return self.refused(&quick.into(), &request);
+        // A request is large. It is moved once as long as nobody else sees it, and so whoever else wants it is given it.
+        let peer = self.gate.peer(|| head::peer(request.extensions()));
+        match peer.map(|peer| ask_by_peer(&self.gate, peer)) {
+            Some(Quick::Admitted(told)) => {
+                LimitFuture::calling(self.inner.call(request), After::telling(told))
             }
-            let told = match self.gate.told() {
-                Fields::None => Told::Nothing,
-                _ => Told::of_one(&self.gate, &quick),
-            };
-            return LimitFuture::calling(self.inner.call(request), After::telling(told));
+            Some(Quick::Refused(rulings)) => self.refused(&rulings, request),
+            Some(Quick::Undecided) | None => self.call_by_head(request),
         }
-        self.call_at_length(request)
     }
 }
 
+/// Kept apart, so that the numbers stay in its registers, and what comes back fits into two.
+#[inline(never)]
+fn ask_by_peer(gate: &Gate, peer: Address) -> Quick<Told> {
+    gate.ask_by_peer(peer, |ruling| Told::of_one(gate, ruling))
+}
+
 impl<S> Limit<S> {
-    /// Kept apart, so that the quick way needs no room for it.
+    #[inline(never)]
+    fn call_by_head<B>(&mut self, request: Request<B>) -> LimitFuture<S, B>
+    where
+        S: Service<Request<B>> + Clone,
+    {
+        let gate = &self.gate;
+        match gate.ask_quickly(&HttpHead::of(&request), |ruling| Told::of_one(gate, ruling)) {
+            Quick::Admitted(told) => LimitFuture::calling(self.inner.call(request), After::telling(told)),
+            Quick::Refused(rulings) => self.refused(&rulings, request),
+            Quick::Undecided => self.call_at_length(request),
+        }
+    }
+
     #[inline(never)]
     fn call_at_length<B>(&mut self, request: Request<B>) -> LimitFuture<S, B>
     where
@@ -79,18 +95,19 @@ impl<S> Limit<S> {
             }
         };
         if !self.gate.verdict(&rulings).is_admitted() {
-            return self.refused(&rulings, &request);
+            return self.refused(&rulings, request);
         }
         let after = After::of(&self.gate, rulings);
         LimitFuture::calling(self.inner.call(request), after)
     }
 
     #[cold]
-    fn refused<B>(&self, rulings: &Rulings, request: &Request<B>) -> LimitFuture<S, B>
+    fn refused<B>(&self, rulings: &Rulings, request: Request<B>) -> LimitFuture<S, B>
     where
         S: Service<Request<B>>,
     {
-        let verdict = self.gate.verdict(rulings);
-        LimitFuture::refused(Wire::of(request).answer(&self.gate, &verdict))
+        let wire = Wire::of(&request);
+        drop(request);
+        LimitFuture::refused(wire.answer(&self.gate, &self.gate.verdict(rulings)))
     }
 }
