@@ -1,0 +1,22 @@
+//! Policies: which requests are limited, by what, and what happens then, read from one file.
+//!
+//! ```yaml
+//! upstreams:
+//!   app: http://127.0.0.1:9000
+//! routes:
+//!   - upstream: app
+//! rules:
+//!   - name: everybody
+//!     key: ip
+//!     quota: 100/min burst 20
+//!   - name: login
+//!     match: { method: POST, path: /login }
+//!     key: ip
+//!     quota: 5/min
+//!     charge: { if-status: [401] }
+//! ```
+//!
+//! Nothing here waits, keeps a count or speaks to a network: a text becomes a [`Policy`](model::Policy), which can be
+//! printed, looked through for mistakes, explained, and made into a gate of `tidegate-rule`.
+
+pub mod model;

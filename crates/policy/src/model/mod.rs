@@ -1,0 +1,79 @@
+//! What a policy says, as values: one type for each thing that a file can say.
+//!
+//! Everything here was checked when it was read. Two files that say the same, in YAML, TOML or JSON, are equal values.
+
+mod action;
+mod key;
+mod matching;
+mod rule;
+mod server;
+
+pub use action::{Fallback, OnLimit, Reject};
+pub use key::{Cost, Expression, Key, Part};
+pub use matching::{Glob, Match, Network, PathPattern, Rest, Segment, Values};
+pub use rule::{
+    Access, Adaptive, Bandwidth, BreakerTerms, Charge, Due, Enforcement, Priority, Queue, QueueOrder, Quotas,
+    Rule, Tiers,
+};
+pub use server::{
+    Balance, Connections, HealthCheck, Listener, Log, LogFormat, Protocol, Retries, Route, Timeouts, Tls,
+    Upstream, UpstreamServer,
+};
+
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+use tidegate_engine::{Outage, Prefix};
+use tidegate_rule::Fields;
+
+/// All that a file says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Policy {
+    /// `listen`: where requests come in.
+    pub listen: Vec<Listener>,
+    /// `admin`: where operators come in.
+    pub admin: Option<SocketAddr>,
+    /// `connections`: what a client may do before any rule is asked.
+    pub connections: Connections,
+    /// `upstreams`: where requests go, by name.
+    pub upstreams: BTreeMap<String, Upstream>,
+    /// `routes`: which requests go where; the first that matches.
+    pub routes: Vec<Route>,
+    /// `log`: what is written of each request.
+    pub log: Log,
+    /// `store` and `stores`: where counts are kept.
+    pub stores: Stores,
+    /// `trusted-proxies`: whose word on addresses of clients counts.
+    pub trusted_proxies: Vec<Prefix>,
+    /// `user`: where the name of a user is found in a request; rules with the key `user` need it.
+    pub user: Option<Key>,
+    /// `headers`: how clients are told what is left.
+    pub headers: Fields,
+    /// `lists`: addresses by the name of their list.
+    pub lists: BTreeMap<String, List>,
+    /// `rules`, in their order.
+    pub rules: Vec<Rule>,
+}
+
+/// Where counts are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stores {
+    /// `store`: that of rules that name none; memory where it is left out. An address as in settings, which may name
+    /// variables of the environment.
+    pub default: Option<String>,
+    /// `stores`: others, by name.
+    pub named: BTreeMap<String, String>,
+    /// `prefix`: what all keys in a store start with.
+    pub prefix: Option<String>,
+    /// `deadline`: how long a store may take.
+    pub deadline: Option<Duration>,
+    /// `on-outage`: what is decided when it is away.
+    pub on_outage: Option<Outage>,
+}
+
+/// Addresses, said here or in files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct List {
+    /// Networks that are said here.
+    pub networks: Vec<Prefix>,
+    /// Files with one network on each line, which are read again when they change.
+    pub files: Vec<PathBuf>,
+}

@@ -1,0 +1,186 @@
+//! One rule.
+
+use super::{Cost, Key, Match, Network, OnLimit};
+use std::time::Duration;
+use tidegate_core::{Quota, Schedule, Share};
+use tidegate_engine::{BanRule, Outage};
+use tidegate_rule::{Mode, request::Missing};
+
+/// One of `rules`: which requests, for whom, how much, and what happens then.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// `name`: what headers, logs and counters call it; no two rules have the same.
+    pub name: String,
+    /// `match`: which requests; all where it is left out.
+    pub matching: Match,
+    /// `key`: for whom it counts; `all` where it is left out.
+    pub key: Key,
+    /// `missing`: what becomes of requests in which the key is not found.
+    pub missing: Missing,
+    /// `quota`, `quotas` or `tiers`.
+    pub quotas: Quotas,
+    /// `cost`.
+    pub cost: Cost,
+    /// `charge`: what a request pays, knowing how it was answered.
+    pub charge: Option<Charge>,
+    /// `adaptive`: as many in flight as the upstream can take.
+    pub adaptive: Option<Adaptive>,
+    /// `bandwidth`: bytes per second for each key.
+    pub bandwidth: Option<Bandwidth>,
+    /// `deny`, `allow` and `ban`.
+    pub access: Option<Access>,
+    /// `breaker`.
+    pub breaker: Option<BreakerTerms>,
+    /// `priority`: who is shed first where a limit is full.
+    pub priority: Option<Priority>,
+    /// `schedule`: factors of all quotas by time of day.
+    pub schedule: Option<Schedule>,
+    /// `mode`.
+    pub enforcement: Enforcement,
+    /// `store`, by its name; the default one where it is left out.
+    pub store: Option<String>,
+    /// `on-outage`; that of the policy where it is left out.
+    pub on_outage: Option<Outage>,
+    /// `wait`: how long a request may wait for its turn.
+    pub wait: Duration,
+    /// `queue`: who waits, and in which order.
+    pub queue: Option<Queue>,
+    /// `message`: what to tell whoever is refused.
+    pub message: Option<String>,
+    /// `on-limit`.
+    pub on_limit: OnLimit,
+}
+
+/// How much.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Quotas {
+    /// `quota: 5/min`, or `quotas: [5/min, 100/h]`: all of them. A rule that only lists or shapes has none.
+    All(Vec<Quota>),
+    /// `tiers`: the one that the request is of.
+    Tiers(Tiers),
+}
+
+/// `tiers: { by: header x-plan, each: { gold: 1000/s, free: 10/s }, else: 1/s }`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tiers {
+    /// `by`: what of a request names its tier.
+    pub by: Key,
+    /// `each`, in their order.
+    pub each: Vec<(String, Quota)>,
+    /// `else`: that of requests that name none of these.
+    pub otherwise: Quota,
+}
+
+/// `charge`: what a request pays, knowing how it was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// `if-status: [401, 5xx]`: only if it was answered so.
+    If(Vec<Due>),
+    /// `refund-status: [5xx]`: nothing if it was answered so.
+    Unless(Vec<Due>),
+    /// `header: x-cost`: what a header of the answer says, in lower case.
+    Header(String),
+}
+
+/// A status, or a hundred of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// `404`
+    Status(u16),
+    /// `4xx`
+    Hundred(u16),
+}
+
+/// `adaptive: { target: 250ms, least: 4, most: 200 }`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adaptive {
+    /// `target`: the latency that is promised.
+    pub target: Duration,
+    /// `least`: the fewest in flight that it goes down to.
+    pub least: Option<u64>,
+    /// `most`: the most in flight that it goes up to.
+    pub most: Option<u64>,
+}
+
+/// `bandwidth: 1MB/s` for what is sent, or `{ down: 1MB/s, up: 200kB/s }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bandwidth {
+    /// What clients are sent.
+    pub down: Option<Quota>,
+    /// What they send.
+    pub up: Option<Quota>,
+}
+
+/// Who is let in.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Access {
+    /// `deny`: nobody from these.
+    pub deny: Vec<Network>,
+    /// `allow`: from these, and past all other limits of this rule; with `deny: [all]`, nobody else.
+    pub allow: Vec<Network>,
+    /// `ban: 10/min for 1h`: whoever is denied so often is shut out for so long.
+    pub ban: Option<BanRule>,
+}
+
+/// `breaker: { failure-rate: 50%, over: 20, open: 5s, probes: 3 }`, for the upstream as a whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BreakerTerms {
+    /// `failure-rate`: from which it opens.
+    pub failure_rate: Option<Share>,
+    /// `slow-rate`: the same for slow answers.
+    pub slow_rate: Option<Share>,
+    /// `slow`: from when an answer is slow.
+    pub slow: Option<Duration>,
+    /// `over`: of so many calls.
+    pub over: Option<u64>,
+    /// `least`: not before so many calls.
+    pub least: Option<u64>,
+    /// `open`: how long before it is tried again.
+    pub open: Option<Duration>,
+    /// `probes`: with so many calls.
+    pub probes: Option<u64>,
+}
+
+/// `priority: high`, or one that a request names itself: `{ by: header x-priority, else: low }`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Priority {
+    /// Always this.
+    Always(String),
+    /// What is found in the request.
+    Found {
+        /// `by`: where.
+        by: Key,
+        /// `else`: that of requests that name none.
+        otherwise: String,
+    },
+}
+
+/// `mode: enforce`, `shadow`, `off`, or `enforce 10%`: the rest of the keys in shadow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Enforcement {
+    /// For all keys.
+    All(Mode),
+    /// Enforced for so many of a hundred keys, always the same ones, and in shadow for the others.
+    Part(Share),
+}
+
+/// `queue: { most: 100, order: fifo }`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// `most`: how many may wait for one key.
+    pub most: u64,
+    /// `order`.
+    pub order: QueueOrder,
+}
+
+/// Whose turn is next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueueOrder {
+    /// Who came first.
+    #[default]
+    Fifo,
+    /// Who is more important.
+    Priority,
+    /// Who must be served soonest.
+    Deadline,
+}

@@ -1,0 +1,186 @@
+//! Where requests come in, and where they go.
+
+use super::{BreakerTerms, Match};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use tidegate_core::Share;
+
+/// One of `listen`: `127.0.0.1:8080`, or `{ address: 127.0.0.1:8443, tls: { certificate: a.pem, key: a.key } }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// `address`.
+    pub address: SocketAddr,
+    /// `tls`; in plain text where it is left out.
+    pub tls: Option<Tls>,
+}
+
+/// `tls`: both are read again when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// `certificate`: the chain, in PEM.
+    pub certificate: PathBuf,
+    /// `key`, in PEM.
+    pub key: PathBuf,
+}
+
+/// `connections`: what a client may do before any rule is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connections {
+    /// `most`: at the same time.
+    pub most: u64,
+    /// `per-client`: at the same time from one address, or one network of IPv6.
+    pub per_client: u64,
+    /// `header-timeout`: how long the head of a request may take to come.
+    pub header_timeout: Duration,
+    /// `body-timeout`: how long there may be nothing of a body that is on its way.
+    pub body_timeout: Duration,
+    /// `idle-timeout`: how long a connection may wait for the next request.
+    pub idle_timeout: Duration,
+    /// `header-size`: bytes of the head of a request.
+    pub header_size: u64,
+    /// `body-size`: bytes of its body; without an end where it is `none`.
+    pub body_size: Option<u64>,
+    /// `drain`: how long requests in flight may take to end when the gateway does.
+    pub drain: Duration,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self {
+            most: 10_000,
+            per_client: 1_000,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(75),
+            header_size: 32 * 1_024,
+            body_size: None,
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// One of `upstreams`: an address, several, or all that can be said of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstream {
+    /// `servers`, each with its weight.
+    pub servers: Vec<UpstreamServer>,
+    /// `balance`.
+    pub balance: Balance,
+    /// `protocol`.
+    pub protocol: Protocol,
+    /// `timeouts`.
+    pub timeouts: Timeouts,
+    /// `keep-alive`: idle connections that are kept for each server, by each worker.
+    pub keep_alive: u64,
+    /// `health`.
+    pub health: Option<HealthCheck>,
+    /// `breaker`, one for each server.
+    pub breaker: Option<BreakerTerms>,
+    /// `retries`.
+    pub retries: Retries,
+}
+
+/// `http://127.0.0.1:9000`, or `{ url: https://app.internal, weight: 2 }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamServer {
+    /// `url`: a scheme, a host and a port.
+    pub url: String,
+    /// `weight`: one unless told otherwise.
+    pub weight: u64,
+}
+
+/// Which server is next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// `round-robin`, by weight.
+    #[default]
+    RoundRobin,
+    /// `least-requests`: the one of two random ones that has fewer in flight.
+    LeastRequests,
+    /// `client`: always the same one for a client, as long as it is there.
+    Client,
+}
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// `http1`
+    #[default]
+    Http1,
+    /// `http2`, from the first byte in plain text, by agreement in TLS.
+    Http2,
+}
+
+/// `timeouts`: how long each phase may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// `connect`.
+    pub connect: Duration,
+    /// `response`: until the head of the answer is there.
+    pub response: Duration,
+    /// `idle`: how long there may be nothing of a body that is on its way.
+    pub idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            response: Duration::from_secs(60),
+            idle: Duration::from_secs(60),
+        }
+    }
+}
+
+/// `health: { path: /healthz, every: 5s, timeout: 1s, failures: 3, successes: 2 }`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// `path` that is asked for.
+    pub path: String,
+    /// `every`.
+    pub every: Duration,
+    /// `timeout`.
+    pub timeout: Duration,
+    /// `failures` in a row until a server gets nothing more.
+    pub failures: u64,
+    /// `successes` in a row until it does again.
+    pub successes: u64,
+}
+
+/// `retries: { most: 1, budget: 20% }`: only of what is safe to be sent twice, and only while they are few.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retries {
+    /// `most`: for one request.
+    pub most: u64,
+    /// `budget`: of all requests.
+    pub budget: Share,
+}
+
+/// One of `routes`: `{ match: { path: /api/** }, upstream: app }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// `match`, or its parts beside `upstream`.
+    pub matching: Match,
+    /// `upstream`, by its name.
+    pub upstream: String,
+}
+
+/// `log`: what is written of each request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// `format`.
+    pub format: LogFormat,
+    /// `file`; standard output where it is left out.
+    pub file: Option<PathBuf>,
+}
+
+/// How a request is written down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// `none`: nothing is.
+    #[default]
+    None,
+    /// `json`, one object on a line.
+    Json,
+    /// `combined`, as web servers do.
+    Combined,
+}
