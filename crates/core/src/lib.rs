@@ -34,6 +34,7 @@
 //! | [`Scaler`], [`Schedule`] | by how much a limit is multiplied, by load and by the time of day |
 //! | [`Switches`] | which features are on |
 //! | [`header`] | what HTTP headers say of quotas |
+//! | [`spelling`] | what a mistyped word was meant to be |
 //!
 //! It does not store, wait or talk to anyone: that is what `tidegate-engine` is for.
 
@@ -58,6 +59,7 @@ mod report;
 mod rolling;
 mod setting;
 mod share;
+pub mod spelling;
 mod switchboard;
 pub mod triage;
 mod units;

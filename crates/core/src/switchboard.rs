@@ -10,7 +10,7 @@
 //! They go off at once, all that the level asks for. They come back one at a time, so that each can show what it
 //! costs before the next. What is set by hand stays as it was set, whatever the load.
 
-use crate::{load::LoadLevel, setting::SettingError, units::Micros};
+use crate::{load::LoadLevel, setting::SettingError, spelling, units::Micros};
 use alloc::{
     format,
     string::{String, ToString},
@@ -189,35 +189,15 @@ impl Feature {
     }
 }
 
-/// The nearest name, if one is near; else all of them.
+/// The name that was meant, if one is near; else all of them.
 fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
-    let near = known.clone().map(|known| (distance(name, known), known)).min();
-    match near {
-        Some((steps, near)) if steps <= 2.max(near.chars().count() / 3) => format!("did you mean `{near}`?"),
-        Some(_) => format!("use one of {}", known.collect::<Vec<_>>().join(", ")),
-        None => "there are none".to_string(),
+    if let Some(meant) = spelling::meant(name, known.clone()) {
+        return format!("did you mean `{meant}`?");
     }
-}
-
-/// How many letters to insert, drop or replace to make one name of the other.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    // A name far longer than any is near to none: its start says so already.
-    for (above, letter) in one.chars().take(other.len() * 2 + 4).enumerate() {
-        let mut diagonal = above;
-        let mut left = above + 1;
-        for (cell, mate) in row.iter_mut().skip(1).zip(&other) {
-            let replaced = diagonal + usize::from(letter != *mate);
-            diagonal = *cell;
-            left = replaced.min(left + 1).min(*cell + 1);
-            *cell = left;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = above + 1;
-        }
+    match known.collect::<Vec<_>>() {
+        none if none.is_empty() => "there are none".to_string(),
+        all => format!("use one of {}", all.join(", ")),
     }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -323,14 +303,5 @@ mod tests {
         }
         assert_eq!(unknown(&"x".repeat(1_000_000)), "use one of beta, search, similar, ads");
         assert_eq!(Switches::new([], Micros::ZERO).unwrap().is_on("a").unwrap_err().fix(), "there are none");
-    }
-
-    #[test]
-    fn distances_are_counted() {
-        for (one, other, steps) in
-            [("", "", 0), ("", "abc", 3), ("abc", "", 3), ("kitten", "sitting", 3), ("flaw", "lawn", 2)]
-        {
-            assert_eq!(distance(one, other), steps, "{one} {other}");
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! What stands between the brackets of an attribute.
 
 use proc_macro2::{Span, TokenStream};
-use std::fmt::Write as _;
 use syn::{
     Error, Expr, Ident, Lit, Path, Result, Token,
     ext::IdentExt as _,
@@ -9,6 +8,7 @@ use syn::{
     parse_quote,
     punctuated::Punctuated,
 };
+use tidegate_core::spelling::meant;
 
 /// The parameters of one attribute, in the order they were written.
 pub(crate) struct Params {
@@ -127,28 +127,11 @@ impl Parse for Entry {
 }
 
 fn unknown(name: &Ident, known: &[&str]) -> Error {
-    let mut message = format!("unknown parameter `{name}`");
-    let nearest = known.iter().min_by_key(|known| distance(&name.to_string(), known));
-    let _ = match nearest.filter(|nearest| distance(&name.to_string(), nearest) <= 1 + nearest.len() / 3) {
-        Some(nearest) => write!(message, "; did you mean `{nearest}`?"),
-        None => write!(message, "; there are {}", known.join(", ")),
+    let fix = match meant(&name.to_string(), known.iter().copied()) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("there are {}", known.join(", ")),
     };
-    Error::new(name.span(), message)
-}
-
-/// How many letters have to be changed, added or taken away.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (line, letter) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], line + 1);
-        for (column, wanted) in other.iter().enumerate() {
-            let change = diagonal + usize::from(letter != *wanted);
-            diagonal = row[column + 1];
-            row[column + 1] = change.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
+    Error::new(name.span(), format!("unknown parameter `{name}`; {fix}"))
 }
 
 /// All that is wrong, to be told at once.
@@ -175,20 +158,5 @@ impl Mistakes {
 
     pub(crate) fn finish<T>(self, value: T) -> Result<T> {
         self.all.map_or(Ok(value), Err)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::distance;
-
-    #[test]
-    fn counts_changed_letters() {
-        for (one, other, letters) in
-            [("key", "key", 0), ("kee", "key", 1), ("cots", "cost", 2), ("", "wait", 4)]
-        {
-            assert_eq!(distance(one, other), letters);
-            assert_eq!(distance(other, one), letters);
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Mode;
 use std::{ops::Range, time::Duration};
-use tidegate_core::{Micros, Quota, QuotaError};
+use tidegate_core::{Micros, Quota, QuotaError, spelling::meant};
 use tidegate_engine::Outage;
 
 /// What is wrong with a value, where in it, and what to write instead.
@@ -133,48 +133,17 @@ fn not_set(name: &str) -> Mistake {
 /// What the environment says. An argument, so that a test need not change that of its process.
 pub(super) type Variables<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// The known word nearest to a mistyped one, in front of what to write in general.
+/// The known word that was meant by a mistyped one, in front of what to write in general.
 pub(super) fn suggested(word: &str, known: &[&str], otherwise: &str) -> String {
-    match nearest(word, known) {
+    match meant(word, known.iter().copied()) {
         Some(known) => format!("did you mean `{known}`? {otherwise}"),
         None => otherwise.to_owned(),
     }
 }
 
-/// The word that is nearest, if any is near enough to have been meant.
-pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let plain = word.to_lowercase().replace('_', "-");
-    let (steps, known) = known.iter().map(|known| (distance(&plain, known), *known)).min()?;
-    (steps <= (known.chars().count() / 3).max(1)).then_some(known)
-}
-
-/// How many letters to change, drop, add or swap with their neighbour to come from one word to the other.
-fn distance(from: &str, to: &str) -> usize {
-    let (from, to): (Vec<_>, Vec<_>) = (from.chars().collect(), to.chars().collect());
-    // No word that anybody meant is that long.
-    if from.len() > LONGEST_WORD || to.len() > LONGEST_WORD {
-        return usize::MAX;
-    }
-    let mut before = vec![0; to.len() + 1];
-    let mut row: Vec<_> = (0..=to.len()).collect();
-    for (i, a) in from.iter().enumerate() {
-        let mut next = vec![i + 1; to.len() + 1];
-        for (j, b) in to.iter().enumerate() {
-            next[j + 1] = (row[j] + usize::from(a != b)).min(row[j + 1] + 1).min(next[j] + 1);
-            if i > 0 && j > 0 && *a == to[j - 1] && from[i - 1] == *b {
-                next[j + 1] = next[j + 1].min(before[j - 1] + 1);
-            }
-        }
-        (before, row) = (row, next);
-    }
-    row[to.len()]
-}
-
-const LONGEST_WORD: usize = 64;
-
 #[cfg(test)]
 mod tests {
-    use super::{expanded, nearest, outage};
+    use super::{expanded, outage};
     use tidegate_engine::Outage;
 
     #[test]
@@ -219,22 +188,5 @@ mod tests {
             let found = expanded(text, &variable);
             assert_eq!(found.as_deref().map_err(|mistake| mistake.problem.as_str()), expected, "{text}");
         }
-    }
-
-    #[test]
-    fn the_nearest_word() {
-        let known = ["mode", "store", "stores", "prefix", "on-outage", "reload", "rules"];
-        let table = [
-            ("stroe", Some("store")),
-            ("on_outage", Some("on-outage")),
-            ("Mode", Some("mode")),
-            ("prefx", Some("prefix")),
-            ("banana", None),
-            ("", None),
-        ];
-        for (word, expected) in table {
-            assert_eq!(nearest(word, &known), expected, "{word}");
-        }
-        assert_eq!(nearest(&"x".repeat(100_000), &known), None);
     }
 }

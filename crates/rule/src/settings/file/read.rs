@@ -9,7 +9,7 @@ use crate::settings::{
     text::{self, Mistake, Variables},
 };
 use std::{collections::BTreeMap, ops::Range};
-use tidegate_core::Quota;
+use tidegate_core::{Quota, spelling::meant};
 use toml::{
     Spanned,
     de::{DeString, DeTable, DeValue},
@@ -209,7 +209,7 @@ impl Reader<'_> {
 
     fn unknown(&mut self, key: &Spanned<DeString<'_>>, known: &[&str]) {
         let name = key.get_ref();
-        let (secrecy, fix) = match text::nearest(name, known) {
+        let (secrecy, fix) = match meant(name, known.iter().copied()) {
             Some(known @ ("store" | "stores")) => (Secrecy::Unknown, format!("did you mean `{known}`?")),
             Some(known) => (Secrecy::Plain, format!("did you mean `{known}`?")),
             None => (Secrecy::Unknown, format!("there are: {}", known.join(", "))),
