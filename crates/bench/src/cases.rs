@@ -4,12 +4,12 @@ use crate::{
     Result,
     instructions::watched_pass,
     keys::{self, Spread, Work},
-    machine::Load,
     measure::{self, Answer, CALLS, Competitors, Effort},
     peers::{self, Entry, Quota, Setup, Tick, Unit},
     report::{self, Report},
 };
 use std::net::Ipv4Addr;
+use tidegate_bench::machine::Load;
 
 /// What must be shown, by case; see also [`crate::memory`].
 const TARGETS: &[(&str, f64)] = &[

@@ -1,11 +1,12 @@
 //! The tables of `docs/benchmarks.md`, written from a run: no figure there is typed by hand.
 
 use crate::{
-    Result, page,
+    Result,
     peers::{FLOOR, REFERENCE, TIDEGATE},
     report::{Figures, Report},
 };
 use std::fmt::Write;
+use tidegate_bench::page;
 
 /// Crates whose versions matter.
 const PEERS: [&str; 5] = ["governor", "ratelimit", "leaky-bucket", "pingora-limits", "trypema"];

@@ -4,17 +4,17 @@ use crate::Result;
 use std::{fs, path::Path, thread};
 
 /// The root of the checkout.
-pub(crate) const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Bytes of memory that this process has resident now. The summed-up map is exact, where `statm` may lag behind.
-pub(crate) fn resident() -> Result<u64> {
+pub fn resident() -> Result<u64> {
     let kib = field("/proc/self/smaps_rollup", "Rss:")?.trim_end_matches("kB").trim().parse::<u64>()?;
     Ok(kib * 1_024)
 }
 
 /// Where the time of all processors went so far, in ticks.
 #[derive(Clone, Copy)]
-pub(crate) struct Load {
+pub struct Load {
     total: u64,
     idle: u64,
     stolen: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Load {
 
 impl Load {
     /// Up to now.
-    pub(crate) fn now() -> Result<Self> {
+    pub fn now() -> Result<Self> {
         // user nice system idle iowait irq softirq steal; what follows is contained in the first two
         let times = numbers(&field("/proc/stat", "cpu ")?);
         let at = |place: usize| times.get(place).copied().unwrap_or(0);
@@ -39,7 +39,7 @@ impl Load {
     }
 
     /// Why what was measured since `before` should not be trusted, if so.
-    pub(crate) fn disturbance_since(self, before: Self) -> Option<String> {
+    pub fn disturbance_since(self, before: Self) -> Option<String> {
         // The kernel lets some of its counters step back.
         let total = self.total.saturating_sub(before.total).max(1);
         let percent = |ticks: u64| ticks as f64 / total as f64 * 100.0;
@@ -55,7 +55,7 @@ impl Load {
 }
 
 /// The machine in one line.
-pub(crate) fn describe() -> String {
+pub fn describe() -> String {
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_default();
     let cpu = cpu.trim_start_matches([':', '\t', ' ']);
     let cores = thread::available_parallelism().map_or(0, usize::from);
@@ -70,7 +70,7 @@ pub(crate) fn describe() -> String {
 }
 
 /// The version of a crate that this workspace is locked to.
-pub(crate) fn locked_version(name: &str) -> Result<String> {
+pub fn locked_version(name: &str) -> Result<String> {
     let lock = fs::read_to_string(Path::new(ROOT).join("Cargo.lock"))?;
     let package = format!("name = \"{name}\"\nversion = \"");
     let (_, rest) = lock.split_once(&package).ok_or_else(|| format!("Cargo.lock has no {name}"))?;

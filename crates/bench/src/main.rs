@@ -4,23 +4,18 @@ mod cases;
 mod document;
 mod instructions;
 mod keys;
-mod machine;
 mod measure;
 mod memory;
-mod page;
 mod peers;
 mod report;
 
 use report::Report;
 use std::{
     env,
-    error::Error,
     io::{self, Write},
     process::ExitCode,
 };
-
-/// Everything that goes wrong here ends the run with one line.
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+use tidegate_bench::Result;
 
 fn main() -> ExitCode {
     let args: Vec<_> = env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();

@@ -2,11 +2,11 @@
 
 use crate::{
     Result, keys,
-    machine::resident,
     peers::{self, Peer, Quota, REFERENCE, Setup, TIDEGATE, Tick, Unit},
     report::{self, Report},
 };
 use std::{env, process::Command, slice};
+use tidegate_bench::machine::resident;
 
 /// The cases of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use crate::{Result, machine};
 use std::{env, fs, path::Path};
 
 /// Replaces what a suite has to say by what this run found.
-pub(crate) fn write(suite: &str, text: &str) -> Result<()> {
+pub fn write(suite: &str, text: &str) -> Result<()> {
     let path = Path::new(machine::ROOT).join("docs/benchmarks.md");
     let at_path = |error| format!("{}: {error}", path.display());
     let old = fs::read_to_string(&path).map_err(at_path)?;
@@ -22,7 +22,7 @@ fn replace(document: &str, suite: &str, text: &str) -> Result<String> {
 }
 
 /// When, where and what, with the versions of some crates.
-pub(crate) fn circumstances(crates: &[&str]) -> Result<String> {
+pub fn circumstances(crates: &[&str]) -> Result<String> {
     let said = |name| env::var(name).unwrap_or_else(|_| "unknown".to_owned());
     let mut versions = Vec::new();
     for name in crates {

@@ -1,6 +1,6 @@
 //! Competitors that do the same work in turns, so that a slow moment of the machine hits nobody in particular.
 
-use crate::cases::Measured;
+use crate::suite::Measured;
 use std::time::Instant;
 
 /// Calls of one competitor in one round.
@@ -8,7 +8,7 @@ const CALLS: u32 = 1_000_000;
 const ROUNDS: usize = 25;
 
 /// Times two ways to do the same thing, call by call, and compares them round by round.
-pub(crate) fn compare(
+pub fn compare(
     (ours, mut our_call): (&str, impl FnMut()),
     (theirs, mut their_call): (&str, impl FnMut()),
 ) -> Measured {
@@ -41,7 +41,7 @@ fn time(call: &mut impl FnMut()) -> f64 {
 }
 
 /// The middle of some figures.
-pub(crate) fn median(figures: &[f64]) -> f64 {
+pub fn median(figures: &[f64]) -> f64 {
     let mut figures = figures.to_vec();
     figures.sort_unstable_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)

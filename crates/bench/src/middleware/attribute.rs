@@ -1,8 +1,8 @@
 //! The attribute beside a direct call of an equal limiter.
 
-use crate::{Result, cases::Measured, turns::compare};
 use std::hint::black_box;
 use tidegate::{Limited, Limiter, limit};
+use tidegate_bench::{Result, suite::Measured, turns::compare};
 
 pub(crate) const ABOUT: &str =
     "the attribute on an empty function, u64 key, allowed, over a direct call of the limiter";

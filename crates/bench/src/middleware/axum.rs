@@ -1,9 +1,9 @@
 //! An axum server under load, with the layer and without.
 
-use crate::{Result, cases::Measured, turns::median};
 use axum::{Router, routing::get};
 use std::{net::SocketAddr, process::Command, thread};
 use tidegate::{Declaration, RequestLimit, Rules, request::key, tower::LimitLayer};
+use tidegate_bench::{Result, suite::Measured, turns::median};
 use tokio::{net::TcpListener, runtime::Builder};
 
 pub(crate) const ABOUT: &str = "requests per second of an axum server under wrk with the layer (keyed by address, with headers), over without";

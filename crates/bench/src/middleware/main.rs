@@ -1,5 +1,5 @@
 //! The attribute beside a direct call of the limiter, and the layers beside their peers. Run it with
-//! `scripts/bench middleware [CASE]`; each case ends with a line `ratio CASE VALUE`.
+//! `scripts/bench middleware [CASE]`. A case is one file and one line here.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
 #![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]
@@ -7,48 +7,28 @@
 mod attribute;
 #[path = "axum.rs"]
 mod axum_server;
-mod cases;
-#[path = "../machine.rs"]
-#[allow(dead_code, reason = "the other program needs the rest")]
-mod machine;
-#[path = "../page.rs"]
-mod page;
 mod tower_headers;
 mod tower_plain;
-#[path = "../overload/turns.rs"]
-mod turns;
 
-use std::{env, error::Error, process::ExitCode};
+use std::process::ExitCode;
+use tidegate_bench::suite::{
+    Bar::{AtLeast, AtMost},
+    Case, Others, Suite,
+};
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
-
-/// Whose versions the page names.
-const PEERS: &[&str] = &["tower_governor", "governor", "axum"];
+#[rustfmt::skip]
+const SUITE: Suite = Suite {
+    name: "middleware",
+    peers: &["tower_governor", "governor", "axum"],
+    others: Others::Disturb,
+    cases: &[
+        Case { name: "attribute", about: attribute::ABOUT, bar: AtMost(1.15), measure: attribute::measure },
+        Case { name: "tower-plain", about: tower_plain::ABOUT, bar: AtMost(0.6), measure: tower_plain::measure },
+        Case { name: "tower-headers", about: tower_headers::ABOUT, bar: AtMost(1.0), measure: tower_headers::measure },
+        Case { name: "axum", about: axum_server::ABOUT, bar: AtLeast(0.97), measure: axum_server::measure },
+    ],
+};
 
 fn main() -> ExitCode {
-    let args: Vec<String> = env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let outcome = match args[..] {
-        ["middleware"] => cases::run_all().map(|_| ()),
-        ["middleware", "--write"] => write(),
-        ["middleware", name] => match cases::ALL.iter().find(|case| case.name == name) {
-            Some(case) => case.run().map(|_| ()),
-            None => Err(format!("unknown case `{name}`; there are {}", cases::names()).into()),
-        },
-        _ => Err(format!("usage: scripts/bench middleware [CASE | --write], with {}", cases::names()).into()),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// The table of `docs/benchmarks.md`.
-fn write() -> Result<()> {
-    let circumstances = page::circumstances(PEERS)?;
-    let head = "| case | what | measured | value | bar | |\n|---|---|---|---|---|---|\n";
-    page::write("middleware", &format!("{circumstances}{head}{}", cases::run_all()?.join("\n")))
+    SUITE.main()
 }

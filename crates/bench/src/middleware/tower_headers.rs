@@ -1,7 +1,8 @@
 //! The layer with headers, beside tower_governor's without.
 
-use crate::{Result, cases::Measured, tower_plain};
+use crate::tower_plain;
 use tidegate::Fields;
+use tidegate_bench::{Result, suite::Measured};
 
 pub(crate) const ABOUT: &str =
     "the same with the headers of the IETF's draft, over tower_governor's time without headers";

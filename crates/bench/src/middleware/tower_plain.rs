@@ -1,6 +1,5 @@
 //! The layer around a service that does nothing, beside tower_governor's.
 
-use crate::{Result, cases::Measured, turns::compare};
 use axum::{body::Body, extract::ConnectInfo};
 use http::{Request, Response};
 use std::{
@@ -14,6 +13,7 @@ use std::{
     time::Duration,
 };
 use tidegate::{Declaration, Fields, Gate, RequestLimit, Rules, request::key, tower::LimitLayer};
+use tidegate_bench::{Result, suite::Measured, turns::compare};
 use tower::{Layer, Service};
 use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder, key_extractor::PeerIpKeyExtractor};
 

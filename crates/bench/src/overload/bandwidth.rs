@@ -4,7 +4,6 @@
 //! pauses takes more processor time for the same bytes than one that runs through, whoever makes it pause; the figures also
 //! tell how much more the limited copy takes than a bare one that never pauses.
 
-use crate::{Result, cases::Measured, turns::median};
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     io,
@@ -12,6 +11,7 @@ use std::{
     task::{Context, Poll, ready},
     time::Duration,
 };
+use tidegate_bench::{Result, suite::Measured, turns::median};
 use tidegate_engine::Bandwidth;
 use tokio::{
     io::{AsyncRead, AsyncWrite, BufReader, ReadBuf, copy_buf},

@@ -1,6 +1,5 @@
 //! A closed breaker and one call that goes well, beside those of others.
 
-use crate::{Result, cases::Measured, turns::compare};
 use recloser::Recloser;
 use std::{
     convert::Infallible,
@@ -10,6 +9,7 @@ use std::{
     task::{Context, Poll, Waker},
     time::Duration,
 };
+use tidegate_bench::{Result, suite::Measured, turns::compare};
 use tidegate_core::BreakerSettings;
 use tidegate_engine::{Breaker, Guard};
 use tower::{Layer, Service, service_fn};

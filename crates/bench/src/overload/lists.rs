@@ -1,6 +1,5 @@
 //! A deny list of a million prefixes beside a hash map of a million addresses.
 
-use crate::{Result, cases::Measured, turns::median};
 use fastrand::Rng;
 use std::{
     collections::{HashMap, HashSet},
@@ -8,6 +7,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     time::Instant,
 };
+use tidegate_bench::{Result, suite::Measured, turns::median};
 use tidegate_engine::{Access, AccessList, Prefix};
 
 const ENTRIES: usize = 1_000_000;

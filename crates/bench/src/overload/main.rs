@@ -1,50 +1,62 @@
 //! Permits, breakers, lists and bandwidth beside their peers, and the default controller beside none. Run it with
-//! `scripts/bench overload [CASE]`; each case ends with a line `ratio CASE VALUE`.
+//! `scripts/bench overload [CASE]`.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
 #![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]
 
 mod bandwidth;
 mod breaker;
-mod cases;
 mod lists;
-#[path = "../machine.rs"]
-#[allow(dead_code, reason = "the other program needs the rest")]
-mod machine;
-#[path = "../page.rs"]
-mod page;
 mod permit;
 mod surge;
-mod turns;
 
-use std::{env, error::Error, process::ExitCode};
+use std::process::ExitCode;
+use tidegate_bench::suite::{Bar, Case, Others, Suite};
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+const SUITE: Suite = Suite {
+    name: "overload",
+    peers: &["tokio", "tower-resilience-circuitbreaker", "recloser"],
+    others: Others::Disturb,
+    cases: &[
+        Case {
+            name: "permit",
+            about: "a permit of one key taken and given back, 1 thread, over tokio's Semaphore::try_acquire",
+            bar: Bar::AtMost(1.2),
+            measure: permit::keyed,
+        },
+        Case {
+            name: "breaker-tower-resilience",
+            about: "a closed breaker, one call recorded, over tower-resilience's",
+            bar: Bar::AtMost(0.25),
+            measure: breaker::beside_tower_resilience,
+        },
+        Case {
+            name: "breaker-recloser",
+            about: "the same over recloser's",
+            bar: Bar::AtMost(1.0),
+            measure: breaker::beside_recloser,
+        },
+        Case {
+            name: "deny-1m",
+            about: "lookup in a deny list of one million CIDRs over one in a std HashMap of one million addresses",
+            bar: Bar::AtMost(2.0),
+            measure: lists::deny,
+        },
+        Case {
+            name: "bandwidth-cpu",
+            about: "processor time of a copy at 1 GB/s through the limit over that of a bare copy paced by sleeps",
+            bar: Bar::AtMost(1.03),
+            measure: bandwidth::cpu,
+        },
+        Case {
+            name: "surge-goodput",
+            about: "goodput without control over goodput with the default controller, 10 × surge in the simulation",
+            bar: Bar::AtMost(0.5),
+            measure: surge::goodput,
+        },
+    ],
+};
 
 fn main() -> ExitCode {
-    let args: Vec<String> = env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let outcome = match args[..] {
-        ["overload"] => cases::run_all().map(|_| ()),
-        ["overload", "--write"] => write(),
-        ["overload", name] => match cases::ALL.iter().find(|case| case.name == name) {
-            Some(case) => case.run().map(|_| ()),
-            None => Err(format!("unknown case `{name}`; there are {}", cases::names()).into()),
-        },
-        _ => Err(format!("usage: scripts/bench overload [CASE | --write], with {}", cases::names()).into()),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// The table of `docs/benchmarks.md`.
-fn write() -> Result<()> {
-    let circumstances = page::circumstances(&["tokio", "tower-resilience-circuitbreaker", "recloser"])?;
-    let head = "| case | what | measured | value | at most | |\n|---|---|---|---|---|---|\n";
-    page::write("overload", &format!("{circumstances}{head}{}", cases::run_all()?.join("\n")))
+    SUITE.main()
 }

@@ -1,7 +1,7 @@
 //! Permits beside tokio's semaphore.
 
-use crate::{Result, cases::Measured, turns::compare};
 use std::hint::black_box;
+use tidegate_bench::{Result, suite::Measured, turns::compare};
 use tidegate_engine::{Limiter, Slots};
 use tokio::sync::Semaphore;
 

@@ -1,6 +1,6 @@
 //! Goodput in the closed-loop simulation.
 
-use crate::{Result, cases::Measured, turns::median};
+use tidegate_bench::{Result, suite::Measured, turns::median};
 use tidegate_core::{Micros, adaptive::Anchored};
 use tidegate_simulation::{AdaptiveGuard, NoGuard, Scene, Surge};
 

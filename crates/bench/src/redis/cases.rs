@@ -1,114 +1,25 @@
-//! The cases and their bars.
+//! What is measured, case by case.
 
 use crate::{
-    Result, fleet,
     naive::Naive,
-    rounds::{self, Run, load, median, percentile},
+    rounds::{self, Run, load, percentile},
 };
 use std::{
     process::{Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
+use tidegate_bench::{Result, suite::Measured, turns::median};
 use tidegate_core::Quota;
 use tidegate_engine::{Ahead, Outage, SharedLimiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
-/// One case.
-pub(crate) struct Case {
-    pub(crate) name: &'static str,
-    about: &'static str,
-    bar: Bar,
-    measure: fn(&RedisServer) -> Result<Measured>,
-}
-
-/// A value to hold against the bar, and the figures behind it.
-pub(crate) struct Measured {
-    pub(crate) value: f64,
-    pub(crate) figures: String,
-}
-
-enum Bar {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-pub(crate) const ALL: [Case; 8] = [
-    Case {
-        name: "strict-256",
-        about: "256 tasks, one quota, 10 k keys: decisions/s over naive",
-        bar: Bar::AtLeast(2.5),
-        measure: strict,
-    },
-    Case {
-        name: "lone-latency",
-        about: "1 task, one quota: median latency over naive",
-        bar: Bar::AtMost(1.05),
-        measure: lone,
-    },
-    Case {
-        name: "three-quotas",
-        about: "1 task, three quotas in one request: median latency over one quota",
-        bar: Bar::AtMost(1.6),
-        measure: three_quotas,
-    },
-    Case {
-        name: "leased-256",
-        about: "256 tasks, one hot key, tokens taken ahead: decisions/s over strict",
-        bar: Bar::AtLeast(50.0),
-        measure: leased,
-    },
-    Case {
-        name: "leased-over",
-        about: "4 processes at 10 times the quota, tokens taken ahead: admissions over the exact quota",
-        bar: Bar::AtMost(1.0),
-        measure: fleet::admitted_over_quota,
-    },
-    Case {
-        name: "leased-used",
-        about: "the same: how much of the quota is used",
-        bar: Bar::AtLeast(0.97),
-        measure: fleet::admitted_over_quota,
-    },
-    Case {
-        name: "bytes-per-key",
-        about: "token bucket: bytes per key over a plain SET of a number with expiry",
-        bar: Bar::AtMost(1.15),
-        measure: bytes_per_key,
-    },
-    Case {
-        name: "outage-p99",
-        about: "server killed under load, counted locally: p99 of all decisions over the deadline",
-        bar: Bar::AtMost(2.0),
-        measure: outage,
-    },
-];
-
-pub(crate) fn names() -> String {
-    ALL.map(|case| case.name).join(", ")
-}
-
-/// Runs all cases; the rows of a table.
-pub(crate) fn run_all() -> Result<Vec<String>> {
-    ALL.iter().map(Case::run).collect()
-}
-
-impl Case {
-    /// Runs the case; a row of a table.
-    pub(crate) fn run(&self) -> Result<String> {
-        println!("{}: {}", self.name, self.about);
-        let server = RedisServer::start()?;
-        apart(&server);
-        let Measured { value, figures } = (self.measure)(&server)?;
-        let (bar, is_met) = match self.bar {
-            Bar::AtLeast(bar) => (format!("at least {bar}"), value >= bar),
-            Bar::AtMost(bar) => (format!("at most {bar}"), value <= bar),
-        };
-        let judgement = if is_met { "met" } else { "MISSED" };
-        println!("  {figures}\n  {bar}: {judgement}\nratio {} {value:.3}\n", self.name);
-        Ok(format!("| {} | {} | {figures} | {value:.3} | {bar} | {judgement} |", self.name, self.about))
-    }
+/// Measures with a server of its own.
+pub(crate) fn on_a_server(measure: fn(&RedisServer) -> Result<Measured>) -> Result<Measured> {
+    let server = RedisServer::start()?;
+    apart(&server);
+    measure(&server)
 }
 
 /// The server on one core and this program on another, where there are two.
@@ -184,11 +95,11 @@ where
 
 const ONE: &str = "1000/s burst 1000000";
 
-fn strict(server: &RedisServer) -> Result<Measured> {
+pub(crate) fn strict(server: &RedisServer) -> Result<Measured> {
     against_naive(server, 256, |run| run.rate)
 }
 
-fn lone(server: &RedisServer) -> Result<Measured> {
+pub(crate) fn lone(server: &RedisServer) -> Result<Measured> {
     against_naive(server, 1, |run| run.median)
 }
 
@@ -208,7 +119,7 @@ fn against_naive(server: &RedisServer, tasks: u64, figure: fn(&Run) -> f64) -> R
     })
 }
 
-fn three_quotas(server: &RedisServer) -> Result<Measured> {
+pub(crate) fn three_quotas(server: &RedisServer) -> Result<Measured> {
     in_runtime(async {
         let one = limiter(server, "one", &[ONE]).await?;
         let several = [ONE, "60000/min burst 1000000", "3600000/h burst 1000000"];
@@ -228,7 +139,7 @@ fn three_quotas(server: &RedisServer) -> Result<Measured> {
     })
 }
 
-fn leased(server: &RedisServer) -> Result<Measured> {
+pub(crate) fn leased(server: &RedisServer) -> Result<Measured> {
     const HOT: &str = "100000000/s burst 100000000";
     in_runtime(async {
         let strict = limiter(server, "hot-strict", &[HOT]).await?;
@@ -250,7 +161,7 @@ fn leased(server: &RedisServer) -> Result<Measured> {
     })
 }
 
-fn bytes_per_key(server: &RedisServer) -> Result<Measured> {
+pub(crate) fn bytes_per_key(server: &RedisServer) -> Result<Measured> {
     const MANY: u64 = 100_000;
     let used = || -> Result<f64> {
         let info = server.command(&["INFO", "memory"])?;
@@ -289,7 +200,7 @@ fn bytes_per_key(server: &RedisServer) -> Result<Measured> {
     Ok(Measured { value: ratios.into_iter().fold(0.0, f64::max), figures: figures.join("; ") })
 }
 
-fn outage(server: &RedisServer) -> Result<Measured> {
+pub(crate) fn outage(server: &RedisServer) -> Result<Measured> {
     const DEADLINE: Duration = Duration::from_millis(5);
     in_runtime(async {
         let store = RedisStore::builder().deadline(DEADLINE).connect(&server.url()).await?;

@@ -1,11 +1,11 @@
 //! Four processes that ask for ten times what a quota allows, with tokens taken ahead.
 
-use crate::{Result, cases::Measured};
 use std::{
     env,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
+use tidegate_bench::{Result, suite::Measured};
 use tidegate_engine::{Ahead, SharedLimiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;

@@ -1,50 +1,79 @@
 //! The Redis store beside a naive client that sends one GCRA script per decision over the same driver. Run it with
-//! `scripts/bench redis [CASE]`; each case ends with a line `ratio CASE VALUE`.
+//! `scripts/bench redis [CASE]`.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
 #![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]
 
 mod cases;
 mod fleet;
-#[path = "../machine.rs"]
-#[allow(dead_code, reason = "the other program needs the rest")]
-mod machine;
 mod naive;
-#[path = "../page.rs"]
-mod page;
 mod rounds;
 
-use std::{env, error::Error, process::ExitCode};
+use cases::on_a_server;
+use std::{env, process::ExitCode};
+use tidegate_bench::suite::{Bar, Case, Others, Suite, ended};
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+const SUITE: Suite = Suite {
+    name: "redis",
+    peers: &["redis", "tokio"],
+    others: Others::TakePart,
+    cases: &[
+        Case {
+            name: "strict-256",
+            about: "256 tasks, one quota, 10 k keys: decisions/s over naive",
+            bar: Bar::AtLeast(2.5),
+            measure: || on_a_server(cases::strict),
+        },
+        Case {
+            name: "lone-latency",
+            about: "1 task, one quota: median latency over naive",
+            bar: Bar::AtMost(1.05),
+            measure: || on_a_server(cases::lone),
+        },
+        Case {
+            name: "three-quotas",
+            about: "1 task, three quotas in one request: median latency over one quota",
+            bar: Bar::AtMost(1.6),
+            measure: || on_a_server(cases::three_quotas),
+        },
+        Case {
+            name: "leased-256",
+            about: "256 tasks, one hot key, tokens taken ahead: decisions/s over strict",
+            bar: Bar::AtLeast(50.0),
+            measure: || on_a_server(cases::leased),
+        },
+        Case {
+            name: "leased-over",
+            about: "4 processes at 10 times the quota, tokens taken ahead: admissions over the exact quota",
+            bar: Bar::AtMost(1.0),
+            measure: || on_a_server(fleet::admitted_over_quota),
+        },
+        Case {
+            name: "leased-used",
+            about: "the same: how much of the quota is used",
+            bar: Bar::AtLeast(0.97),
+            measure: || on_a_server(fleet::admitted_over_quota),
+        },
+        Case {
+            name: "bytes-per-key",
+            about: "token bucket: bytes per key over a plain SET of a number with expiry",
+            bar: Bar::AtMost(1.15),
+            measure: || on_a_server(cases::bytes_per_key),
+        },
+        Case {
+            name: "outage-p99",
+            about: "server killed under load, counted locally: p99 of all decisions over the deadline",
+            bar: Bar::AtMost(2.0),
+            measure: || on_a_server(cases::outage),
+        },
+    ],
+};
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let outcome = match args[..] {
+    match &args[..] {
         // A process of a fleet that this program starts for itself.
-        ["fleet-member", url, key] => fleet::member(url, key),
-        ["redis"] => cases::run_all().map(|_| ()),
-        ["redis", "--write"] => write(),
-        ["redis", name] => match cases::ALL.iter().find(|case| case.name == name) {
-            Some(case) => case.run().map(|_| ()),
-            None => Err(format!("unknown case `{name}`; there are {}", cases::names()).into()),
-        },
-        _ => Err(format!("usage: scripts/bench redis [CASE | --write], with {}", cases::names()).into()),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench: {error}");
-            ExitCode::FAILURE
-        }
+        [role, url, key] if role == "fleet-member" => ended(fleet::member(url, key)),
+        _ => SUITE.main(),
     }
-}
-
-/// The table of `docs/benchmarks.md`.
-fn write() -> Result<()> {
-    // Before the cases: they leave this program only one core.
-    let circumstances = page::circumstances(&["redis", "tokio"])?;
-    let head = "| case | what | measured | value | bar | |\n|---|---|---|---|---|---|\n";
-    page::write("redis", &format!("{circumstances}{head}{}", cases::run_all()?.join("\n")))
 }

@@ -1,7 +1,7 @@
 //! What most people write: GCRA in a script, one call for each decision.
 
-use crate::Result;
 use redis::{Script, aio::MultiplexedConnection};
+use tidegate_bench::Result;
 
 const GCRA: &str = r"
 local time = redis.call('TIME')

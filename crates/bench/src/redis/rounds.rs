@@ -5,7 +5,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-
 use tidegate_engine::SharedLimiter;
 
 /// What one competitor did in one round.
@@ -94,11 +93,4 @@ pub(crate) fn percentile(times: &mut [Duration], part: f64) -> f64 {
     times.sort_unstable();
     let place = ((times.len() - 1) as f64 * part).round() as usize;
     times[place].as_secs_f64() * 1e6
-}
-
-/// The middle of some figures.
-pub(crate) fn median(figures: &[f64]) -> f64 {
-    let mut figures = figures.to_vec();
-    figures.sort_unstable_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
