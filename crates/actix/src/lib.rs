@@ -29,6 +29,9 @@
 //!
 //! Each goes around an application, a scope or a resource. Of several, the one that is wrapped last runs first.
 //!
+//! What a middleware does is said without a wire, in [`tidegate_rule`]: a gate for `LimitMiddleware`, a [`RequestGuard`] for
+//! `GuardMiddleware`, and so on.
+//!
 //! None of them keeps state: that is in what they are made with, and is shared by whoever shares that. So make gates, guards,
 //! slots and bandwidths outside of the closure that makes applications, and clone them into it.
 
@@ -54,4 +57,7 @@ pub use head::{ReplyHead, RequestHead};
 pub use held::{HeldBody, HeldFuture};
 pub use limit::{LimitMiddleware, LimitService};
 pub use priority::{PriorityMiddleware, PriorityService};
-pub use tidegate_rule::surface::{Guards, GuardsBuilder, Until, called, served};
+pub use tidegate_rule::surface::{
+    Guards, GuardsBuilder, RequestAccess, RequestBandwidth, RequestFacts, RequestGuard, RequestPriority,
+    RequestSlots, Until, called, served,
+};

@@ -24,7 +24,8 @@ use std::{
 };
 use tidegate_actix::{
     AccessMiddleware, BandwidthMiddleware, ConcurrencyMiddleware, FactsMiddleware, GuardMiddleware, Guards,
-    LimitMiddleware, PriorityMiddleware, Until, UploadMiddleware,
+    LimitMiddleware, PriorityMiddleware, RequestAccess, RequestFacts, RequestGuard, RequestPriority,
+    RequestSlots, Until, UploadMiddleware,
 };
 use tidegate_core::{
     BreakerSettings, BreakerState,
@@ -66,7 +67,7 @@ async fn a_breaker_opens_by_answers_and_closes_again() {
     let (clock, hand) = Clock::manual();
     let settings = BreakerSettings::builder().over_calls(2).open_for(Duration::from_secs(5)).build().unwrap();
     let breaker = Arc::new(Breaker::with_clock(settings, clock));
-    let guard = GuardMiddleware::new(breaker.clone()).named("backend");
+    let guard = GuardMiddleware::new(RequestGuard::new(breaker.clone()).named("backend"));
     let app = test::init_service(App::new().wrap(guard).configure(routes)).await;
     for path in ["/503", "/429", "/500"] {
         assert_ne!(ask(&app, at(path)).await.status(), 200);
@@ -87,8 +88,9 @@ async fn each_tenant_may_have_a_breaker_of_its_own() {
         Arc::new(Breaker::with_clock(settings, Clock::manual().0))
     };
     let breakers = [breaker(), breaker()];
-    let guard = GuardMiddleware::by(move |head| breakers[usize::from(head.header("x-b").is_some())].clone());
-    let app = test::init_service(App::new().wrap(guard.for_calls()).configure(routes)).await;
+    let guard = RequestGuard::by(move |head| breakers[usize::from(head.header("x-b").is_some())].clone());
+    let app =
+        test::init_service(App::new().wrap(GuardMiddleware::new(guard.for_calls())).configure(routes)).await;
     assert_eq!(ask(&app, at("/429")).await.status(), 429, "a backend that has had enough is spared");
     assert_eq!(ask(&app, at("/200")).await.status(), 503);
     assert_eq!(ask(&app, at("/200").insert_header(("x-b", "1"))).await.status(), 200);
@@ -100,7 +102,7 @@ async fn a_breaker_for_each_key() {
     let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
     let (clock, _hand) = Clock::manual();
     let breakers = Guards::builder().build(move || Breaker::with_clock(settings.clone(), clock.clone()));
-    let guard = GuardMiddleware::by_key(breakers, key::header("x-tenant").unwrap());
+    let guard = GuardMiddleware::new(RequestGuard::by_key(breakers, key::header("x-tenant").unwrap()));
     let app = test::init_service(App::new().wrap(guard).configure(routes)).await;
     let by = |tenant| at("/503").insert_header(("x-tenant", tenant));
     assert_eq!(header(&ask(&app, by("a")).await, "retry-after"), None, "said by the application");
@@ -113,7 +115,7 @@ async fn a_breaker_for_each_key() {
 async fn slots_are_held_until_told_and_may_be_waited_for() {
     let slots = Slots::builder().waiting_places(8).build(1).unwrap();
     for (until, while_unsent) in [(Until::Body, 503), (Until::Head, 200)] {
-        let at_once = ConcurrencyMiddleware::new(slots.clone()).until(until);
+        let at_once = ConcurrencyMiddleware::new(RequestSlots::new(slots.clone()).until(until));
         let app = test::init_service(App::new().wrap(at_once).configure(routes)).await;
         let response = ask(&app, at("/200")).await;
         assert_eq!(response.status(), 200);
@@ -129,7 +131,7 @@ async fn slots_are_held_until_told_and_may_be_waited_for() {
         assert_eq!(slots.in_flight(), 0);
     }
 
-    let patient = ConcurrencyMiddleware::new(slots.clone()).wait(Duration::from_secs(60));
+    let patient = ConcurrencyMiddleware::new(RequestSlots::new(slots.clone()).wait(Duration::from_secs(60)));
     let app = test::init_service(App::new().wrap(patient).configure(routes)).await;
     let first = ask(&app, at("/200")).await;
     let mut waiting = Box::pin(app.call(at("/200").to_request()));
@@ -147,11 +149,11 @@ async fn slots_are_held_until_told_and_may_be_waited_for() {
 async fn the_important_lose_last() {
     let classes = [Class::new("user", "50%".parse().unwrap()), Class::new("batch", "0%".parse().unwrap())];
     let limit = Arc::new(PriorityLimit::new(classes, 2).unwrap());
-    let shed = PriorityMiddleware::new(limit.clone(), |head, _| {
+    let shed = RequestPriority::new(limit.clone(), |head, _| {
         Arrival::of(usize::from(head.header("x-batch").is_some()))
     })
     .answer(|limited| Answer::from(limited).status(529));
-    let app = test::init_service(App::new().wrap(shed).configure(routes)).await;
+    let app = test::init_service(App::new().wrap(PriorityMiddleware::new(shed)).configure(routes)).await;
     let (first, second) = (ask(&app, at("/200")).await, ask(&app, at("/200")).await);
     assert_eq!((first.status().as_u16(), second.status().as_u16(), limit.in_flight()), (200, 200, 2));
     let refused = ask(&app, at("/200").insert_header(("x-batch", "1"))).await;
@@ -166,9 +168,10 @@ async fn whoever_is_denied_too_often_is_banned() {
     let (clock, hand) = Clock::manual();
     let bans = Bans::builder().clock(clock).automatic("2/min for 1h".parse().unwrap()).build().unwrap();
     let control = Arc::new(AccessControl::new("deny 192.0.2.0/24".parse().unwrap(), bans));
-    let access = AccessMiddleware::new(control.clone())
+    let access = RequestAccess::new(control.clone())
         .behind(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
         .ban_on(|reply| reply.status() == 429);
+    let access = AccessMiddleware::new(access);
     let limit = LimitMiddleware::new(
         stage.limit("api", "1/h").key(key::client(TrustedProxies::new(["10.0.0.0/8"]).unwrap())),
     );
@@ -189,7 +192,7 @@ async fn whoever_is_denied_too_often_is_banned() {
 
     // Who is not known is kept out, unless told otherwise.
     assert_eq!(ask(&app, at("/200")).await.status(), 403);
-    let open = AccessMiddleware::new(control).unknown(Stance::Allow);
+    let open = AccessMiddleware::new(RequestAccess::new(control).unknown(Stance::Allow));
     let app = test::init_service(App::new().wrap(open).configure(routes)).await;
     assert_eq!(ask(&app, at("/200")).await.status(), 200);
 }
@@ -198,7 +201,7 @@ async fn whoever_is_denied_too_often_is_banned() {
 async fn facts_are_known_to_handlers_and_to_middleware_further_inside() {
     let stage = Stage::new();
     let limit = stage.limit("per-user", "1/h").key(key::user());
-    let facts = FactsMiddleware::new()
+    let facts = RequestFacts::new()
         .behind(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
         .user(|head| str::from_utf8(head.header("x-user")?).ok().map(Into::into))
         .and(|head, facts| facts.with("path", head.path()));
@@ -206,7 +209,10 @@ async fn facts_are_known_to_handlers_and_to_middleware_further_inside() {
         let told = |facts: &Facts| format!("{:?} {:?} {:?}", facts.ip(), facts.user(), facts.get("path"));
         Facts::with_current(told).unwrap()
     };
-    let app = App::new().wrap(LimitMiddleware::new(limit)).wrap(facts).route("/{any}", web::to(tell));
+    let app = App::new()
+        .wrap(LimitMiddleware::new(limit))
+        .wrap(FactsMiddleware::new(facts))
+        .route("/{any}", web::to(tell));
     let app = test::init_service(app).await;
     let by = |user: &'static str| {
         let request = at("/told").peer_addr("10.0.0.1:4711".parse().unwrap());

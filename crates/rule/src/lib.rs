@@ -28,7 +28,7 @@
 //! | [`Verdict`] | what they said to one request, folded |
 //! | [`Answer`] | what to answer to whoever was refused |
 //! | [`Fields`] | which header fields tell of quotas |
-//! | [`surface`] | what layers and middleware share beside that |
+//! | [`surface`] | what else layers and middleware take, said without a wire |
 //!
 //! It knows no wire: layers and middleware translate. Only where a framework must be told by the type itself how to send
 //! a [`Limited`] or an [`Answer`], a feature does that here: `http`, `axum`, `tonic`, `actix`.

@@ -65,7 +65,7 @@ pub(crate) fn run(listener: TcpListener, workers: usize) -> Result<Server, Box<d
     let app = move || {
         App::new()
             .wrap(LimitMiddleware::new(gate.clone()))
-            .wrap(FactsMiddleware::new())
+            .wrap(FactsMiddleware::default())
             .route("/", web::get().to(home))
             .route("/login", web::post().to(login))
             .route("/download/{file}", web::get().to(download))

@@ -29,7 +29,7 @@ use tidegate::{
     Bandwidth, Charge, Declaration, Limited, RequestLimit, Rules, limit,
     request::{Reply, key},
     tower::{
-        BandwidthLayer, FactsLayer, LimitLayer,
+        BandwidthLayer, FactsLayer, LimitLayer, RequestBandwidth, RequestFacts,
         key::{extension, extension_of},
     },
 };
@@ -69,16 +69,15 @@ pub(crate) fn app(rules: &Rules) -> Result<Router, Box<dyn Error>> {
 
     let downloads = Router::new()
         .route("/download", get(download))
-        .layer(BandwidthLayer::by_key(bandwidths, key::peer()))
+        .layer(BandwidthLayer::new(RequestBandwidth::by_key(bandwidths, key::peer())))
         .layer(LimitLayer::new(downloads));
+    let facts = RequestFacts::new()
+        .user(|head| extension_of(head).map(|customer: &Customer| customer.name.as_str().into()));
     let api = Router::new()
         .route("/items", get(items))
         .route("/export", get(export))
         .layer(LimitLayer::new(api))
-        .layer(
-            FactsLayer::new()
-                .user(|head| extension_of(head).map(|customer: &Customer| customer.name.as_str().into())),
-        )
+        .layer(FactsLayer::new(facts))
         .layer(middleware::from_fn(recognise));
     Ok(Router::new()
         .route("/login", post(log_in).layer(LimitLayer::new(login)))

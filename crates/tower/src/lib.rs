@@ -26,6 +26,9 @@
 //! | [`HttpHead`], [`HttpReply`] | requests and answers of `http`, as rules see them |
 //! | [`key`] | keys that only requests of `http` have |
 //!
+//! What a layer does is said without a wire, in [`tidegate_rule`]: a gate for `LimitLayer`, a [`RequestGuard`] for
+//! `GuardLayer`, and so on.
+//!
 //! All clones of a layer and of its services share the gate: connections do not multiply a limit.
 
 mod access;
@@ -55,4 +58,7 @@ pub use head::{HttpHead, HttpReply};
 pub use held::{HeldBody, HeldFuture};
 pub use limit::{Limit, LimitFuture, LimitLayer};
 pub use priority::{Prioritised, PriorityLayer};
-pub use tidegate_rule::surface::{Guards, GuardsBuilder, Until, called, served};
+pub use tidegate_rule::surface::{
+    Guards, GuardsBuilder, RequestAccess, RequestBandwidth, RequestFacts, RequestGuard, RequestPriority,
+    RequestSlots, Until, called, served,
+};

@@ -16,7 +16,7 @@ use tidegate_rule::{
     Answer,
     request::{TrustedProxies, key},
 };
-use tidegate_tower::AccessLayer;
+use tidegate_tower::{AccessLayer, RequestAccess};
 use tower::{Layer as _, Service};
 
 fn control(list: &str) -> (Arc<AccessControl>, ClockHand) {
@@ -62,7 +62,7 @@ async fn the_list_says_who() {
 async fn a_made_up_address_is_not_believed() {
     let (control, _hand) = control("deny 192.0.2.0/24");
     let proxies = TrustedProxies::new(["10.0.0.0/8"]).unwrap();
-    let service = AccessLayer::new(control).behind(proxies).layer(Player::new());
+    let service = AccessLayer::new(RequestAccess::new(control).behind(proxies)).layer(Player::new());
     let table = [
         ("10.0.0.1", Some("192.0.2.1"), 403),
         ("10.0.0.1", Some("198.51.100.1"), 200),
@@ -85,8 +85,8 @@ async fn a_made_up_address_is_not_believed() {
 async fn whoever_is_limited_too_often_is_banned() {
     let (control, hand) = control("allow 192.0.2.7");
     let player = Player::new();
-    let service =
-        AccessLayer::new(control.clone()).ban_on(|reply| reply.status() == 429).layer(player.clone());
+    let service = AccessLayer::new(RequestAccess::new(control.clone()).ban_on(|reply| reply.status() == 429))
+        .layer(player.clone());
     player.say(429);
     for peer in ["198.51.100.1", "192.0.2.7"] {
         for _ in 0..3 {
@@ -107,8 +107,8 @@ async fn a_network_of_ipv6_is_one_client() {
     let (control, _hand) = control("");
     let player = Player::new();
     player.say(429);
-    let service =
-        AccessLayer::new(control.clone()).ban_on(|reply| reply.status() == 429).layer(player.clone());
+    let service = AccessLayer::new(RequestAccess::new(control.clone()).ban_on(|reply| reply.status() == 429))
+        .layer(player.clone());
     for host in 1..=3 {
         assert_eq!(status(&service, from(&format!("2001:db8:0:7::{host}"))).await, 429);
     }
@@ -122,17 +122,21 @@ async fn a_network_of_ipv6_is_one_client() {
 #[tokio::test]
 async fn who_is_unknown_is_kept_out_unless_told_otherwise() {
     let (control, _hand) = control("");
-    let layer = AccessLayer::new(control);
-    assert_eq!(status(&layer.layer(Player::new()), request()).await, 403);
-    assert_eq!(status(&layer.unknown(Stance::Allow).layer(Player::new()), request()).await, 200);
+    let access = RequestAccess::new(control);
+    assert_eq!(status(&AccessLayer::new(access.clone()).layer(Player::new()), request()).await, 403);
+    let open = AccessLayer::new(access.unknown(Stance::Allow));
+    assert_eq!(status(&open.layer(Player::new()), request()).await, 200);
 }
 
 #[tokio::test]
 async fn keys_have_a_list_and_bans_too() {
     let (control, _hand) = control("deny key mallory");
     let player = Player::new();
-    let layer = AccessLayer::new(control).key(key::header("x-user").unwrap()).unknown(Stance::Allow);
-    let service = layer.ban_on(|reply| reply.status() == 401).layer(player.clone());
+    let access = RequestAccess::new(control)
+        .key(key::header("x-user").unwrap())
+        .unknown(Stance::Allow)
+        .ban_on(|reply| reply.status() == 401);
+    let service = AccessLayer::new(access).layer(player.clone());
     let by = |user: &'static [u8]| {
         let user = http::HeaderValue::from_bytes(user).unwrap();
         Request::builder().uri("/").header("x-user", user).body(()).unwrap()
@@ -151,11 +155,11 @@ async fn keys_have_a_list_and_bans_too() {
 #[tokio::test]
 async fn the_answer_is_of_your_choice_and_in_grpc_where_that_is_spoken() {
     let (control, _hand) = control("deny 192.0.2.0/24");
-    let layer = AccessLayer::new(control);
+    let access = RequestAccess::new(control);
     let mut call = from("192.0.2.1");
     call.headers_mut().insert("content-type", "application/grpc+proto".parse().unwrap());
-    let refused = ask(&layer.layer(Player::new()), call).await.unwrap();
+    let refused = ask(&AccessLayer::new(access.clone()).layer(Player::new()), call).await.unwrap();
     assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (200, Some("7")));
-    let hidden = layer.answer(|_| Answer::new(404)).layer(Player::new());
+    let hidden = AccessLayer::new(access.answer(|_| Answer::new(404))).layer(Player::new());
     assert_eq!(status(&hidden, from("192.0.2.1")).await, 404);
 }

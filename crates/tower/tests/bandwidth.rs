@@ -12,7 +12,7 @@ use stage::{Broken, Piecemeal, ask};
 use std::time::Duration;
 use tidegate_engine::{Bandwidth, Clock, Shaped};
 use tidegate_rule::request::key;
-use tidegate_tower::{BandwidthLayer, UploadLayer};
+use tidegate_tower::{BandwidthLayer, RequestBandwidth, UploadLayer};
 use tower::{Layer as _, service_fn};
 
 const CHUNK: usize = 10_000;
@@ -40,7 +40,7 @@ fn about(took: Duration, seconds: f64) {
 async fn answers_of_one_client_share_its_bandwidth() {
     let clock = Clock::tokio();
     let each = Bandwidth::builder().clock(clock.clone()).build_by_key("100kB/s").unwrap();
-    let layer = BandwidthLayer::by_key(each, key::header("x-user").unwrap());
+    let layer = BandwidthLayer::new(RequestBandwidth::by_key(each, key::header("x-user").unwrap()));
     let service =
         layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Broken>(Response::new(body(100))) }));
     let download = |user: &'static str| {

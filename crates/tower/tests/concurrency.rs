@@ -9,7 +9,7 @@ use http_body_util::BodyExt as _;
 use stage::{Player, ask, header, is_pending, request, start, status};
 use std::{sync::atomic::Ordering, time::Duration};
 use tidegate_engine::{Clock, Priority, Slots};
-use tidegate_tower::{ConcurrencyLayer, Until};
+use tidegate_tower::{ConcurrencyLayer, RequestSlots, Until};
 use tokio::task::JoinSet;
 use tower::Layer as _;
 
@@ -41,7 +41,8 @@ async fn of_a_hundred_at_once_ten_get_in() {
 async fn a_hundred_that_wait_are_served_ten_at_a_time() {
     let player = Player::new();
     let slots = Slots::new(10).unwrap();
-    let service = ConcurrencyLayer::new(slots.clone()).wait(SECOND * 60).layer(player.clone());
+    let service =
+        ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 60)).layer(player.clone());
     let mut guests = JoinSet::new();
     for _ in 0..100 {
         let service = service.clone();
@@ -63,7 +64,8 @@ async fn a_hundred_that_wait_are_served_ten_at_a_time() {
 async fn a_slot_is_held_until_the_body_is_gone() {
     for (until, held) in [(Until::Body, 1), (Until::Head, 0)] {
         let slots = Slots::new(1).unwrap();
-        let service = ConcurrencyLayer::new(slots.clone()).until(until).layer(Player::new());
+        let service =
+            ConcurrencyLayer::new(RequestSlots::new(slots.clone()).until(until)).layer(Player::new());
         let answer = ask(&service, request()).await.unwrap();
         assert_eq!(slots.in_flight(), held);
         drop(answer);
@@ -77,7 +79,8 @@ async fn who_waits_too_long_is_told_so() {
     player.hold();
     let clock = Clock::tokio();
     let slots = Slots::builder().clock(clock.clone()).waiting_places(1).build(1).unwrap();
-    let service = ConcurrencyLayer::new(slots.clone()).wait(SECOND * 3).named("narrow").layer(player.clone());
+    let service = ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 3).named("narrow"))
+        .layer(player.clone());
 
     let mut inside = start(&service, request()).await;
     assert!(is_pending(&mut inside).await);
@@ -99,7 +102,8 @@ async fn who_gives_up_leaves_the_line() {
     let player = Player::new();
     player.hold();
     let slots = Slots::new(1).unwrap();
-    let service = ConcurrencyLayer::new(slots.clone()).wait(SECOND * 3).layer(player.clone());
+    let service =
+        ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(SECOND * 3)).layer(player.clone());
     let mut inside = start(&service, request()).await;
     assert!(is_pending(&mut inside).await);
     let mut waiting = start(&service, request()).await;
@@ -117,10 +121,10 @@ async fn of_those_who_wait_the_important_go_first() {
     let player = Player::new();
     player.hold();
     let slots = Slots::new(1).unwrap();
-    let service = ConcurrencyLayer::new(slots)
+    let slots = RequestSlots::new(slots)
         .wait(SECOND * 3)
-        .priority(|head| Priority(if head.path() == "/health" { 9 } else { 0 }))
-        .layer(player.clone());
+        .priority(|head| Priority(if head.path() == "/health" { 9 } else { 0 }));
+    let service = ConcurrencyLayer::new(slots).layer(player.clone());
     let to = |path: &str| Request::builder().uri(path).body(()).unwrap();
     let mut inside = start(&service, to("/")).await;
     assert!(is_pending(&mut inside).await);

@@ -16,7 +16,7 @@ use tidegate_rule::{
     request::{TrustedProxies, key},
     site,
 };
-use tidegate_tower::{FactsLayer, GuardLayer, Guards};
+use tidegate_tower::{FactsLayer, GuardLayer, Guards, RequestFacts, RequestGuard};
 use tower::{Layer as _, service_fn};
 
 static RULE: LazyLock<Rule> = LazyLock::new(|| {
@@ -48,10 +48,10 @@ fn from(peer: [u8; 4], forwarded: &str) -> Request<()> {
 
 #[tokio::test]
 async fn a_function_deep_inside_knows_whom_it_serves() {
-    let layer = FactsLayer::new()
+    let facts = RequestFacts::new()
         .behind(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
         .user(|head| head.header("x-user").and_then(|user| str::from_utf8(user).ok()).map(Into::into));
-    let service = layer.layer(service_fn(handler));
+    let service = FactsLayer::new(facts).layer(service_fn(handler));
     for _ in 0..2 {
         let answer = ask(&service, from([10, 0, 0, 1], "203.0.113.7")).await.unwrap();
         assert_eq!(answer.body(), "alice");
@@ -68,8 +68,10 @@ async fn a_layer_further_inside_knows_it_too() {
     let guards = Arc::new(Guards::builder().build(|| {
         tidegate_engine::AdaptiveLimit::new(tidegate_core::adaptive::Aimd::new(Default::default())).unwrap()
     }));
-    let facts = FactsLayer::new().and(|_, facts| facts.with_user("from-a-token").with("tenant", "acme"));
-    let inner = GuardLayer::by_key(guards.clone(), key::user()).layer(stage::Player::new());
+    let facts = RequestFacts::new().and(|_, facts| facts.with_user("from-a-token").with("tenant", "acme"));
+    let facts = FactsLayer::new(facts);
+    let inner =
+        GuardLayer::new(RequestGuard::by_key(guards.clone(), key::user())).layer(stage::Player::new());
     let service = facts.layer(inner);
     assert_eq!(stage::status(&service).await, 200);
     assert_eq!(guards.kept(), 1);

@@ -9,7 +9,7 @@ use tidegate_rule::{
     Declaration, Rule, Rules, Settings,
     request::{Key, key},
 };
-use tidegate_tower::{GuardLayer, RuleInterceptor};
+use tidegate_tower::{GuardLayer, RequestGuard, RuleInterceptor};
 use tokio::net::TcpListener;
 use tonic::{
     Code, Request,
@@ -114,7 +114,7 @@ async fn a_guard_around_a_channel_counts_statuses() {
     let (_reporter, health) = tonic_health::server::health_reporter();
     let server = tokio::spawn(Server::builder().add_service(health).serve_with_incoming(incoming));
 
-    let guarded = GuardLayer::new(breaker.clone()).for_calls().layer(channel(address));
+    let guarded = GuardLayer::new(RequestGuard::new(breaker.clone()).for_calls()).layer(channel(address));
     let mut client = HealthClient::new(guarded);
     client.check(check(None)).await.unwrap();
     let unknown = Request::new(HealthCheckRequest { service: "nobody".to_owned() });
@@ -123,7 +123,9 @@ async fn a_guard_around_a_channel_counts_statuses() {
 
     server.abort();
     let nowhere = listen().await.1;
-    let mut client = HealthClient::new(GuardLayer::new(breaker.clone()).for_calls().layer(channel(nowhere)));
+    let mut client = HealthClient::new(
+        GuardLayer::new(RequestGuard::new(breaker.clone()).for_calls()).layer(channel(nowhere)),
+    );
     while breaker.state() == BreakerState::Closed {
         assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::Unavailable);
     }

@@ -19,7 +19,7 @@ use tidegate_rule::{
     Answer,
     request::{Reply, key},
 };
-use tidegate_tower::{GuardLayer, Guards, Until, called, served};
+use tidegate_tower::{GuardLayer, Guards, RequestGuard, Until, called, served};
 use tower::{Layer as _, Service as _};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ fn limit(of: u32) -> Arc<AdaptiveLimit> {
 async fn what_fails_is_left_alone_until_a_probe_goes_well() {
     let (breaker, hand) = breaker();
     let player = Player::new();
-    let service = GuardLayer::new(breaker.clone()).named("orders").layer(player.clone());
+    let service = GuardLayer::new(RequestGuard::new(breaker.clone()).named("orders")).layer(player.clone());
 
     player.say(500);
     assert_eq!([status(&service).await, status(&service).await], [500, 500]);
@@ -128,9 +128,9 @@ async fn a_server_that_has_had_enough_is_spared_by_its_clients() {
         let (breaker, _hand) = breaker();
         let player = Player::new();
         player.say(429);
-        let layer = GuardLayer::new(breaker);
-        let layer = if is_client { layer.for_calls() } else { layer };
-        let service = layer.layer(player);
+        let guard = RequestGuard::new(breaker);
+        let guard = if is_client { guard.for_calls() } else { guard };
+        let service = GuardLayer::new(guard).layer(player);
         let said = [status(&service).await, status(&service).await, status(&service).await];
         assert_eq!(said, [429, 429, after]);
     }
@@ -142,7 +142,7 @@ async fn each_host_has_a_breaker_of_its_own() {
     let breakers = Guards::builder().at_most(10).build(move || Breaker::new(settings.clone()));
     let breakers = Arc::new(breakers);
     let player = Player::new();
-    let service = GuardLayer::by_key(breakers.clone(), key::host()).layer(player.clone());
+    let service = GuardLayer::new(RequestGuard::by_key(breakers.clone(), key::host())).layer(player.clone());
     let to = |host: usize| Request::builder().uri(format!("http://h{host}.test/")).body(()).unwrap();
 
     player.say(500);
@@ -161,10 +161,10 @@ async fn each_host_has_a_breaker_of_its_own() {
 async fn what_is_answered_can_be_anything() {
     let (breaker, _hand) = breaker();
     breaker.force_open();
-    let layer = GuardLayer::new(breaker).named("orders").answer(|limited| {
+    let guard = RequestGuard::new(breaker).named("orders").answer(|limited| {
         Answer::new(200).header("x-from", "cache").text(format!("stale, since {} is away", limited.rule()))
     });
-    let answer = ask(&layer.layer(Player::new()), request()).await.unwrap();
+    let answer = ask(&GuardLayer::new(guard).layer(Player::new()), request()).await.unwrap();
     assert_eq!((answer.status().as_u16(), header(&answer, "x-from")), (200, Some("cache")));
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body, "stale, since orders is away");
@@ -223,7 +223,8 @@ fn slowly(
 async fn a_call_is_in_flight_until_its_body_has_ended() {
     let limit = limit(4);
     let (pieces, body) = Piecemeal::new();
-    let mut service = GuardLayer::new(limit.clone()).until(Until::Body).layer(slowly(body));
+    let mut service =
+        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(slowly(body));
     let mut body = service.call(request()).await.unwrap().into_body();
     assert_eq!(limit.in_flight(), 1);
     pieces.send(Ok(Frame::data(Bytes::from("half")))).unwrap();
@@ -235,7 +236,8 @@ async fn a_call_is_in_flight_until_its_body_has_ended() {
     drop(body);
 
     let (_pieces, body) = Piecemeal::new();
-    let mut service = GuardLayer::new(limit.clone()).until(Until::Body).layer(slowly(body));
+    let mut service =
+        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(slowly(body));
     let answer = service.call(request()).await.unwrap();
     assert_eq!(limit.in_flight(), 1);
     drop(answer);
@@ -251,7 +253,7 @@ async fn a_call_is_in_flight_until_its_body_has_ended() {
 #[tokio::test]
 async fn a_body_of_known_length_ends_with_its_last_byte() {
     let limit = limit(4);
-    let service = GuardLayer::new(limit.clone()).until(Until::Body).layer(Player::new());
+    let service = GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(Player::new());
     let mut body = ask(&service, request()).await.unwrap().into_body();
     assert_eq!(limit.in_flight(), 1);
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "hello");
@@ -276,7 +278,8 @@ async fn a_body_tells_how_it_went() {
     for (last, failures) in endings {
         let (breaker, _hand) = breaker();
         let (pieces, body) = Piecemeal::new();
-        let mut service = GuardLayer::new(breaker.clone()).for_calls().until(Until::Body).layer(slowly(body));
+        let mut service = GuardLayer::new(RequestGuard::new(breaker.clone()).for_calls().until(Until::Body))
+            .layer(slowly(body));
         let mut body = service.call(request()).await.unwrap().into_body();
         pieces.send(last).unwrap();
         drop(pieces);

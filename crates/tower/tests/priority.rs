@@ -9,7 +9,7 @@ use stage::{Player, header, is_pending, start};
 use std::sync::Arc;
 use tidegate_core::triage::{Arrival, Class};
 use tidegate_engine::{Clock, PriorityLimit};
-use tidegate_tower::PriorityLayer;
+use tidegate_tower::{PriorityLayer, RequestPriority};
 use tower::Layer as _;
 
 const USER: usize = 0;
@@ -20,13 +20,13 @@ async fn when_it_is_full_the_batch_is_shed_and_the_user_is_not() {
     let (clock, _hand) = Clock::manual();
     let classes = [Class::new("user", "80%".parse().unwrap()), Class::new("batch", "10%".parse().unwrap())];
     let limit = Arc::new(PriorityLimit::builder(classes).clock(clock).build(10).unwrap());
-    let layer = PriorityLayer::new(limit.clone(), |head, limit| match head.header("x-batch") {
+    let priority = RequestPriority::new(limit.clone(), |head, limit| match head.header("x-batch") {
         Some(_) => Arrival::of(BATCH),
         None => Arrival::of(USER).user(limit.user(head.header("x-user").unwrap_or_default())),
     });
     let player = Player::new();
     player.hold();
-    let service = layer.layer(player.clone());
+    let service = PriorityLayer::new(priority).layer(player.clone());
     let user = || Request::builder().uri("/").header("x-user", "alice").body(()).unwrap();
     let batch = || Request::builder().uri("/").header("x-batch", "1").body(()).unwrap();
 
@@ -64,6 +64,6 @@ async fn when_it_is_full_the_batch_is_shed_and_the_user_is_not() {
 #[tokio::test]
 async fn a_class_that_there_is_not_is_an_answer_too() {
     let limit = PriorityLimit::new([Class::new("all", "100%".parse().unwrap())], 10).unwrap();
-    let service = PriorityLayer::new(limit, |_, _| Arrival::of(7)).layer(Player::new());
+    let service = PriorityLayer::new(RequestPriority::new(limit, |_, _| Arrival::of(7))).layer(Player::new());
     assert_eq!(stage::status(&service).await, 503);
 }

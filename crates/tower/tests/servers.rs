@@ -34,7 +34,7 @@ use tidegate_rule::{
 };
 use tidegate_tower::{
     AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, Guards, LimitLayer, PriorityLayer,
-    Until,
+    RequestAccess, RequestBandwidth, RequestFacts, RequestGuard, RequestPriority, RequestSlots, Until,
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
@@ -161,14 +161,18 @@ async fn all_layers_stand_in_one_tower() {
     let control = Arc::new(AccessControl::new(Default::default(), bans));
     let router = Router::new()
         .route("/", get(handler))
-        .layer(GuardLayer::by_key(breakers, key::route()))
+        .layer(GuardLayer::new(RequestGuard::by_key(breakers, key::route())))
         .layer(LimitLayer::new(gate))
-        .layer(PriorityLayer::new(priority, |_, _| Arrival::of(0)))
-        .layer(ConcurrencyLayer::new(Slots::new(10).unwrap()).wait(Duration::from_secs(60)))
-        .layer(GuardLayer::new(adaptive.clone()).until(Until::Body))
-        .layer(BandwidthLayer::by_key(Bandwidths::new("10MB/s").unwrap(), key::peer()))
-        .layer(AccessLayer::new(control).behind(proxies.clone()).ban_on(|reply| reply.status() == 429))
-        .layer(FactsLayer::new().behind(proxies).user(|_| Some("alice".into())));
+        .layer(PriorityLayer::new(RequestPriority::new(priority, |_, _| Arrival::of(0))))
+        .layer(ConcurrencyLayer::new(
+            RequestSlots::new(Slots::new(10).unwrap()).wait(Duration::from_secs(60)),
+        ))
+        .layer(GuardLayer::new(RequestGuard::new(adaptive.clone()).until(Until::Body)))
+        .layer(BandwidthLayer::new(RequestBandwidth::by_key(Bandwidths::new("10MB/s").unwrap(), key::peer())))
+        .layer(AccessLayer::new(
+            RequestAccess::new(control).behind(proxies.clone()).ban_on(|reply| reply.status() == 429),
+        ))
+        .layer(FactsLayer::new(RequestFacts::new().behind(proxies).user(|_| Some("alice".into()))));
     let address = serve(router).await;
 
     for ((version, client), ip) in clients().iter().zip(["203.0.113.1", "203.0.113.2"]) {

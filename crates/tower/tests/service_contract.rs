@@ -18,7 +18,8 @@ use tidegate_engine::{
     AccessControl, AccessList, AdaptiveLimit, Bandwidth, Bans, Breaker, Clock, PriorityLimit, Slots,
 };
 use tidegate_tower::{
-    AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, PoliteLayer, PriorityLayer, Until,
+    AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, PoliteLayer, PriorityLayer,
+    RequestAccess, RequestGuard, RequestPriority, RequestSlots, Until,
 };
 use tower::{Layer, Service, ServiceExt as _};
 
@@ -93,25 +94,26 @@ async fn every_layer_is_a_good_service() {
 
     for until in [Until::Head, Until::Body] {
         let limit = Arc::new(AdaptiveLimit::new(Aimd::new(Bounds::default())).unwrap());
-        let layer = GuardLayer::new(limit.clone()).until(until);
+        let layer = GuardLayer::new(RequestGuard::new(limit.clone()).until(until));
         keeps_the_contract("adaptive", layer, || limit.in_flight()).await;
     }
 
     for patience in [Duration::ZERO, Duration::from_secs(1)] {
         let slots = Slots::new(1).unwrap();
-        let layer = ConcurrencyLayer::new(slots.clone()).wait(patience);
+        let layer = ConcurrencyLayer::new(RequestSlots::new(slots.clone()).wait(patience));
         keeps_the_contract("concurrency", layer, || slots.in_flight() + slots.waiting()).await;
     }
 
     let limit = Arc::new(PriorityLimit::new([Class::new("all", "100%".parse().unwrap())], 4).unwrap());
-    let layer = PriorityLayer::new(limit.clone(), |_, _| Arrival::of(0));
+    let layer = PriorityLayer::new(RequestPriority::new(limit.clone(), |_, _| Arrival::of(0)));
     keeps_the_contract("priority", layer, || limit.in_flight()).await;
 
     let control = AccessControl::new(AccessList::default(), Bans::builder().build().unwrap());
-    keeps_the_contract("access", AccessLayer::new(control).ban_on(|_| true), nothing).await;
+    keeps_the_contract("access", AccessLayer::new(RequestAccess::new(control).ban_on(|_| true)), nothing)
+        .await;
     let bandwidth = Bandwidth::builder().clock(Clock::tokio()).build("1MB/s").unwrap();
     keeps_the_contract("bandwidth", BandwidthLayer::new(bandwidth), nothing).await;
-    keeps_the_contract("facts", FactsLayer::new(), nothing).await;
+    keeps_the_contract("facts", FactsLayer::default(), nothing).await;
     keeps_the_contract("polite", PoliteLayer::new(), nothing).await;
 }
 

@@ -1,4 +1,4 @@
-//! A service behind a door.
+//! A service that not everybody is let into.
 
 use crate::{
     head::RequestHead,
@@ -11,21 +11,19 @@ use actix_web::{
 };
 use std::{
     fmt,
-    sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_rule::surface::{Door, Guest, Terms};
+use tidegate_rule::surface::{Guest, RequestAccess};
 
 /// A service that not everybody is let into; see [`AccessMiddleware`](super::AccessMiddleware).
 pub struct AccessService<S> {
     inner: S,
-    door: Door,
-    terms: Arc<Terms>,
+    access: RequestAccess,
 }
 
 impl<S> AccessService<S> {
-    pub(super) fn new(inner: S, door: Door, terms: Arc<Terms>) -> Self {
-        Self { inner, door, terms }
+    pub(super) fn new(inner: S, access: RequestAccess) -> Self {
+        Self { inner, access }
     }
 }
 
@@ -43,9 +41,9 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let knocked = self.door.knock(&RequestHead::of(&request));
+        let knocked = self.access.knock(&RequestHead::of(&request));
         let said = match knocked {
-            Ok(guest) => enter(&self.terms, request, guest),
+            Ok(guest) => enter(self.access.terms(), request, guest),
             Err(barred) => Said::Answer(respond(request, barred.answer)),
         };
         HeldFuture::now(&self.inner, said)
@@ -54,6 +52,6 @@ where
 
 impl<S> fmt::Debug for AccessService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AccessService").field(&self.door).finish()
+        f.debug_tuple("AccessService").field(&self.access).finish()
     }
 }

@@ -1,6 +1,6 @@
 //! Services whose bodies are shaped.
 
-use super::{body::ShapedBody, transform::Source};
+use super::body::ShapedBody;
 use crate::head::RequestHead;
 use actix_web::{
     Error, HttpMessage as _,
@@ -13,30 +13,31 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_engine::Bandwidth;
+use tidegate_rule::surface::RequestBandwidth;
 
 /// A service whose answers move no faster than a bandwidth allows; see [`BandwidthMiddleware`](super::BandwidthMiddleware).
 #[derive(Debug)]
 pub struct BandwidthService<S> {
     inner: S,
-    source: Source,
+    bandwidth: RequestBandwidth,
 }
 
 /// A service that reads requests no faster than a bandwidth allows; see [`UploadMiddleware`](super::UploadMiddleware).
 #[derive(Debug)]
 pub struct UploadService<S> {
     inner: S,
-    source: Source,
+    bandwidth: RequestBandwidth,
 }
 
 impl<S> BandwidthService<S> {
-    pub(super) fn new(inner: S, source: Source) -> Self {
-        Self { inner, source }
+    pub(super) fn new(inner: S, bandwidth: RequestBandwidth) -> Self {
+        Self { inner, bandwidth }
     }
 }
 
 impl<S> UploadService<S> {
-    pub(super) fn new(inner: S, source: Source) -> Self {
-        Self { inner, source }
+    pub(super) fn new(inner: S, bandwidth: RequestBandwidth) -> Self {
+        Self { inner, bandwidth }
     }
 }
 
@@ -54,7 +55,7 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let bandwidth = self.source.bandwidth(&RequestHead::of(&request));
+        let bandwidth = self.bandwidth.find(&RequestHead::of(&request));
         BandwidthFuture { inner: self.inner.call(request), bandwidth }
     }
 }
@@ -75,7 +76,7 @@ where
         let payload = request.take_payload();
         // What has no body needs no bandwidth.
         if !matches!(payload, Payload::None) {
-            let bandwidth = self.source.bandwidth(&RequestHead::of(&request));
+            let bandwidth = self.bandwidth.find(&RequestHead::of(&request));
             request.set_payload(Payload::Stream { payload: Box::pin(bandwidth.limit_reads(payload)) });
         }
         self.inner.call(request)

@@ -1,4 +1,4 @@
-//! How fast bodies move, and whose they are.
+//! Bandwidths for the bodies of services.
 
 use super::{
     body::ShapedBody,
@@ -9,27 +9,22 @@ use actix_web::{
     body::MessageBody,
     dev::{Service, ServiceRequest, ServiceResponse, Transform},
 };
-use std::{
-    future::{Ready, ready},
-    sync::Arc,
-};
-use tidegate_engine::{Bandwidth, Bandwidths};
-use tidegate_rule::request::{Head, Key};
+use std::future::{Ready, ready};
+use tidegate_rule::surface::RequestBandwidth;
 
 /// Has the bodies of answers move no faster than a bandwidth allows: all of them together, or all of a client's.
 ///
 /// ```
-/// use std::sync::Arc;
-/// use tidegate_actix::BandwidthMiddleware;
-/// use tidegate_engine::{Bandwidth, BandwidthBuilder};
+/// use tidegate_actix::{BandwidthMiddleware, RequestBandwidth};
+/// use tidegate_engine::{Bandwidth, Bandwidths};
 /// use tidegate_rule::request::key;
 ///
 /// let machine = Bandwidth::new("100MB/s")?;
-/// let each = Arc::new(Bandwidth::builder().build_by_key("1MB/s")?);
+/// let each = RequestBandwidth::by_key(Bandwidths::new("1MB/s")?, key::peer());
 /// let app = move || {
 ///     actix_web::App::new()
 ///         .wrap(BandwidthMiddleware::new(machine.clone()))
-///         .wrap(BandwidthMiddleware::by_key(each.clone(), key::peer()))
+///         .wrap(BandwidthMiddleware::new(each.clone()))
 /// };
 /// # Ok::<(), tidegate_engine::BuildError>(())
 /// ```
@@ -38,53 +33,27 @@ use tidegate_rule::request::{Head, Key};
 /// is repaid before the next. For the bodies of requests there is [`UploadMiddleware`].
 #[derive(Clone, Debug)]
 pub struct BandwidthMiddleware {
-    source: Source,
+    bandwidth: RequestBandwidth,
 }
 
 /// The same as [`BandwidthMiddleware`] for the bodies of requests: handlers read them only as fast as a bandwidth allows, and
 /// the client feels the pressure. What has arrived at once passes whole, and is repaid before the next.
 #[derive(Clone, Debug)]
 pub struct UploadMiddleware {
-    source: Source,
-}
-
-/// Whose bandwidth it is.
-#[derive(Clone, Debug)]
-pub(super) enum Source {
-    One(Bandwidth),
-    ByKey(Arc<Bandwidths>, Key),
+    bandwidth: RequestBandwidth,
 }
 
 impl BandwidthMiddleware {
-    /// One bandwidth for all bodies together.
-    pub fn new(bandwidth: Bandwidth) -> Self {
-        Self { source: Source::One(bandwidth) }
-    }
-
-    /// A bandwidth for each key. Requests without one share a bandwidth.
-    pub fn by_key(bandwidths: impl Into<Arc<Bandwidths>>, key: Key) -> Self {
-        Self { source: Source::ByKey(bandwidths.into(), key) }
+    /// A middleware with this bandwidth, for all bodies together or for each client.
+    pub fn new(bandwidth: impl Into<RequestBandwidth>) -> Self {
+        Self { bandwidth: bandwidth.into() }
     }
 }
 
 impl UploadMiddleware {
-    /// One bandwidth for all bodies together.
-    pub fn new(bandwidth: Bandwidth) -> Self {
-        Self { source: Source::One(bandwidth) }
-    }
-
-    /// A bandwidth for each key. Requests without one share a bandwidth.
-    pub fn by_key(bandwidths: impl Into<Arc<Bandwidths>>, key: Key) -> Self {
-        Self { source: Source::ByKey(bandwidths.into(), key) }
-    }
-}
-
-impl Source {
-    pub(super) fn bandwidth(&self, head: &dyn Head) -> Bandwidth {
-        match self {
-            Self::One(bandwidth) => bandwidth.clone(),
-            Self::ByKey(bandwidths, key) => bandwidths.key(&key.find(head)),
-        }
+    /// A middleware with this bandwidth, for all bodies together or for each client.
+    pub fn new(bandwidth: impl Into<RequestBandwidth>) -> Self {
+        Self { bandwidth: bandwidth.into() }
     }
 }
 
@@ -100,7 +69,7 @@ where
     type Future = Ready<Result<BandwidthService<S>, ()>>;
 
     fn new_transform(&self, inner: S) -> Self::Future {
-        ready(Ok(BandwidthService::new(inner, self.source.clone())))
+        ready(Ok(BandwidthService::new(inner, self.bandwidth.clone())))
     }
 }
 
@@ -116,6 +85,6 @@ where
     type Future = Ready<Result<UploadService<S>, ()>>;
 
     fn new_transform(&self, inner: S) -> Self::Future {
-        ready(Ok(UploadService::new(inner, self.source.clone())))
+        ready(Ok(UploadService::new(inner, self.bandwidth.clone())))
     }
 }

@@ -12,25 +12,21 @@ use actix_web::{
 use std::{
     fmt,
     rc::Rc,
-    sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_core::Rejection;
-use tidegate_engine::{Cause, Slot, Slots};
-use tidegate_rule::surface::{Line, Terms};
+use tidegate_engine::Slot;
+use tidegate_rule::surface::{RequestSlots, Turn};
 
 /// A service that serves only so many requests at once; see [`ConcurrencyMiddleware`](super::ConcurrencyMiddleware).
 pub struct ConcurrencyService<S> {
     /// Shared with those who wait for their turn.
     inner: Rc<S>,
-    slots: Slots,
-    line: Line,
-    terms: Arc<Terms>,
+    slots: RequestSlots,
 }
 
 impl<S> ConcurrencyService<S> {
-    pub(super) fn new(inner: S, slots: Slots, line: Line, terms: Arc<Terms>) -> Self {
-        Self { inner: Rc::new(inner), slots, line, terms }
+    pub(super) fn new(inner: S, slots: RequestSlots) -> Self {
+        Self { inner: Rc::new(inner), slots }
     }
 }
 
@@ -48,22 +44,19 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let now = |request, slot| HeldFuture::now(&*self.inner, say(&self.terms, request, slot));
-        if let Some(slot) = self.slots.try_take_owned() {
-            return now(request, Ok(slot));
+        let (turn, terms) = (self.slots.turn(&RequestHead::of(&request)), self.slots.terms());
+        match turn {
+            Turn::Now(slot) => HeldFuture::now(&*self.inner, say(terms, request, slot)),
+            Turn::Later(line) => {
+                let terms = terms.clone();
+                HeldFuture::later(&self.inner, async move { say(&terms, request, line.slot().await) })
+            }
         }
-        let waiter = self.line.waiter(&RequestHead::of(&request));
-        let Some(waiter) = waiter else { return now(request, Err(Rejection::Full.into())) };
-        let (slots, terms) = (self.slots.clone(), self.terms.clone());
-        HeldFuture::later(&self.inner, async move {
-            let slot = slots.take_owned(waiter).await.map_err(Cause::from);
-            say(&terms, request, slot)
-        })
     }
 }
 
 impl<S> fmt::Debug for ConcurrencyService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ConcurrencyService").field(&self.slots).field(&self.terms).finish()
+        f.debug_tuple("ConcurrencyService").field(&self.slots).finish()
     }
 }

@@ -10,17 +10,17 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
-use tidegate_rule::surface::FactsFinder;
+use tidegate_rule::surface::RequestFacts;
 
 /// A service that knows who it serves; see [`FactsMiddleware`](super::FactsMiddleware).
 pub struct FactsService<S> {
     inner: S,
-    finder: FactsFinder,
+    facts: RequestFacts,
 }
 
 impl<S> FactsService<S> {
-    pub(super) fn new(inner: S, finder: FactsFinder) -> Self {
-        Self { inner, finder }
+    pub(super) fn new(inner: S, facts: RequestFacts) -> Self {
+        Self { inner, facts }
     }
 }
 
@@ -37,7 +37,7 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let facts = self.finder.facts(&RequestHead::of(&request));
+        let facts = self.facts.find(&RequestHead::of(&request));
         request.extensions_mut().insert(facts.clone());
         // Some services do their work before they are polled; they know the facts as well.
         let inner = facts.clone().scope_blocking(|| self.inner.call(request));

@@ -14,19 +14,18 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_engine::{Cause, Guard, Pass, Settle};
-use tidegate_rule::surface::{GuardSource, Terms};
+use tidegate_engine::{Guard, Pass, Settle};
+use tidegate_rule::surface::RequestGuard;
 
 /// A service with a guard in front of it; see [`GuardMiddleware`](super::GuardMiddleware).
 pub struct GuardService<S, G> {
     inner: S,
-    source: GuardSource<G>,
-    terms: Arc<Terms>,
+    guard: RequestGuard<G>,
 }
 
 impl<S, G> GuardService<S, G> {
-    pub(super) fn new(inner: S, source: GuardSource<G>, terms: Arc<Terms>) -> Self {
-        Self { inner, source, terms }
+    pub(super) fn new(inner: S, guard: RequestGuard<G>) -> Self {
+        Self { inner, guard }
     }
 }
 
@@ -45,14 +44,13 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let guard = self.source.guard(&RequestHead::of(&request));
-        let pass = guard.try_pass_owned().map_err(Cause::from);
-        HeldFuture::now(&self.inner, say(&self.terms, request, pass))
+        let pass = self.guard.try_pass(&RequestHead::of(&request));
+        HeldFuture::now(&self.inner, say(self.guard.terms(), request, pass))
     }
 }
 
 impl<S, G> fmt::Debug for GuardService<S, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GuardService").field(&self.terms).finish()
+        f.debug_tuple("GuardService").field(&self.guard).finish()
     }
 }

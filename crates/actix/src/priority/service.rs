@@ -1,6 +1,5 @@
 //! A service that serves the important first.
 
-use super::transform::ArrivalOf;
 use crate::{
     head::RequestHead,
     held::{Entered, HeldBody, HeldFuture, say},
@@ -15,25 +14,18 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_engine::{Cause, Pass, PriorityLimit};
-use tidegate_rule::surface::Terms;
+use tidegate_engine::{Pass, PriorityLimit};
+use tidegate_rule::surface::RequestPriority;
 
 /// A service that sheds load, the least important first; see [`PriorityMiddleware`](super::PriorityMiddleware).
 pub struct PriorityService<S> {
     inner: S,
-    limit: Arc<PriorityLimit>,
-    arrival: Arc<ArrivalOf>,
-    terms: Arc<Terms>,
+    priority: RequestPriority,
 }
 
 impl<S> PriorityService<S> {
-    pub(super) fn new(
-        inner: S,
-        limit: Arc<PriorityLimit>,
-        arrival: Arc<ArrivalOf>,
-        terms: Arc<Terms>,
-    ) -> Self {
-        Self { inner, limit, arrival, terms }
+    pub(super) fn new(inner: S, priority: RequestPriority) -> Self {
+        Self { inner, priority }
     }
 }
 
@@ -51,14 +43,13 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let arrival = (self.arrival)(&RequestHead::of(&request), &self.limit);
-        let pass = self.limit.try_pass_owned(arrival).map_err(Cause::from);
-        HeldFuture::now(&self.inner, say(&self.terms, request, pass))
+        let pass = self.priority.try_pass(&RequestHead::of(&request));
+        HeldFuture::now(&self.inner, say(self.priority.terms(), request, pass))
     }
 }
 
 impl<S> fmt::Debug for PriorityService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PriorityService").field(&self.limit).field(&self.terms).finish()
+        f.debug_tuple("PriorityService").field(&self.priority).finish()
     }
 }

@@ -3,7 +3,6 @@
 //! No flood of keys may make a guard forget what it knows, or take memory without end. So guards that are full of others'
 //! keys give newcomers one guard that they share, and only a guard that has long been idle makes room.
 
-use crate::request::{Head, Key};
 use std::{
     collections::{HashMap, hash_map::RandomState},
     fmt,
@@ -46,49 +45,6 @@ struct Known<G> {
 struct Entry<G> {
     guard: Arc<G>,
     used: Micros,
-}
-
-/// Whose guard it is that a request is shown to.
-pub enum GuardSource<G> {
-    /// One for all requests.
-    One(Arc<G>),
-    /// One for each key. Requests without one share a guard.
-    ByKey(Arc<Guards<G>>, Key),
-    /// The one that a function chooses.
-    By(Arc<Choose<G>>),
-}
-
-type Choose<G> = dyn Fn(&dyn Head) -> Arc<G> + Send + Sync;
-
-impl<G> GuardSource<G> {
-    /// The guard of this request.
-    pub fn guard(&self, head: &dyn Head) -> Arc<G> {
-        match self {
-            Self::One(guard) => guard.clone(),
-            Self::ByKey(guards, key) => guards.key(&key.find(head)),
-            Self::By(choose) => choose(head),
-        }
-    }
-}
-
-impl<G> Clone for GuardSource<G> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::One(guard) => Self::One(guard.clone()),
-            Self::ByKey(guards, key) => Self::ByKey(guards.clone(), key.clone()),
-            Self::By(choose) => Self::By(choose.clone()),
-        }
-    }
-}
-
-impl<G> fmt::Debug for GuardSource<G> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::One(_) => f.write_str("GuardSource(one)"),
-            Self::ByKey(guards, key) => write!(f, "GuardSource({guards:?} by {key:?})"),
-            Self::By(_) => f.write_str("GuardSource(by a function)"),
-        }
-    }
 }
 
 /// Settings of [`Guards`].

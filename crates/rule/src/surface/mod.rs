@@ -1,15 +1,48 @@
-//! What layers and middleware share that knows no wire: how calls are judged, who is let in, whose guard it is.
+//! What stands in front of a service beside a gate, said without a wire: to whom it applies, whom it lets in, how it judges.
 //!
-//! A surface shows each of these the [`Head`](crate::request::Head) of a request, and has its own builders in front of them.
+//! ```
+//! use std::sync::Arc;
+//! use tidegate_core::{Micros, adaptive::Anchored};
+//! use tidegate_engine::AdaptiveLimit;
+//! use tidegate_rule::surface::{RequestGuard, Until};
+//!
+//! // As much in flight as the promised latency allows, until the bodies are sent.
+//! let limit = Arc::new(AdaptiveLimit::new(Anchored::new(Micros::from_millis(250))?)?);
+//! let guard = RequestGuard::new(limit).named("api").until(Until::Body);
+//! // tower: GuardLayer::new(guard); actix-web: GuardMiddleware::new(guard)
+//! # Ok::<(), tidegate_core::SettingError>(())
+//! ```
+//!
+//! | noun | is |
+//! |---|---|
+//! | [`RequestGuard`] | a guard in front of requests: breakers, adaptive limits, throttles that follow errors |
+//! | [`RequestSlots`] | so many requests at once |
+//! | [`RequestPriority`] | the same, where the important lose last |
+//! | [`RequestAccess`] | a list and bans |
+//! | [`RequestBandwidth`] | how fast bodies move |
+//! | [`RequestFacts`] | who sent a request |
+//! | [`Guards`] | a guard for each key |
+//! | [`Terms`] | what is said to whoever is not let in, and how the answers to the others count |
+//!
+//! A layer or a middleware takes one of them, shows it the [`Head`](crate::request::Head) of each request, and does as it
+//! says: an option is written here, and every wire has it.
 
-mod door;
-mod finder;
+mod access;
+mod bandwidth;
+mod facts;
+mod guard;
 mod guards;
 mod judge;
+mod priority;
+mod slots;
 mod terms;
 
-pub use door::{Barred, Door, Guest};
-pub use finder::FactsFinder;
-pub use guards::{GuardSource, Guards, GuardsBuilder};
+pub use access::{Barred, Guest, RequestAccess};
+pub use bandwidth::RequestBandwidth;
+pub use facts::RequestFacts;
+pub use guard::RequestGuard;
+pub use guards::{Guards, GuardsBuilder};
 pub use judge::{Until, called, served};
-pub use terms::{Classify, Line, Terms};
+pub use priority::RequestPriority;
+pub use slots::{InLine, RequestSlots, Turn};
+pub use terms::{Classify, Terms};

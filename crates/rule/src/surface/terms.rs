@@ -1,13 +1,10 @@
 //! What a surface says to whoever it does not let in, and how it judges the answers of those whom it does.
 
 use super::judge::{Until, served};
-use crate::{
-    Answer, Limited,
-    request::{Head, Reply},
-};
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use crate::{Answer, Limited, request::Reply};
+use std::{borrow::Cow, fmt, sync::Arc};
 use tidegate_core::Report;
-use tidegate_engine::{Cause, Priority, Waiter};
+use tidegate_engine::Cause;
 
 /// What a surface says to whoever it does not let in, and how it judges the answers of those whom it does.
 #[derive(Clone)]
@@ -59,33 +56,5 @@ fn overloaded(limited: &Limited) -> Answer {
     match answer.get("retry-after") {
         Some(_) => answer,
         None => answer.header("retry-after", "1"),
-    }
-}
-
-/// Who waits for a slot, and for how long. Nobody does unless told otherwise.
-#[derive(Clone, Default)]
-pub struct Line {
-    /// How long a request may wait.
-    pub patience: Duration,
-    /// Who of those in line goes first.
-    pub priority: Option<Arc<PriorityOf>>,
-}
-
-type PriorityOf = dyn Fn(&dyn Head) -> Priority + Send + Sync;
-
-impl Line {
-    /// How this request stands in line, if it may.
-    pub fn waiter(&self, head: &dyn Head) -> Option<Waiter> {
-        if self.patience.is_zero() {
-            return None;
-        }
-        let priority = self.priority.as_ref().map(|priority| priority(head)).unwrap_or_default();
-        Some(Waiter::new(1).deadline(self.patience).priority(priority))
-    }
-}
-
-impl fmt::Debug for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Line({:?})", self.patience)
     }
 }

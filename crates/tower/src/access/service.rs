@@ -1,4 +1,4 @@
-//! A service behind a door.
+//! A service that not everybody is let into.
 
 use crate::{
     head::HttpHead,
@@ -7,24 +7,22 @@ use crate::{
 use http::{Request, Response};
 use http_body::Body;
 use std::{
-    fmt,
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_rule::surface::{Door, Guest, Terms};
+use tidegate_rule::surface::{Guest, RequestAccess};
 use tower_service::Service;
 
 /// A service that not everybody is let into; see [`AccessLayer`](super::AccessLayer).
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Controlled<S> {
     inner: S,
-    door: Arc<Door>,
-    terms: Arc<Terms>,
+    access: Arc<RequestAccess>,
 }
 
 impl<S> Controlled<S> {
-    pub(super) fn new(inner: S, door: Arc<Door>, terms: Arc<Terms>) -> Self {
-        Self { inner, door, terms }
+    pub(super) fn new(inner: S, access: Arc<RequestAccess>) -> Self {
+        Self { inner, access }
     }
 }
 
@@ -42,18 +40,12 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.door.knock(&HttpHead::of(&request)) {
-            Ok(guest) => HeldFuture::serving(self.inner.call(request), guest, self.terms.clone()),
+        match self.access.knock(&HttpHead::of(&request)) {
+            Ok(guest) => HeldFuture::serving(self.inner.call(request), guest, self.access.terms().clone()),
             Err(barred) => {
                 let wire = Wire::of(&request);
                 HeldFuture::answered(wire.respond(barred.answer, barred.reason, barred.retry_after))
             }
         }
-    }
-}
-
-impl<S: fmt::Debug> fmt::Debug for Controlled<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Controlled").field("inner", &self.inner).finish_non_exhaustive()
     }
 }

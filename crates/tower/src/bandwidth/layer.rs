@@ -1,9 +1,7 @@
-//! How fast bodies move, and whose they are.
+//! Bandwidths for the bodies of services.
 
 use super::service::{Downloads, Uploads};
-use std::sync::Arc;
-use tidegate_engine::{Bandwidth, Bandwidths};
-use tidegate_rule::request::{Head, Key};
+use tidegate_rule::surface::RequestBandwidth;
 use tower_layer::Layer;
 
 /// Has the bodies of answers move no faster than a bandwidth allows: all of them together, or all of a client's.
@@ -11,10 +9,10 @@ use tower_layer::Layer;
 /// ```
 /// use tidegate_engine::{Bandwidth, Bandwidths};
 /// use tidegate_rule::request::key;
-/// use tidegate_tower::BandwidthLayer;
+/// use tidegate_tower::{BandwidthLayer, RequestBandwidth};
 ///
 /// let machine = BandwidthLayer::new(Bandwidth::new("100MB/s")?);
-/// let each = BandwidthLayer::by_key(Bandwidths::new("1MB/s")?, key::peer());
+/// let each = BandwidthLayer::new(RequestBandwidth::by_key(Bandwidths::new("1MB/s")?, key::peer()));
 /// # Ok::<(), tidegate_engine::BuildError>(())
 /// ```
 ///
@@ -22,53 +20,27 @@ use tower_layer::Layer;
 /// repaid before the next; trailers pass as they are. For the bodies of requests there is [`UploadLayer`].
 #[derive(Clone, Debug)]
 pub struct BandwidthLayer {
-    source: Source,
+    bandwidth: RequestBandwidth,
 }
 
 /// The same as [`BandwidthLayer`] for the bodies of requests: the service reads them only as fast as a bandwidth allows, and
 /// the client feels the pressure.
 #[derive(Clone, Debug)]
 pub struct UploadLayer {
-    source: Source,
-}
-
-/// Whose bandwidth it is.
-#[derive(Clone, Debug)]
-pub(super) enum Source {
-    One(Bandwidth),
-    ByKey(Arc<Bandwidths>, Key),
+    bandwidth: RequestBandwidth,
 }
 
 impl BandwidthLayer {
-    /// One bandwidth for all bodies together.
-    pub fn new(bandwidth: Bandwidth) -> Self {
-        Self { source: Source::One(bandwidth) }
-    }
-
-    /// A bandwidth for each key. Requests without one share a bandwidth.
-    pub fn by_key(bandwidths: impl Into<Arc<Bandwidths>>, key: Key) -> Self {
-        Self { source: Source::ByKey(bandwidths.into(), key) }
+    /// A layer with this bandwidth, for all bodies together or for each client.
+    pub fn new(bandwidth: impl Into<RequestBandwidth>) -> Self {
+        Self { bandwidth: bandwidth.into() }
     }
 }
 
 impl UploadLayer {
-    /// One bandwidth for all bodies together.
-    pub fn new(bandwidth: Bandwidth) -> Self {
-        Self { source: Source::One(bandwidth) }
-    }
-
-    /// A bandwidth for each key. Requests without one share a bandwidth.
-    pub fn by_key(bandwidths: impl Into<Arc<Bandwidths>>, key: Key) -> Self {
-        Self { source: Source::ByKey(bandwidths.into(), key) }
-    }
-}
-
-impl Source {
-    pub(super) fn bandwidth(&self, head: &dyn Head) -> Bandwidth {
-        match self {
-            Self::One(bandwidth) => bandwidth.clone(),
-            Self::ByKey(bandwidths, key) => bandwidths.key(&key.find(head)),
-        }
+    /// A layer with this bandwidth, for all bodies together or for each client.
+    pub fn new(bandwidth: impl Into<RequestBandwidth>) -> Self {
+        Self { bandwidth: bandwidth.into() }
     }
 }
 
@@ -76,7 +48,7 @@ impl<S> Layer<S> for BandwidthLayer {
     type Service = Downloads<S>;
 
     fn layer(&self, inner: S) -> Downloads<S> {
-        Downloads::new(inner, self.source.clone())
+        Downloads::new(inner, self.bandwidth.clone())
     }
 }
 
@@ -84,6 +56,6 @@ impl<S> Layer<S> for UploadLayer {
     type Service = Uploads<S>;
 
     fn layer(&self, inner: S) -> Uploads<S> {
-        Uploads::new(inner, self.source.clone())
+        Uploads::new(inner, self.bandwidth.clone())
     }
 }

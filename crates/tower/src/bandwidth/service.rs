@@ -1,35 +1,36 @@
 //! Services whose bodies are shaped.
 
-use super::{future::DownloadFuture, layer::Source};
+use super::future::DownloadFuture;
 use crate::head::HttpHead;
 use http::{Request, Response};
 use std::task::{Context, Poll};
 use tidegate_engine::Shaped;
+use tidegate_rule::surface::RequestBandwidth;
 use tower_service::Service;
 
 /// A service whose answers move no faster than a bandwidth allows; see [`BandwidthLayer`](super::BandwidthLayer).
 #[derive(Clone, Debug)]
 pub struct Downloads<S> {
     inner: S,
-    source: Source,
+    bandwidth: RequestBandwidth,
 }
 
 /// A service that reads requests no faster than a bandwidth allows; see [`UploadLayer`](super::UploadLayer).
 #[derive(Clone, Debug)]
 pub struct Uploads<S> {
     inner: S,
-    source: Source,
+    bandwidth: RequestBandwidth,
 }
 
 impl<S> Downloads<S> {
-    pub(super) fn new(inner: S, source: Source) -> Self {
-        Self { inner, source }
+    pub(super) fn new(inner: S, bandwidth: RequestBandwidth) -> Self {
+        Self { inner, bandwidth }
     }
 }
 
 impl<S> Uploads<S> {
-    pub(super) fn new(inner: S, source: Source) -> Self {
-        Self { inner, source }
+    pub(super) fn new(inner: S, bandwidth: RequestBandwidth) -> Self {
+        Self { inner, bandwidth }
     }
 }
 
@@ -46,7 +47,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let bandwidth = self.source.bandwidth(&HttpHead::of(&request));
+        let bandwidth = self.bandwidth.find(&HttpHead::of(&request));
         DownloadFuture::new(self.inner.call(request), bandwidth)
     }
 }
@@ -64,7 +65,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let bandwidth = self.source.bandwidth(&HttpHead::of(&request));
+        let bandwidth = self.bandwidth.find(&HttpHead::of(&request));
         self.inner.call(request.map(|body| bandwidth.limit_reads(body)))
     }
 }

@@ -7,27 +7,20 @@ use crate::{
 };
 use http::{Request, Response};
 use http_body::Body;
-use std::{
-    sync::Arc,
-    task::{Context, Poll},
-};
-use tidegate_core::Rejection;
-use tidegate_engine::Slots;
-use tidegate_rule::surface::{Line, Terms};
+use std::task::{Context, Poll};
+use tidegate_rule::surface::{RequestSlots, Turn};
 use tower_service::Service;
 
 /// A service that serves only so many requests at once; see [`ConcurrencyLayer`](super::ConcurrencyLayer).
 #[derive(Clone, Debug)]
 pub struct Concurrency<S> {
     inner: S,
-    slots: Slots,
-    line: Line,
-    terms: Arc<Terms>,
+    slots: RequestSlots,
 }
 
 impl<S> Concurrency<S> {
-    pub(super) fn new(inner: S, slots: Slots, line: Line, terms: Arc<Terms>) -> Self {
-        Self { inner, slots, line, terms }
+    pub(super) fn new(inner: S, slots: RequestSlots) -> Self {
+        Self { inner, slots }
     }
 }
 
@@ -46,23 +39,26 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if let Some(slot) = self.slots.try_take_owned() {
-            let served = HeldFuture::serving(self.inner.call(request), slot, self.terms.clone());
-            return ConcurrencyFuture::now(served);
-        }
-        let wire = Wire::of(&request);
-        let Some(waiter) = self.line.waiter(&HttpHead::of(&request)) else {
-            let refused = refuse(&self.terms, wire, Rejection::Full.into());
-            return ConcurrencyFuture::now(HeldFuture::answered(refused));
+        let (turn, terms) = (self.slots.turn(&HttpHead::of(&request)), self.slots.terms());
+        let line = match turn {
+            Turn::Now(Ok(slot)) => {
+                let served = HeldFuture::serving(self.inner.call(request), slot, terms.clone());
+                return ConcurrencyFuture::now(served);
+            }
+            Turn::Now(Err(cause)) => {
+                let refused = refuse(terms, Wire::of(&request), cause);
+                return ConcurrencyFuture::now(HeldFuture::answered(refused));
+            }
+            Turn::Later(line) => line,
         };
         // The one that is ready waits; whoever asks next asks its clone.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
-        let (slots, terms) = (self.slots.clone(), self.terms.clone());
+        let (wire, terms) = (Wire::of(&request), terms.clone());
         ConcurrencyFuture::waiting(async move {
-            match slots.take_owned(waiter).await {
+            match line.slot().await {
                 Ok(slot) => HeldFuture::serving(inner.call(request), slot, terms).await,
-                Err(refused) => Ok(refuse(&terms, wire, refused.into()).map(HeldBody::answered)),
+                Err(cause) => Ok(refuse(&terms, wire, cause).map(HeldBody::answered)),
             }
         })
     }

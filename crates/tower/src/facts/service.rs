@@ -8,19 +8,19 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_rule::surface::FactsFinder;
+use tidegate_rule::surface::RequestFacts;
 use tower_service::Service;
 
 /// A service that knows who it serves; see [`FactsLayer`](super::FactsLayer).
 #[derive(Clone)]
 pub struct WithFacts<S> {
     inner: S,
-    finder: Arc<FactsFinder>,
+    facts: Arc<RequestFacts>,
 }
 
 impl<S> WithFacts<S> {
-    pub(super) fn new(inner: S, finder: Arc<FactsFinder>) -> Self {
-        Self { inner, finder }
+    pub(super) fn new(inner: S, facts: Arc<RequestFacts>) -> Self {
+        Self { inner, facts }
     }
 }
 
@@ -37,7 +37,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let facts = self.finder.facts(&HttpHead::of(&request));
+        let facts = self.facts.find(&HttpHead::of(&request));
         request.extensions_mut().insert(facts.clone());
         // Some services do their work before they are polled; they know the facts as well.
         let inner = facts.clone().scope_blocking(|| self.inner.call(request));

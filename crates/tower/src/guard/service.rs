@@ -12,19 +12,18 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_engine::{Guard, Pass, Settle};
-use tidegate_rule::surface::{GuardSource, Terms};
+use tidegate_rule::surface::RequestGuard;
 use tower_service::Service;
 
 /// A service with a guard in front of it; see [`GuardLayer`](super::GuardLayer).
 pub struct Guarded<S, G> {
     inner: S,
-    source: GuardSource<G>,
-    terms: Arc<Terms>,
+    guard: RequestGuard<G>,
 }
 
 impl<S, G> Guarded<S, G> {
-    pub(super) fn new(inner: S, source: GuardSource<G>, terms: Arc<Terms>) -> Self {
-        Self { inner, source, terms }
+    pub(super) fn new(inner: S, guard: RequestGuard<G>) -> Self {
+        Self { inner, guard }
     }
 }
 
@@ -43,24 +42,22 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.source.guard(&HttpHead::of(&request)).try_pass_owned() {
-            Ok(pass) => HeldFuture::serving(self.inner.call(request), pass, self.terms.clone()),
-            Err(rejection) => HeldFuture::answered(refuse(&self.terms, Wire::of(&request), rejection.into())),
+        let terms = self.guard.terms();
+        match self.guard.try_pass(&HttpHead::of(&request)) {
+            Ok(pass) => HeldFuture::serving(self.inner.call(request), pass, terms.clone()),
+            Err(cause) => HeldFuture::answered(refuse(terms, Wire::of(&request), cause)),
         }
     }
 }
 
 impl<S: Clone, G> Clone for Guarded<S, G> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), source: self.source.clone(), terms: self.terms.clone() }
+        Self { inner: self.inner.clone(), guard: self.guard.clone() }
     }
 }
 
 impl<S: fmt::Debug, G> fmt::Debug for Guarded<S, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guarded")
-            .field("inner", &self.inner)
-            .field("terms", &self.terms)
-            .finish_non_exhaustive()
+        f.debug_struct("Guarded").field("inner", &self.inner).field("guard", &self.guard).finish()
     }
 }

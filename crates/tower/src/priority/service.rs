@@ -1,6 +1,5 @@
 //! A service that serves the important first.
 
-use super::layer::ArrivalOf;
 use crate::{
     head::HttpHead,
     held::{HeldBody, HeldFuture, Wire, refuse},
@@ -8,31 +7,23 @@ use crate::{
 use http::{Request, Response};
 use http_body::Body;
 use std::{
-    fmt,
     sync::Arc,
     task::{Context, Poll},
 };
 use tidegate_engine::{Pass, PriorityLimit};
-use tidegate_rule::surface::Terms;
+use tidegate_rule::surface::RequestPriority;
 use tower_service::Service;
 
 /// A service that sheds load, the least important first; see [`PriorityLayer`](super::PriorityLayer).
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Prioritised<S> {
     inner: S,
-    limit: Arc<PriorityLimit>,
-    arrival: Arc<ArrivalOf>,
-    terms: Arc<Terms>,
+    priority: RequestPriority,
 }
 
 impl<S> Prioritised<S> {
-    pub(super) fn new(
-        inner: S,
-        limit: Arc<PriorityLimit>,
-        arrival: Arc<ArrivalOf>,
-        terms: Arc<Terms>,
-    ) -> Self {
-        Self { inner, limit, arrival, terms }
+    pub(super) fn new(inner: S, priority: RequestPriority) -> Self {
+        Self { inner, priority }
     }
 }
 
@@ -50,19 +41,10 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let arrival = (self.arrival)(&HttpHead::of(&request), &self.limit);
-        match self.limit.try_pass_owned(arrival) {
-            Ok(pass) => HeldFuture::serving(self.inner.call(request), pass, self.terms.clone()),
-            Err(rejection) => HeldFuture::answered(refuse(&self.terms, Wire::of(&request), rejection.into())),
+        let terms = self.priority.terms();
+        match self.priority.try_pass(&HttpHead::of(&request)) {
+            Ok(pass) => HeldFuture::serving(self.inner.call(request), pass, terms.clone()),
+            Err(cause) => HeldFuture::answered(refuse(terms, Wire::of(&request), cause)),
         }
-    }
-}
-
-impl<S: fmt::Debug> fmt::Debug for Prioritised<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prioritised")
-            .field("inner", &self.inner)
-            .field("limit", &self.terms)
-            .finish_non_exhaustive()
     }
 }

@@ -1,20 +1,39 @@
-//! Who is let in at all: a list, bans, and what is held against those who came in.
+//! Whom a list and bans keep out.
 
+use super::terms::Terms;
 use crate::{
     Answer,
-    request::{Address, Head, Key, TrustedProxies},
+    request::{Address, Head, Key, Reply, TrustedProxies},
 };
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
-use tidegate_core::header::seconds;
+use tidegate_core::{Report, header::seconds};
 use tidegate_engine::{AccessControl, Stance, Standing};
 
-/// Whom to let in, and what to tell the others.
+/// A list and bans in front of requests, and bans for whoever is denied too often further inside.
+///
+/// ```
+/// use tidegate_engine::{AccessControl, Bans};
+/// use tidegate_rule::{request::TrustedProxies, surface::RequestAccess};
+///
+/// let bans = Bans::builder().automatic("10/min for 1h".parse()?).build()?;
+/// let control = AccessControl::new("deny 192.0.2.0/24".parse()?, bans);
+/// let access = RequestAccess::new(control)
+///     .behind(TrustedProxies::new(["10.0.0.0/8"])?)
+///     .ban_on(|reply| reply.status() == 429);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Whoever is kept out is answered with 403, and a ban says in `Retry-After` when it ends. A request whose sender is not known
+/// is kept out too: a list that nobody is held against would go unnoticed. See [`unknown`](Self::unknown).
+///
+/// Bans of addresses of IPv6 hold for the network of 64 bits that a client has to itself. Clones share the list and the bans.
 #[derive(Clone)]
-pub struct Door {
+pub struct RequestAccess {
     control: Arc<AccessControl>,
     who: Who,
     unknown: Stance,
     answer: Arc<AnswerTo>,
+    terms: Arc<Terms>,
 }
 
 #[derive(Clone)]
@@ -26,25 +45,16 @@ enum Who {
 type AddressOf = dyn Fn(&dyn Head) -> Option<IpAddr> + Send + Sync;
 type AnswerTo = dyn Fn(Standing) -> Answer + Send + Sync;
 
-/// What is told to whoever is not let in.
-#[derive(Debug)]
-pub struct Barred {
-    /// The answer.
-    pub answer: Answer,
-    /// The reason in a few words, without telling more than that.
-    pub reason: &'static str,
-    /// When it is worth asking again, if that is known.
-    pub retry_after: Option<Duration>,
-}
-
-impl Door {
-    /// Asks for the address at the other end of the connection, and keeps out whoever has none.
+impl RequestAccess {
+    /// Asks for the address at the other end of the connection. Behind a proxy that is the proxy: see
+    /// [`behind`](Self::behind).
     pub fn new(control: impl Into<Arc<AccessControl>>) -> Self {
         Self {
             control: control.into(),
             who: Who::Address(Arc::new(|head| head.peer())),
             unknown: Stance::Deny,
             answer: Arc::new(forbidden),
+            terms: Arc::new(Terms { classify: Arc::new(|_| Report::Ignored), ..Terms::new("access") }),
         }
     }
 
@@ -66,10 +76,22 @@ impl Door {
         Self { who: Who::Key(key), ..self }
     }
 
-    /// What becomes of a request without an address or a key.
+    /// What becomes of a request without an address or a key; it is kept out unless told otherwise.
     #[must_use]
     pub fn unknown(self, stance: Stance) -> Self {
         Self { unknown: stance, ..self }
+    }
+
+    /// Counts an answer as a denial where this says so, and has the bans' own rule decide on a ban: a limit further inside
+    /// that answers with 429, say.
+    #[must_use]
+    pub fn ban_on(mut self, is_denial: impl Fn(&dyn Reply) -> bool + Send + Sync + 'static) -> Self {
+        Arc::make_mut(&mut self.terms).classify =
+            Arc::new(move |reply| match reply.is_some_and(&is_denial) {
+                true => Report::Failure,
+                false => Report::Ignored,
+            });
+        self
     }
 
     /// What to answer to whoever is kept out. Who is unknown stands as denied.
@@ -91,6 +113,11 @@ impl Door {
         }
     }
 
+    /// How it judges the answers to those whom it lets in: a failure is a denial further inside.
+    pub fn terms(&self) -> &Arc<Terms> {
+        &self.terms
+    }
+
     fn visitor(&self, head: &dyn Head) -> Visitor {
         let found = match &self.who {
             Who::Address(find) => find(head).map(Visitor::Address),
@@ -107,6 +134,17 @@ impl Door {
         };
         Barred { answer: (self.answer)(standing), reason: reason(standing), retry_after }
     }
+}
+
+/// What is told to whoever is not let in.
+#[derive(Debug)]
+pub struct Barred {
+    /// The answer.
+    pub answer: Answer,
+    /// The reason in a few words, without telling more than that.
+    pub reason: &'static str,
+    /// When it is worth asking again, if that is known.
+    pub retry_after: Option<Duration>,
 }
 
 /// 403, and when a ban ends.
@@ -161,8 +199,15 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// It was denied further inside; the bans' own rule decides whether it is banned for that.
-    pub fn denied(self) {
+    /// It was answered, and that counts as this: a failure is a denial further inside, and the bans' own rule decides whether
+    /// it is banned for that.
+    pub fn answered(self, report: Report) {
+        if report == Report::Failure {
+            self.denied();
+        }
+    }
+
+    fn denied(self) {
         let Self { visitor, control } = self;
         match visitor {
             Visitor::Address(address) => {
@@ -176,9 +221,21 @@ impl Guest {
     }
 }
 
-impl fmt::Debug for Door {
+impl From<AccessControl> for RequestAccess {
+    fn from(control: AccessControl) -> Self {
+        Self::new(control)
+    }
+}
+
+impl From<Arc<AccessControl>> for RequestAccess {
+    fn from(control: Arc<AccessControl>) -> Self {
+        Self::new(control)
+    }
+}
+
+impl fmt::Debug for RequestAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Door").field(&self.control).finish()
+        f.debug_tuple("RequestAccess").field(&self.control).finish()
     }
 }
 

@@ -7,8 +7,17 @@ use crate::{
 use std::{fmt, sync::Arc};
 
 /// How to find out who sent a request: the address at the other end of the connection, and no user, unless told otherwise.
+///
+/// ```
+/// use tidegate_rule::{request::TrustedProxies, surface::RequestFacts};
+///
+/// let facts = RequestFacts::new()
+///     .behind(TrustedProxies::new(["10.0.0.0/8"])?)
+///     .user(|head| head.header("x-user").and_then(|user| str::from_utf8(user).ok()).map(Into::into));
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
 #[derive(Clone)]
-pub struct FactsFinder {
+pub struct RequestFacts {
     proxies: TrustedProxies,
     user: Option<Arc<UserOf>>,
     others: Vec<Arc<Add>>,
@@ -17,20 +26,19 @@ pub struct FactsFinder {
 type UserOf = dyn Fn(&dyn Head) -> Option<Arc<str>> + Send + Sync;
 type Add = dyn Fn(&dyn Head, Facts) -> Facts + Send + Sync;
 
-impl Default for FactsFinder {
-    fn default() -> Self {
+impl RequestFacts {
+    /// Knows the address at the other end of the connection, and no user.
+    pub fn new() -> Self {
         Self { proxies: TrustedProxies::none(), user: None, others: Vec::new() }
     }
-}
 
-impl FactsFinder {
     /// Finds the address of the client, as these proxies tell it.
     #[must_use]
     pub fn behind(self, proxies: TrustedProxies) -> Self {
         Self { proxies, ..self }
     }
 
-    /// Finds the user.
+    /// Finds the user: in what the application has already decoded and checked, such as claims among the extensions.
     #[must_use]
     pub fn user(self, find: impl Fn(&dyn Head) -> Option<Arc<str>> + Send + Sync + 'static) -> Self {
         Self { user: Some(Arc::new(find)), ..self }
@@ -44,15 +52,21 @@ impl FactsFinder {
     }
 
     /// What is known of this request.
-    pub fn facts(&self, head: &dyn Head) -> Facts {
+    pub fn find(&self, head: &dyn Head) -> Facts {
         let user = self.user.as_ref().and_then(|find| find(head));
         let facts = Facts::found_in(head, &self.proxies, user);
         self.others.iter().fold(facts, |facts, add| add(head, facts))
     }
 }
 
-impl fmt::Debug for FactsFinder {
+impl Default for RequestFacts {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for RequestFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FactsFinder").field("behind", &self.proxies).finish_non_exhaustive()
+        f.debug_struct("RequestFacts").field("behind", &self.proxies).finish_non_exhaustive()
     }
 }

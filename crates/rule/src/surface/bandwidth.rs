@@ -1,0 +1,54 @@
+//! How fast bodies move, and whose they are.
+
+use crate::request::{Head, Key};
+use std::sync::Arc;
+use tidegate_engine::{Bandwidth, Bandwidths};
+
+/// A bandwidth for the bodies of requests or of their answers: all of them together, or all of a client's.
+///
+/// ```
+/// use tidegate_engine::{Bandwidth, Bandwidths};
+/// use tidegate_rule::{request::key, surface::RequestBandwidth};
+///
+/// let machine = RequestBandwidth::new(Bandwidth::new("100MB/s")?);
+/// let each = RequestBandwidth::by_key(Bandwidths::new("1MB/s")?, key::peer());
+/// # Ok::<(), tidegate_engine::BuildError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RequestBandwidth {
+    source: Source,
+}
+
+/// Whose bandwidth it is.
+#[derive(Clone, Debug)]
+enum Source {
+    One(Bandwidth),
+    ByKey(Arc<Bandwidths>, Key),
+}
+
+impl RequestBandwidth {
+    /// One bandwidth for all bodies together.
+    pub fn new(bandwidth: Bandwidth) -> Self {
+        Self { source: Source::One(bandwidth) }
+    }
+
+    /// A bandwidth for each key. Requests without one share a bandwidth.
+    pub fn by_key(bandwidths: impl Into<Arc<Bandwidths>>, key: Key) -> Self {
+        Self { source: Source::ByKey(bandwidths.into(), key) }
+    }
+
+    /// The bandwidth of this request.
+    pub fn find(&self, head: &dyn Head) -> Bandwidth {
+        match &self.source {
+            Source::One(bandwidth) => bandwidth.clone(),
+            Source::ByKey(bandwidths, key) => bandwidths.key(&key.find(head)),
+        }
+    }
+}
+
+/// One bandwidth for all bodies together.
+impl From<Bandwidth> for RequestBandwidth {
+    fn from(bandwidth: Bandwidth) -> Self {
+        Self::new(bandwidth)
+    }
+}

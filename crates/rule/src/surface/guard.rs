@@ -1,0 +1,153 @@
+//! A guard in front of requests.
+
+use super::{
+    guards::Guards,
+    judge::{Until, called},
+    terms::Terms,
+};
+use crate::{
+    Answer, Limited,
+    request::{Head, Key, Reply},
+};
+use std::{borrow::Cow, fmt, sync::Arc};
+use tidegate_core::Report;
+use tidegate_engine::{Cause, Guard, Pass};
+
+/// A guard in front of requests: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or one of your own.
+///
+/// ```
+/// use tidegate_core::BreakerSettings;
+/// use tidegate_engine::Breaker;
+/// use tidegate_rule::{request::key, surface::{Guards, RequestGuard}};
+///
+/// // A client: a breaker for each host.
+/// let settings = BreakerSettings::builder().over_calls(100).build()?;
+/// let breakers = Guards::builder().at_most(100).build(move || Breaker::new(settings.clone()));
+/// let guard = RequestGuard::by_key(breakers, key::host()).for_calls();
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+///
+/// A call that is given up is ignored. Clones share the guard.
+pub struct RequestGuard<G> {
+    source: Source<G>,
+    terms: Arc<Terms>,
+}
+
+/// Whose guard it is that a request is shown to.
+enum Source<G> {
+    One(Arc<G>),
+    ByKey(Arc<Guards<G>>, Key),
+    By(Arc<Choose<G>>),
+}
+
+type Choose<G> = dyn Fn(&dyn Head) -> Arc<G> + Send + Sync;
+
+impl<G> RequestGuard<G> {
+    /// One guard for all requests.
+    pub fn new(guard: Arc<G>) -> Self {
+        Self::of(Source::One(guard))
+    }
+
+    /// A guard for each key. Requests without one share a guard.
+    pub fn by_key(guards: impl Into<Arc<Guards<G>>>, key: Key) -> Self {
+        Self::of(Source::ByKey(guards.into(), key))
+    }
+
+    /// The guard that is chosen for each request: that of its tenant, say.
+    pub fn by(choose: impl Fn(&dyn Head) -> Arc<G> + Send + Sync + 'static) -> Self {
+        Self::of(Source::By(Arc::new(choose)))
+    }
+
+    fn of(source: Source<G>) -> Self {
+        Self { source, terms: Arc::new(Terms::new("guard")) }
+    }
+
+    /// The name by which it is called in answers.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.terms_mut().name = name.into();
+        self
+    }
+
+    /// Stands in front of calls to somebody else: an answer of 429 is a failure too; see [`called`].
+    #[must_use]
+    pub fn for_calls(self) -> Self {
+        self.classify(called)
+    }
+
+    /// How an answer counts, or an error instead of one (`None`) where the wire has that; as [`served`](super::served) says
+    /// unless told otherwise.
+    #[must_use]
+    pub fn classify(
+        mut self,
+        classify: impl Fn(Option<&dyn Reply>) -> Report + Send + Sync + 'static,
+    ) -> Self {
+        self.terms_mut().classify = Arc::new(classify);
+        self
+    }
+
+    /// Until when a call is in flight; until the head of the answer is there unless told otherwise.
+    #[must_use]
+    pub fn until(mut self, until: Until) -> Self {
+        self.terms_mut().until = until;
+        self
+    }
+
+    /// What to answer to whoever is not let in; 503 and when to come back unless told otherwise.
+    #[must_use]
+    pub fn answer(mut self, answer: impl Fn(&Limited) -> Answer + Send + Sync + 'static) -> Self {
+        self.terms_mut().answer = Arc::new(answer);
+        self
+    }
+
+    /// Lets this request in, or not.
+    pub fn try_pass(&self, head: &dyn Head) -> Result<Pass<Arc<G>>, Cause>
+    where
+        G: Guard,
+    {
+        let guard = match &self.source {
+            Source::One(guard) => guard,
+            Source::ByKey(guards, key) => &guards.key(&key.find(head)),
+            Source::By(choose) => &choose(head),
+        };
+        guard.try_pass_owned().map_err(Cause::from)
+    }
+
+    /// What it says to whoever is not let in, and how it judges.
+    pub fn terms(&self) -> &Arc<Terms> {
+        &self.terms
+    }
+
+    fn terms_mut(&mut self) -> &mut Terms {
+        Arc::make_mut(&mut self.terms)
+    }
+}
+
+/// One guard for all requests.
+impl<G> From<Arc<G>> for RequestGuard<G> {
+    fn from(guard: Arc<G>) -> Self {
+        Self::new(guard)
+    }
+}
+
+impl<G> Clone for RequestGuard<G> {
+    fn clone(&self) -> Self {
+        let source = match &self.source {
+            Source::One(guard) => Source::One(guard.clone()),
+            Source::ByKey(guards, key) => Source::ByKey(guards.clone(), key.clone()),
+            Source::By(choose) => Source::By(choose.clone()),
+        };
+        Self { source, terms: self.terms.clone() }
+    }
+}
+
+impl<G> fmt::Debug for RequestGuard<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let source = match &self.source {
+            Source::One(_) => "one for all".to_owned(),
+            Source::ByKey(guards, key) => format!("{guards:?} by {key:?}"),
+            Source::By(_) => "by a function".to_owned(),
+        };
+        f.debug_tuple("RequestGuard").field(&format_args!("{source}")).field(&self.terms).finish()
+    }
+}

@@ -1,0 +1,130 @@
+//! How many at once, and who may wait.
+
+use super::{judge::Until, terms::Terms};
+use crate::{Answer, Limited, request::Head};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use tidegate_core::Rejection;
+use tidegate_engine::{Cause, Priority, Slot, Slots, Waiter};
+
+/// So many requests at once. Each holds its slot until the body of its answer has ended, or it was given up.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_engine::Slots;
+/// use tidegate_rule::surface::RequestSlots;
+///
+/// let slots = Slots::builder().waiting_places(200).build(64)?;
+/// let at_once = RequestSlots::new(slots).wait(Duration::from_millis(500));
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+///
+/// For so many at once of each client, use a rule with a quota such as `3 at once`. Clones share the slots, and so does what
+/// else uses them.
+#[derive(Clone)]
+pub struct RequestSlots {
+    slots: Slots,
+    patience: Duration,
+    priority: Option<Arc<PriorityOf>>,
+    terms: Arc<Terms>,
+}
+
+type PriorityOf = dyn Fn(&dyn Head) -> Priority + Send + Sync;
+
+impl RequestSlots {
+    /// As many as there are slots. Nobody waits unless told otherwise.
+    pub fn new(slots: Slots) -> Self {
+        let terms = Terms { until: Until::Body, ..Terms::new("concurrency") };
+        Self { slots, patience: Duration::ZERO, priority: None, terms: Arc::new(terms) }
+    }
+
+    /// How long a request may wait in line for a slot. The line has as many places as the slots say.
+    #[must_use]
+    pub fn wait(self, longest: Duration) -> Self {
+        Self { patience: longest, ..self }
+    }
+
+    /// Who of those in line goes first; whoever came first unless told otherwise.
+    #[must_use]
+    pub fn priority(self, priority: impl Fn(&dyn Head) -> Priority + Send + Sync + 'static) -> Self {
+        Self { priority: Some(Arc::new(priority)), ..self }
+    }
+
+    /// The name by which it is called in answers.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.terms_mut().name = name.into();
+        self
+    }
+
+    /// Until when a slot is held; until the body of the answer has ended unless told otherwise.
+    #[must_use]
+    pub fn until(mut self, until: Until) -> Self {
+        self.terms_mut().until = until;
+        self
+    }
+
+    /// What to answer to whoever is not let in; 503 and when to come back unless told otherwise.
+    #[must_use]
+    pub fn answer(mut self, answer: impl Fn(&Limited) -> Answer + Send + Sync + 'static) -> Self {
+        self.terms_mut().answer = Arc::new(answer);
+        self
+    }
+
+    /// Takes a slot for this request, or a place in line if it may wait.
+    pub fn turn(&self, head: &dyn Head) -> Turn {
+        if let Some(slot) = self.slots.try_take_owned() {
+            return Turn::Now(Ok(slot));
+        }
+        if self.patience.is_zero() {
+            return Turn::Now(Err(Rejection::Full.into()));
+        }
+        let priority = self.priority.as_ref().map(|priority| priority(head)).unwrap_or_default();
+        let waiter = Waiter::new(1).deadline(self.patience).priority(priority);
+        Turn::Later(InLine { slots: self.slots.clone(), waiter })
+    }
+
+    /// What it says to whoever is not let in.
+    pub fn terms(&self) -> &Arc<Terms> {
+        &self.terms
+    }
+
+    fn terms_mut(&mut self) -> &mut Terms {
+        Arc::make_mut(&mut self.terms)
+    }
+}
+
+/// When it is a request's turn.
+#[derive(Debug)]
+pub enum Turn {
+    /// Now, or never: there is no slot, and it may not wait.
+    Now(Result<Slot, Cause>),
+    /// After those before it.
+    Later(InLine),
+}
+
+/// A request that waits for a slot.
+#[derive(Debug)]
+pub struct InLine {
+    slots: Slots,
+    waiter: Waiter,
+}
+
+impl InLine {
+    /// Its slot, when it is its turn. It is in line from the first poll on; dropping the future leaves the line.
+    pub async fn slot(self) -> Result<Slot, Cause> {
+        self.slots.take_owned(self.waiter).await.map_err(Cause::from)
+    }
+}
+
+impl From<Slots> for RequestSlots {
+    fn from(slots: Slots) -> Self {
+        Self::new(slots)
+    }
+}
+
+impl fmt::Debug for RequestSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { slots, patience, terms, .. } = self;
+        f.debug_tuple("RequestSlots").field(slots).field(patience).field(terms).finish()
+    }
+}
