@@ -79,5 +79,5 @@ pub use rolling::Rolling;
 pub use setting::SettingError;
 pub use share::Share;
 pub use switchboard::{Lever, Switch, Switches};
-pub use units::{LARGEST_EXACT, Micros};
+pub use units::{LARGEST_EXACT, Micros, Rounded};
 pub use words::{Offset, Words};

@@ -36,12 +36,14 @@ impl Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open(wait) => write!(f, "the breaker is open; a probe may go in {wait}"),
-            Self::Probing(wait) => write!(f, "the breaker waits for its probes, for {wait} at most"),
+            Self::Open(wait) => write!(f, "the breaker is open; a probe may go in {}", wait.rounded()),
+            Self::Probing(wait) => {
+                write!(f, "the breaker waits for its probes, for {} at most", wait.rounded())
+            }
             Self::ForcedOpen => f.write_str("the breaker is held open by hand"),
             Self::Shed => f.write_str("shed, because too many calls fail"),
             Self::OverQuota(Retry::After(wait)) => {
-                write!(f, "limited, because too many calls fail; ask again in {wait}")
+                write!(f, "limited, because too many calls fail; ask again in {}", wait.rounded())
             }
             Self::OverQuota(_) => f.write_str("limited, because too many calls fail"),
             Self::Full => f.write_str("as many calls are in flight as may be"),

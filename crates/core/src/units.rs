@@ -50,6 +50,18 @@ impl Micros {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// The same length as a person reads it: rounded up, to what a person can tell apart.
+    ///
+    /// ```
+    /// use tidegate_core::Micros;
+    ///
+    /// assert_eq!(Micros::new(3_599_999_963).rounded().to_string(), "1h");
+    /// assert_eq!(Micros::from_secs(5_000).rounded().to_string(), "1h 24min");
+    /// ```
+    pub const fn rounded(self) -> Rounded {
+        Rounded(self)
+    }
+
     /// The same length as a [`Duration`].
     pub const fn to_duration(self) -> Duration {
         Duration::from_micros(self.0)
@@ -85,6 +97,48 @@ impl fmt::Display for Micros {
     }
 }
 
+/// A length of time as a person reads it, in at most two units; see [`Micros::rounded`].
+///
+/// It is rounded up, so that nobody who comes back after it is too early: to a millisecond below a second, a tenth of a
+/// second below ten of them, a second below an hour, a minute below a day, an hour below a week, and a day above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rounded(Micros);
+
+/// Lengths below the first of each pair are rounded up to the second.
+const STEPS: [(u64, u64); 6] = [
+    (1_000, 1),
+    (SECOND, 1_000),
+    (10 * SECOND, SECOND / 10),
+    (3_600 * SECOND, SECOND),
+    (86_400 * SECOND, 60 * SECOND),
+    (604_800 * SECOND, 3_600 * SECOND),
+];
+const SECOND: u64 = 1_000_000;
+const DAY: u64 = 86_400 * SECOND;
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let exact = self.0.get();
+        let step = STEPS.iter().find(|(below, _)| exact < *below).map_or(DAY, |(_, step)| *step);
+        let micros = exact.div_ceil(step) * step;
+        let tenths = micros % SECOND / (SECOND / 10);
+        if micros > SECOND && tenths > 0 {
+            return write!(f, "{}.{tenths}s", micros / SECOND);
+        }
+        // The largest unit that there is a whole one of, and the next smaller one.
+        let place = PERIODS.iter().rposition(|(_, size)| micros >= *size);
+        let Some(place) = place else { return f.write_str("0s") };
+        let (name, size) = PERIODS[place];
+        write!(f, "{}{name}", micros / size)?;
+        match PERIODS[..place].last() {
+            Some((smaller, part)) if micros % size >= *part => {
+                write!(f, " {}{smaller}", micros % size / part)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The units that periods print in, smallest first.
 pub(crate) const PERIODS: [(&str, u64); 7] = [
     ("us", 1),
@@ -113,6 +167,32 @@ mod tests {
         ] {
             assert_eq!(Micros::new(micros).to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_person_reads_two_units_at_most_and_is_never_early() {
+        for (micros, text) in [
+            (0, "0s"),
+            (1, "1us"),
+            (999, "999us"),
+            (1_001, "2ms"),
+            (49_999, "50ms"),
+            (999_001, "1s"),
+            (1_000_001, "1.1s"),
+            (2_500_000, "2.5s"),
+            (9_900_001, "10s"),
+            (10_000_001, "11s"),
+            (59_999_999, "1min"),
+            (90_000_000, "1min 30s"),
+            (3_599_000_001, "1h"),
+            (3_600_000_001, "1h 1min"),
+            (86_400_000_000, "1d"),
+            (86_400_000_001, "1d 1h"),
+            (604_800_000_001, "1w 1d"),
+        ] {
+            assert_eq!(Micros::new(micros).rounded().to_string(), text, "{micros}");
+        }
+        assert!(Micros::MAX.rounded().to_string().starts_with("14892w"));
     }
 
     #[test]

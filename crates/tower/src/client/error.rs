@@ -1,6 +1,7 @@
 //! Why a polite client has no answer.
 
 use std::{error, fmt, time::Duration};
+use tidegate_core::Micros;
 use tidegate_rule::Limited;
 
 /// Why there is no answer: the call was not made, or it failed with an `E`.
@@ -36,7 +37,8 @@ impl<E: fmt::Display> fmt::Display for PoliteError<E> {
         match self {
             Self::Limited(limited) => limited.fmt(f),
             Self::ToldToWait { server, wait } => {
-                write!(f, "`{server}` asked not to be called for another {wait:?}")
+                let wait = Micros::from(*wait).rounded();
+                write!(f, "`{server}` asked not to be called for another {wait}")
             }
             Self::Failed(error) => error.fmt(f),
         }
