@@ -45,7 +45,7 @@ impl Decision {
         match self.verb {
             Verb::Allow => Outcome::Allow,
             Verb::Delay => Outcome::Delay(self.wait()),
-            Verb::Deny => Outcome::Deny(Retry::After(self.wait())),
+            Verb::Deny | Verb::Closed => Outcome::Deny(Retry::After(self.wait())),
             Verb::Never => Outcome::Deny(Retry::Never),
             Verb::Full => Outcome::Deny(Retry::WhenReleased),
         }
@@ -80,6 +80,11 @@ impl Decision {
     /// declared for that case.
     pub fn is_degraded(&self) -> bool {
         self.quota & DEGRADED != 0
+    }
+
+    /// Whether it denies for no other reason than that its store is away: nobody has used up anything.
+    pub fn is_closed(&self) -> bool {
+        self.verb == Verb::Closed
     }
 
     /// The same decision, made without the store that should have made it.
@@ -191,7 +196,7 @@ impl Decision {
 
     /// A denial because the store that counts is away, and none is to be made without it.
     pub fn closed(limit: u64, retry: Micros) -> Self {
-        Self::denied_for(limit, retry).degraded()
+        Self { verb: Verb::Closed, ..Self::denied_for(limit, retry) }.degraded()
     }
 
     /// A denial that no algorithm made: there is no room to count the key, or an earlier denial still holds.
@@ -244,6 +249,8 @@ pub(crate) enum Verb {
     Deny,
     Never,
     Full,
+    /// A denial by nobody: the store is away. No twin says so.
+    Closed,
 }
 
 impl Verb {

@@ -1,8 +1,8 @@
 //! What to answer instead, knowing why.
 //!
 //! ```text
-//!   gate ──refused──▶ Cause::Limited, Rejected, Refused, SwitchedOff ─┐
-//!     └──▶ call ──Err(e)──▶ Cause::Failed(e) ─────────────────────────┴──▶ fallback
+//!   gate ──refused──▶ Cause::Limited, StoreAway, Rejected, Refused, SwitchedOff ─┐
+//!     └──▶ call ──Err(e)──▶ Cause::Failed(e) ────────────────────────────────────┴──▶ fallback
 //! ```
 //!
 //! A call that was refused was never made, and one that failed was: they often deserve different answers. Where one
@@ -34,6 +34,9 @@ use tidegate_core::{Decision, Micros, Rejection};
 pub enum Cause<E = Infallible> {
     /// A limit was reached.
     Limited(Decision),
+    /// The store that counts is away, and the rule is to let nobody pass without it (`Outage::Closed`). It is worth asking
+    /// again after this time; whether the store is back then, nobody knows.
+    StoreAway(Micros),
     /// A guard did not let the call through: a breaker is open, say, or too much is in flight.
     Rejected(Rejection),
     /// A line was full ([`Refused::Full`]), or its turn would have come too late.
@@ -49,7 +52,15 @@ impl<E> Cause<E> {
     pub fn unless_granted(decision: Decision) -> Result<Decision, Self> {
         match decision.is_granted() {
             true => Ok(decision),
-            false => Err(Self::Limited(decision)),
+            false => Err(Self::of_denial(decision)),
+        }
+    }
+
+    /// What a denial is about: the limit, or a store that is away.
+    pub fn of_denial(decision: Decision) -> Self {
+        match decision.is_closed() {
+            true => Self::StoreAway(decision.wait()),
+            false => Self::Limited(decision),
         }
     }
 
@@ -65,6 +76,7 @@ impl<E> Cause<E> {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limited(decision) => decision.retry_after().map(Micros::to_duration),
+            Self::StoreAway(wait) | Self::Refused(Refused::StoreAway(wait)) => Some(wait.to_duration()),
             Self::Rejected(rejection) => rejection.retry_after().map(Micros::to_duration),
             Self::Refused(_) | Self::SwitchedOff | Self::Failed(_) => None,
         }
@@ -74,6 +86,7 @@ impl<E> Cause<E> {
     pub fn split(self) -> Result<Cause, E> {
         match self {
             Self::Limited(decision) => Ok(Cause::Limited(decision)),
+            Self::StoreAway(wait) => Ok(Cause::StoreAway(wait)),
             Self::Rejected(rejection) => Ok(Cause::Rejected(rejection)),
             Self::Refused(refused) => Ok(Cause::Refused(refused)),
             Self::SwitchedOff => Ok(Cause::SwitchedOff),
@@ -84,7 +97,10 @@ impl<E> Cause<E> {
 
 impl<E> From<Refused> for Cause<E> {
     fn from(refused: Refused) -> Self {
-        Self::Refused(refused)
+        match refused {
+            Refused::StoreAway(wait) => Self::StoreAway(wait),
+            refused => Self::Refused(refused),
+        }
     }
 }
 
@@ -98,9 +114,12 @@ impl<E: fmt::Display> fmt::Display for Cause<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limited(decision) => match decision.retry_after() {
-                Some(wait) => write!(f, "over the limit of {}, try again in {wait}", decision.limit()),
+                Some(wait) => {
+                    write!(f, "over the limit of {}, try again in {}", decision.limit(), wait.rounded())
+                }
                 None => write!(f, "over the limit of {}", decision.limit()),
             },
+            Self::StoreAway(wait) => Refused::StoreAway(*wait).fmt(f),
             Self::Rejected(rejection) => rejection.fmt(f),
             Self::Refused(refused) => refused.fmt(f),
             Self::SwitchedOff => f.write_str("the feature is turned off"),

@@ -15,9 +15,10 @@ fn denied() -> Decision {
     Decision::denied_for(10, Micros::from_millis(1_500))
 }
 
-fn causes() -> [(&'static str, Cause<String>); 5] {
+fn causes() -> [(&'static str, Cause<String>); 6] {
     [
         ("limited", Cause::Limited(denied())),
+        ("away", Cause::StoreAway(Micros::from_secs(1))),
         ("open", Cause::Rejected(Rejection::Open(Micros::from_secs(3)))),
         ("full", Cause::Refused(Refused::Full)),
         ("off", Cause::SwitchedOff),
@@ -28,6 +29,7 @@ fn causes() -> [(&'static str, Cause<String>); 5] {
 fn name<E>(cause: &Cause<E>) -> &'static str {
     match cause {
         Cause::Limited(_) => "limited",
+        Cause::StoreAway(_) => "away",
         Cause::Rejected(_) => "open",
         Cause::Refused(Refused::Full) => "full",
         Cause::SwitchedOff => "off",
@@ -94,12 +96,26 @@ fn every_gate_leads_to_a_cause() {
     assert_eq!(ask(), Err(Cause::Refused(Refused::Full)));
 }
 
+/// What is counted here instead of in a store is a limit; only who is to pass nobody without it is closed.
+#[test]
+fn a_denial_is_a_limit_or_a_store_that_is_away() {
+    type Denial = Cause<Infallible>;
+    let closed = Decision::closed(10, Micros::from_secs(1));
+    assert!(closed.is_closed() && closed.is_degraded() && !closed.is_granted());
+    assert_eq!(Denial::unless_granted(closed), Err(Cause::StoreAway(Micros::from_secs(1))));
+    let counted = denied().degraded();
+    assert!(!counted.is_closed());
+    assert_eq!(Denial::of_denial(counted), Cause::Limited(counted));
+    assert_eq!(Denial::from(Refused::StoreAway(Micros::new(5))), Cause::StoreAway(Micros::new(5)));
+}
+
 #[test]
 fn a_cause_knows_when_to_come_back_and_what_to_say() {
     let told: Vec<_> = causes().map(|(_, cause)| (cause.retry_after(), cause.to_string())).into();
     let millis = |millis| Some(Duration::from_millis(millis));
     let expected = [
-        (millis(1_500), "over the limit of 10, try again in 1500ms"),
+        (millis(1_500), "over the limit of 10, try again in 1.5s"),
+        (millis(1_000), "the store that counts is away, try again in 1s"),
         (millis(3_000), "the breaker is open; a probe may go in 3s"),
         (None, "every place in the line is taken"),
         (None, "the feature is turned off"),

@@ -63,7 +63,16 @@ impl Limited {
         self.0.quota
     }
 
-    /// Why.
+    /// Why: a limit was reached, or the store that counts is away, or the server protects itself.
+    ///
+    /// ```
+    /// use tidegate_engine::Cause;
+    /// use tidegate_rule::Limited;
+    ///
+    /// fn is_our_own_trouble(limited: &Limited) -> bool {
+    ///     !matches!(limited.cause(), Cause::Limited(_))
+    /// }
+    /// ```
     pub fn cause(&self) -> &Cause {
         &self.0.cause
     }

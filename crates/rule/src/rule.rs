@@ -127,7 +127,7 @@ impl Live {
             _ => false,
         };
         // A number at once is not for those who hold nothing: they are told so on the long way.
-        let is_plain = terms.mode == Mode::Enforce && terms.wait.is_zero() && terms.permits != Permits::All;
+        let is_plain = terms.mode == Mode::Enforce && terms.wait.is_zero() && terms.permits == Permits::None;
         let quick = match terms.in_use() {
             None => IDLE,
             Some(_) if is_here && is_plain => QUICK,
@@ -245,7 +245,7 @@ impl Rule {
             (None, waiter) => {
                 let take = take_slot(limiter.clone(), key.to_string(), waiter);
                 // A slot whose caller is gone when it comes is given back.
-                background::to_its_end(take).await.unwrap_or(Err(Refused::Deadline))
+                background::to_its_end(take).await.unwrap_or(Err(NOBODY))
             }
         };
         self.settle(&terms, hold)
@@ -264,7 +264,7 @@ impl Rule {
             }
             (None, waiter) => {
                 let take = take_slot(limiter.clone(), key.to_string(), waiter);
-                background::block_on(terms.wait, take).unwrap_or(Err(Refused::Deadline))
+                background::block_on(terms.wait, take).unwrap_or(Err(NOBODY))
             }
         };
         self.settle(&terms, hold)
@@ -283,7 +283,7 @@ impl Rule {
     pub fn limited(&self, decision: &Decision) -> Limited {
         let terms = self.live.terms.load();
         let quotas = terms.limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default();
-        Limited::new(self.live.name.clone(), Cause::Limited(*decision))
+        Limited::new(self.live.name.clone(), Cause::of_denial(*decision))
             .with_message(terms.message.clone())
             .with_quota(quotas.get(decision.quota()).copied())
     }
@@ -320,10 +320,11 @@ impl Rule {
 
     /// A number at once is only looked at by a call that holds nothing. That is hardly what was meant, and told once.
     pub(crate) fn expect_rates(&self, terms: &Terms) {
-        if terms.permits == Permits::All && !self.live.is_misused.swap(true, Ordering::Relaxed) {
+        if terms.permits != Permits::None && !self.live.is_misused.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 rule = self.name(),
-                "calls of this rule hold no slot, so that a number `at once` is looked at but never taken; give it a rate"
+                "calls of this rule hold no slot, so that a number `at once` is looked at but never taken; give it a rate, \
+                 or count the number at once by a rule of its own"
             );
         }
     }
@@ -362,6 +363,9 @@ impl Rule {
         }
     }
 }
+
+/// Where there is nobody to ask a store.
+pub(crate) const NOBODY: Refused = Refused::StoreAway(Micros::from_secs(1));
 
 /// Asks a store, on this runtime or else on our own.
 pub(crate) async fn take(

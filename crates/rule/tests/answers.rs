@@ -32,6 +32,20 @@ fn limited(wait: Duration) -> Limited {
 }
 
 #[test]
+fn a_person_is_told_no_microseconds() {
+    for (wait, told) in [
+        (Duration::from_micros(3_599_999_963), "login: over the limit of 5, try again in 1h"),
+        (Duration::from_micros(49_001), "login: over the limit of 5, try again in 50ms"),
+        (Duration::from_secs(5_400), "login: over the limit of 5, try again in 1h 30min"),
+    ] {
+        assert_eq!(limited(wait).to_string(), told);
+        assert_eq!(limited(wait).told(), told);
+    }
+    let open = Limited::new("orders", Cause::Rejected(Rejection::Open(Micros::new(59_999_999))));
+    assert_eq!(open.to_string(), "orders: the breaker is open; a probe may go in 1min");
+}
+
+#[test]
 fn a_limit_in_every_choice_of_fields() {
     let limited = limited(Duration::from_millis(1));
     let with = |fields| headers(&Answer::of(&limited, fields));

@@ -56,11 +56,17 @@ pub enum Refused {
     Expired,
     /// It wants more than is ever granted.
     Never,
+    /// What it waits for is counted in a store that is away, and nobody is to pass without it; worth asking again after
+    /// this time.
+    StoreAway(Micros),
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::StoreAway(wait) => {
+                return write!(f, "the store that counts is away, try again in {}", wait.rounded());
+            }
             Self::Full => "every place in the line is taken",
             Self::Deadline => "the turn would come after the deadline",
             Self::Expired => "stood in line for longer than the line allows",

@@ -65,8 +65,8 @@ impl<'a> Verdict<'a> {
         refusals().filter_map(|ruling| ruling.limited()?.retry_after()).max()
     }
 
-    /// What is answered to a request that is refused, unless the gate says otherwise: 429 and what there is to tell, or 400
-    /// if it lacks what it is counted by.
+    /// What is answered to a request that is refused, unless the gate says otherwise: 429 and what there is to tell, 503 if
+    /// its store is away or its turn in line did not come, or 400 if it lacks what it is counted by.
     pub fn answer(&self) -> Answer {
         match self.limited() {
             Some(limited) => {
@@ -115,9 +115,9 @@ impl Told<'_> {
         self.labels.iter().enumerate().filter(move |(place, _)| is_meant(*place)).map(|(_, label)| label)
     }
 
-    /// The quota that bound, and what is left of it.
+    /// The quota that bound, and what is left of it. Without its store nobody knows what that is.
     fn pair(&self) -> Option<(&Label, &Decision)> {
-        let decision = self.decision?;
+        let decision = self.decision.filter(|decision| !decision.is_closed())?;
         self.labels.get(decision.quota()).map(|label| (label, decision))
     }
 }
@@ -162,7 +162,7 @@ impl<'a> Ruling<'a> {
         match &self.one.judgement {
             Judgement::Decided(decision) => Some(self.rule().limited(decision)),
             Judgement::Refused(refused) => {
-                let limited = Limited::new(self.name(), Cause::Refused(*refused));
+                let limited = Limited::new(self.name(), Cause::from(*refused));
                 Some(limited.with_message(self.rule().message()))
             }
             Judgement::NoKey => None,

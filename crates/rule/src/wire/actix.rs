@@ -58,6 +58,7 @@ mod tests {
         assert_eq!(response.headers().get("retry-after").unwrap(), "3");
         assert_eq!(response.headers().get("content-type").unwrap(), "application/problem+json");
         assert_eq!(cast::broken().status_code(), 503);
+        assert_eq!(cast::closed().status_code(), 503);
 
         let answer = HttpResponse::from(Answer::new(0).header("x-note", "a\r\nb: c"));
         assert_eq!(answer.status(), 429);

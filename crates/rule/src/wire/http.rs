@@ -36,6 +36,15 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_is_away_is_503_and_tells_no_numbers() {
+        let response: Response<String> = cast::closed().into();
+        assert_eq!(response.status(), 503);
+        assert_eq!(header(&response, "retry-after"), Some("1"));
+        assert_eq!(header(&response, "ratelimit"), None);
+        assert!(!response.body().contains("login"), "{}", response.body());
+    }
+
+    #[test]
     fn a_limit_is_429_and_a_breaker_503() {
         let response: Response<String> = cast::over_the_limit().into();
         assert_eq!(response.status(), 429);

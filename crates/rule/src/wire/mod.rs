@@ -25,6 +25,12 @@ mod cast {
             .with_message(Some("Slow down, \"friend\".".into()))
     }
 
+    /// By nobody: the store is away.
+    pub(super) fn closed() -> Limited {
+        Limited::new("login", Cause::of_denial(Decision::closed(5, Micros::from_secs(1))))
+            .with_quota(Quota::per_minute(5).quota().ok())
+    }
+
     /// By a breaker, for four seconds.
     pub(super) fn broken() -> Limited {
         Limited::new("payments", Cause::Rejected(Rejection::Open(Micros::from_secs(4))))

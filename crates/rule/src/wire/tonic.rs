@@ -8,7 +8,8 @@ use ::tonic::{
 use tidegate_engine::Cause;
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-/// `RESOURCE_EXHAUSTED` for a limit, which the details name, and `UNAVAILABLE` for what protects the server. When it is
+/// `RESOURCE_EXHAUSTED` for a limit, which the details name, and `UNAVAILABLE` for what protects the server or a store that is
+/// away. When it is
 /// worth trying again is in the details as `RetryInfo`, to the microsecond, and in the metadata as `retry-after`; without
 /// it clients should not try again.
 impl From<Limited> for Status {
@@ -65,6 +66,17 @@ mod tests {
         );
         assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(Duration::from_secs(4)));
         assert_eq!(status.metadata().get("retry-after").unwrap(), "4");
+        assert!(status.get_details_quota_failure().is_none());
+    }
+
+    #[test]
+    fn a_store_that_is_away_is_unavailable() {
+        let status = Status::from(cast::closed());
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::Unavailable, "the server cannot take this call now")
+        );
+        assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(Duration::from_secs(1)));
         assert!(status.get_details_quota_failure().is_none());
     }
 
