@@ -151,6 +151,12 @@ impl LimiterBuilder {
         Ok(Limiter::from_parts(space, clock, overflow, denied, lines))
     }
 
+    /// The clock, if it is not to be the machine's.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn given_clock(&self) -> Option<Clock> {
+        self.clock.clone()
+    }
+
     /// Lines with as many places as were asked for.
     pub(crate) fn lines(&self, manner: Manner) -> Lines {
         Lines::new(manner, self.places, self.place_ttl)

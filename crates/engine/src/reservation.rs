@@ -97,6 +97,12 @@ impl<'a> Reservation<'a> {
         (self.decision, self.charge.clone())
     }
 
+    /// The same, to be given back as one who holds this would: a permit gives back its slot and no tokens.
+    pub(crate) fn held_as(mut self, hold: Hold) -> Self {
+        self.charge.hold = hold;
+        self
+    }
+
     pub(crate) fn ready_at(&self) -> Micros {
         self.charge.at.plus(self.decision.wait())
     }

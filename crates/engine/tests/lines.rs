@@ -286,6 +286,32 @@ fn a_slot_does_not_come_in_time() {
     assert!(matches!(too_many.take(), Some(Err(Refused::Never))));
 }
 
+/// Beside a rate, who waits in line holds a slot and a promise of a token; who leaves, or is overtaken, gives both back.
+#[test]
+fn tokens_beside_a_slot_are_not_lost_while_waiting() {
+    let (clock, hand) = Clock::manual();
+    let quotas = ["1/s".parse().unwrap(), "2 at once".parse().unwrap()];
+    let limiter = Limiter::builder().clock(clock).build_all(&quotas).unwrap();
+    let first = limiter.key("pool").permit();
+    assert!(first.decision().is_granted());
+    for _ in 0..5 {
+        assert!(slot(&limiter, Waiter::new(1)).end().is_none());
+    }
+    let mut usual = slot(&limiter, Waiter::new(1));
+    assert!(usual.end().is_none());
+    let mut important = slot(&limiter, Waiter::new(1).priority(Priority(1)));
+    assert!(usual.stir() && usual.end().is_none(), "what it held is the other's");
+    important.stir();
+    advance(&hand, 1_000);
+    assert!(important.stir() && has_slot(&important), "nobody's token went lost");
+    drop(important);
+    advance(&hand, 1_000);
+    assert!(usual.stir() && has_slot(&usual));
+    // A permit that was had has paid its token, and gives back no more than its slot.
+    drop((first, usual));
+    assert_eq!(limiter.key("pool").peek(1).retry_after(), Some(Duration::from_secs(1).into()));
+}
+
 #[test]
 fn more_slots_wake_those_who_wait_for_one() {
     let limiter = Limiter::builder().clock(Clock::manual().0).build("1 at once").unwrap();

@@ -13,7 +13,7 @@ use std::{
 };
 use tidegate_core::{Demand, Effect, Micros};
 use tidegate_engine::{
-    Store, StoreError,
+    Cause, Clock, Store, StoreError,
     store::{Answer, Inquiry, Pending, Place, Reply, Request, Slots},
 };
 use tidegate_rule::{
@@ -321,8 +321,106 @@ async fn without_its_store_each_rule_does_as_it_was_told() {
     world.shelves[0].0.lock().unwrap().is_down = true;
     let rulings = ask(&gate).await;
     let limited = gate.verdict(&rulings).limited().unwrap();
-    assert!(limited.rule() == "there" && limited.decision().unwrap().is_degraded());
+    assert_eq!((limited.rule(), limited.cause()), ("there", &Cause::StoreAway(Micros::from_secs(1))));
     assert_eq!(left(&gate.limits()[1], "").await, 5);
+}
+
+/// It is not the client who did too much, and there are no numbers to tell.
+#[tokio::test]
+async fn a_closed_rule_without_its_store_is_unavailable() {
+    let world = world(|settings| settings.on_outage(tidegate_engine::Outage::Closed));
+    world.shelves[0].0.lock().unwrap().is_down = true;
+    let waits = |name: &'static str, quota: &str| {
+        Declaration::of(name).quota(quota).unwrap().store("first").wait(Duration::from_secs(9))
+    };
+    let line = world.rules.rule(waits("line", "1 at once")).unwrap();
+    let patient = world.rules.rule(waits("patient", "1/h")).unwrap();
+    for limit in [
+        world.limit("calls", "first", "5/h"),
+        world.limit("jobs", "first", "1 at once"),
+        RequestLimit::new(line.clone()),
+        RequestLimit::new(patient.clone()),
+    ] {
+        let gate = Gate::from(limit);
+        let rulings = ask(&gate).await;
+        let verdict = gate.verdict(&rulings);
+        let answer = verdict.answer();
+        assert_eq!((answer.status, answer.get("retry-after")), (503, Some("1")), "{gate:?}");
+        assert_eq!(answer.get("ratelimit"), None, "{gate:?}");
+        assert!(answer.body.contains("temporary-reduced-capacity") && !answer.body.contains("violated"));
+        let limited = verdict.limited().unwrap();
+        assert!(matches!(limited.cause(), Cause::StoreAway(_)), "{limited}");
+        assert!(limited.decision().is_none());
+    }
+    // What attributes ask.
+    for limited in
+        [line.hold("alice").await.map(drop).unwrap_err(), patient.admit("alice", 1).await.unwrap_err()]
+    {
+        assert_eq!(*limited.cause(), Cause::StoreAway(Micros::from_secs(1)));
+        let name = limited.rule().to_owned();
+        assert_eq!(limited.to_string(), format!("{name}: the store that counts is away, try again in 1s"));
+        assert_eq!(limited.told(), "the server cannot take this call now");
+    }
+}
+
+/// The share of this process is a limit like any other.
+#[tokio::test]
+async fn what_is_counted_here_meanwhile_is_a_limit() {
+    let world = world(|settings| settings.on_outage(tidegate_engine::Outage::Local { nodes: 1 }));
+    world.shelves[0].0.lock().unwrap().is_down = true;
+    let gate = Gate::from(world.limit("calls", "first", "1/h"));
+    assert!(gate.verdict(&ask(&gate).await).is_admitted());
+    let rulings = ask(&gate).await;
+    let verdict = gate.verdict(&rulings);
+    assert_eq!(verdict.answer().status, 429);
+    assert!(verdict.limited().unwrap().decision().unwrap().is_degraded());
+}
+
+/// A store has a clock of its own, but its word is waited for by that of the rules.
+#[tokio::test]
+async fn a_hand_moves_those_who_wait_for_a_store() {
+    let (clock, hand) = Clock::manual();
+    let world = world(|settings| settings.clock(clock));
+    let declaration = |name: &'static str, quota: &str| {
+        let declaration = Declaration::of(name).quota(quota).unwrap().store("first");
+        RequestLimit::new(world.rules.rule(declaration.wait(Duration::from_secs(9))).unwrap())
+            .key(key::peer())
+    };
+    let gate = Gate::new([declaration("calls", "1/s")]);
+    assert!(gate.verdict(&ask(&gate).await).is_admitted());
+    let Asked::Later(asking) = gate.ask(&Plain) else { panic!("a store is asked later") };
+    let task = tokio::spawn(asking);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!task.is_finished());
+    hand.advance(Duration::from_secs(1));
+    assert!(gate.verdict(&task.await.unwrap()).is_admitted());
+
+    // Slots beside a rate: neither is lost when the token does not come in time.
+    let both = Declaration::of("both").quota("1/h").unwrap().quota("1 at once").unwrap().store("first");
+    let both = RequestLimit::new(world.rules.rule(both.wait(Duration::from_secs(3_000))).unwrap());
+    let gate = Gate::from(both.key(key::peer()));
+    let slots = ask(&gate).await.settle(&gate, &Status(200));
+    assert!(!slots.is_empty());
+    let Asked::Later(asking) = gate.ask(&Plain) else { panic!("a store is asked later") };
+    let mut asking = Box::pin(asking);
+    for _ in 0..100 {
+        let is_done = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context).is_ready())).await;
+        assert!(!is_done, "it waits for the slot");
+        tokio::task::yield_now().await;
+    }
+    drop(slots);
+    let rulings = loop {
+        hand.advance(Duration::from_millis(1));
+        let polled = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await;
+        match polled {
+            Poll::Ready(rulings) => break rulings,
+            Poll::Pending => tokio::task::yield_now().await,
+        }
+    };
+    let answer = gate.verdict(&rulings).answer();
+    assert_eq!((answer.status, answer.get("retry-after")), (429, Some("3600")));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Full, channel::Channel};
-use stage::{get, get_from, header, left, program};
+use stage::{closed_program, get, get_from, header, left, program};
 use std::{
     convert::Infallible,
     future::{Future as _, Pending, Ready, pending, ready},
@@ -19,7 +19,10 @@ use std::{
     task::{Context, Poll, Waker},
     time::Duration,
 };
-use tidegate_rule::{Charge, Declaration, Gate, request::Reply};
+use tidegate_rule::{
+    Charge, Declaration, Gate,
+    request::{Key, KeyValue, Missing, Reply, TrustedProxies, key},
+};
 use tidegate_tower::{Limit, LimitLayer};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
@@ -79,7 +82,7 @@ impl Service<Request<()>> for Strict {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn the_clone_that_was_ready_is_the_one_that_is_called() {
     let program = program();
     let at_once = program.limit("at once", "10/s burst 1");
@@ -91,6 +94,7 @@ async fn the_clone_that_was_ready_is_the_one_that_is_called() {
         let first = service.ready().await.unwrap().call(get("/"));
         let second = service.ready().await.unwrap().call(get("/"));
         let third = service.ready().await.unwrap().call(get("/"));
+        program.pass(Duration::from_secs(1));
         let answers = [first.await.unwrap(), second.await.unwrap(), third.await.unwrap()];
         let passed = answers.iter().filter(|answer| answer.status() == 200).count() as u64;
         assert_eq!(calls.load(Ordering::Relaxed), passed);
@@ -167,7 +171,7 @@ async fn a_call_that_is_cancelled_gives_back_its_slots_and_pays_its_tokens() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn who_hangs_up_while_waiting_pays_nothing() {
     let program = program();
     let waits = Declaration::of("waits").quota("1/s burst 1").unwrap().wait(Duration::from_secs(5));
@@ -181,9 +185,10 @@ async fn who_hangs_up_while_waiting_pays_nothing() {
     drop(second);
     assert_eq!(left(&beside), 9);
     // Had the one that hung up paid, this one would have to wait for two seconds.
-    let third =
-        tokio::time::timeout(Duration::from_millis(1_001), service.ready().await.unwrap().call(get("/")));
-    assert_eq!(third.await.unwrap().unwrap().status(), 200);
+    let mut third = Box::pin(service.ready().await.unwrap().call(get("/")));
+    program.pass(Duration::from_secs(1));
+    let Poll::Ready(third) = third.as_mut().poll(&mut context()) else { panic!("a second has passed") };
+    assert_eq!(third.unwrap().status(), 200);
 }
 
 #[tokio::test]
@@ -278,4 +283,99 @@ async fn an_answer_is_sent_as_it_stands() {
     let _ = service.clone().oneshot(get("/")).await.unwrap();
     let refused = service.oneshot(get("/")).await.unwrap();
     assert_eq!(refused.headers()["x-note"].as_bytes(), "später".as_bytes());
+}
+
+/// Nobody did too much, so it is not 429.
+#[tokio::test]
+async fn a_rule_that_is_closed_without_its_store_is_unavailable() {
+    let program = closed_program();
+    let service = LimitLayer::new(program.limit("calls", "5/min")).layer(service_fn(ok));
+    let refused = service.clone().oneshot(get("/")).await.unwrap();
+    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("1")));
+    assert_eq!(header(&refused, "ratelimit"), None, "nobody knows what is left");
+
+    let mut call = get("/");
+    call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    let refused = service.oneshot(call).await.unwrap();
+    assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (200, Some("14")));
+    assert_eq!(header(&refused, "grpc-retry-pushback-ms"), Some("1000"));
+}
+
+/// A layer waits by the clock of its rules.
+#[tokio::test]
+async fn a_hand_moves_those_who_wait() {
+    let program = program();
+    let patient = Declaration::of("patient").quota("1/s").unwrap().quota("1 at once").unwrap();
+    let limit = program.declared(patient.wait(Duration::from_secs(5)));
+    let mut service = LimitLayer::new(limit).layer(service_fn(ok));
+    let first = service.call(get("/")).await.unwrap();
+    let mut second = Box::pin(service.call(get("/")));
+    assert!(second.as_mut().poll(&mut context()).is_pending());
+    program.pass(Duration::from_secs(1));
+    assert!(second.as_mut().poll(&mut context()).is_pending(), "there is a token, and no slot");
+    drop(first);
+    let Poll::Ready(second) = second.as_mut().poll(&mut context()) else { panic!("there are both") };
+    assert_eq!(second.unwrap().status(), 200);
+}
+
+/// What a server would have turned away, and what no server sees.
+#[tokio::test]
+async fn whatever_a_key_is_it_is_no_error_of_the_server() {
+    let long = || KeyValue::from("k".repeat(1 << 20));
+    let with = |name: &'static str, value: &[u8]| {
+        let mut request = get_from("/", [10, 0, 0, 1]);
+        request.headers_mut().insert(name, http::HeaderValue::from_bytes(value).unwrap());
+        request
+    };
+    let token = || key::header("x-token").unwrap();
+    let proxies = TrustedProxies::new(["10.0.0.0/8"]).unwrap();
+    let client = || key::client(proxies.clone());
+    let forwarded = || key::client(proxies.clone().forwarded());
+    let megabyte = || with("x-token", &vec![b'k'; 1 << 20]);
+    let nobody = || get("/");
+    type Ask<'a> = &'a dyn Fn() -> Request<()>;
+    let table: [(&str, Key, Ask<'_>, Ask<'_>, [u16; 2]); 8] = [
+        ("a key of a megabyte is none", token(), &megabyte, &nobody, [400, 400]),
+        ("nor is one that a function made", key::by(move |_| Some(long())), &nobody, &nobody, [400, 400]),
+        ("bytes", token(), &|| with("x-token", b"\xff"), &|| with("x-token", b"\xfe"), [200, 200]),
+        ("the same bytes", token(), &|| with("x-token", b"\xff"), &|| with("x-token", b"\xff"), [200, 429]),
+        ("without a peer", key::peer(), &nobody, &nobody, [400, 400]),
+        (
+            "without a peer nobody is believed",
+            client(),
+            &nobody,
+            &|| {
+                let mut request = get("/");
+                request.headers_mut().insert("x-forwarded-for", "192.0.2.1".parse().unwrap());
+                request
+            },
+            [400, 400],
+        ),
+        (
+            "what a proxy garbles is the proxy's",
+            client(),
+            &|| with("x-forwarded-for", b"\xff, ;;,, 999.0.0.1"),
+            &|| with("x-forwarded-for", &[b','; 1 << 16]),
+            [200, 429],
+        ),
+        (
+            "in the other header too",
+            forwarded(),
+            &|| with("forwarded", b"for=\"[::1"),
+            &|| with("forwarded", b"=;,\"\\\xff"),
+            [200, 429],
+        ),
+    ];
+    for (what, key, first, second, refused) in table {
+        // Where it need not be there, requests without a key share one.
+        let shared = if refused == [400, 400] { [200, 429] } else { refused };
+        for (missing, expected) in [(Missing::Refuse, refused), (Missing::Share, shared)] {
+            let program = program();
+            let limit = program.limit("key", "1/h").key(key.clone()).missing(missing);
+            let service = LimitLayer::new(limit).layer(service_fn(ok));
+            let answers = [service.clone().oneshot(first()).await, service.oneshot(second()).await];
+            let statuses = answers.map(|answer| answer.unwrap().status().as_u16());
+            assert_eq!(statuses, expected, "{what}, {missing:?}");
+        }
+    }
 }

@@ -3,8 +3,11 @@
 #![allow(dead_code, unused_macros, unused_imports, reason = "each test uses a part of it")]
 
 use actix_web::dev::ServerHandle;
-use std::net::SocketAddr;
-use tidegate_engine::{Clock, ClockHand};
+use std::{net::SocketAddr, sync::Arc};
+use tidegate_engine::{
+    Clock, ClockHand, Outage, Store, StoreError,
+    store::{self, Pending},
+};
 use tidegate_rule::{Declaration, RequestLimit, Rules, Settings};
 
 /// Rules of their own, and the hand of their clock.
@@ -21,6 +24,15 @@ impl Stage {
         Self { rules, hand }
     }
 
+    /// The same where the store is away, and rules are closed without it.
+    pub(crate) fn closed() -> Self {
+        let (clock, hand) = Clock::manual();
+        let rules = Rules::new();
+        let settings = Settings::new().clock(clock).store(Arc::new(Away)).on_outage(Outage::Closed);
+        rules.apply(settings).unwrap();
+        Self { rules, hand }
+    }
+
     /// A rule with this name and quota, for all requests.
     pub(crate) fn limit(&self, name: &'static str, quota: &str) -> RequestLimit {
         self.declared(Declaration::of(name).quota(quota).unwrap())
@@ -28,6 +40,16 @@ impl Stage {
 
     pub(crate) fn declared(&self, declaration: Declaration) -> RequestLimit {
         RequestLimit::new(self.rules.rule(declaration).unwrap())
+    }
+}
+
+/// A store that never answers.
+#[derive(Debug)]
+struct Away;
+
+impl Store for Away {
+    fn perform(&self, _: store::Request) -> Pending<Result<store::Reply, StoreError>> {
+        Box::pin(async { Err(StoreError::Late) })
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{Ahead, Home, Outage, Remote, SharedLimiter, lease::Leases, line::Queue, outage::Fallback};
 use crate::{
     build::{BuildError, LimiterBuilder},
+    clock::Clock,
     limiter::Limiter,
     store::{Choice, Limit, Store},
     wait::Manner,
@@ -65,7 +66,8 @@ impl SharedLimiterBuilder {
         Self { ahead: Some(ahead), ..self }
     }
 
-    /// Settings of the limiter in memory, where that is where state lives.
+    /// Settings of the limiter in memory, where that is where state lives. Its clock, if it is given one, is also the one
+    /// by which callers wait for a store.
     #[must_use]
     pub fn memory(self, memory: LimiterBuilder) -> Self {
         Self { memory, ..self }
@@ -106,8 +108,10 @@ impl SharedLimiterBuilder {
                 let ahead = self.ahead.filter(|_| !counts_permits && choice == Choice::All);
                 let leases = ahead.map(|ahead| Arc::new(Leases::new(ahead, limit_at_once)));
                 let limit = Limit::new(&self.name, quotas, choice, self.inherit);
-                let queue = Arc::new(Queue::new(self.memory.lines(Manner::Line)));
-                Home::Store(Remote { store, limit: ArcSwap::from_pointee(limit), fallback, leases, queue })
+                let clock = self.memory.given_clock().unwrap_or_else(Clock::tokio);
+                let queue = Arc::new(Queue::new(self.memory.lines(Manner::Line), clock.clone()));
+                let limit = ArcSwap::from_pointee(limit);
+                Home::Store(Remote { store, limit, fallback, leases, queue, clock })
             }
         };
         Ok(SharedLimiter { home, degraded: AtomicU64::new(0) })

@@ -94,17 +94,27 @@ impl Claim {
         self.tokens.as_ref().map(SharedReservation::wait).unwrap_or_default()
     }
 
+    /// Waits until it is time to go; see [`SharedReservation::ready`].
+    pub fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
+        let ready = self.tokens.as_ref().map(SharedReservation::ready);
+        async move {
+            if let Some(ready) = ready {
+                ready.await;
+            }
+        }
+    }
+
     /// Its tokens, and its slots: to be settled and given back apart. `None` where the limiter counts no such thing, or
     /// where nothing was granted.
     pub fn into_parts(self) -> (Option<SharedReservation<'static>>, Option<SharedPermit<'static>>) {
         (self.tokens, self.slots)
     }
 
-    fn denied(decision: Decision) -> Self {
+    pub(super) fn denied(decision: Decision) -> Self {
         Self { decision, tokens: None, slots: None }
     }
 
-    fn of(reservation: SharedReservation<'static>, remote: Option<(&Remote, &str)>) -> Self {
+    pub(super) fn of(reservation: SharedReservation<'static>, remote: Option<(&Remote, &str)>) -> Self {
         let decision = *reservation.decision();
         if !decision.is_granted() {
             return Self::denied(decision);
@@ -286,7 +296,7 @@ fn granted(ask: &OwnedAsk, inquiry: &Inquiry, answer: &Answer) -> Claim {
         return Claim::denied(decision);
     }
     let place = inquiry.place.clone();
-    let deposit = SharedReservation::of_deposit(&remote.store, place, charged, ask.cost, decision);
+    let deposit = SharedReservation::of_deposit(remote, place, charged, ask.cost, decision);
     Claim::of(deposit, Some((remote, &inquiry.place.key)))
 }
 

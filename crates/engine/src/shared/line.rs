@@ -4,7 +4,7 @@
 //! and the first of them asks the store. It asks again when a permit of its own process is given back, and now and then
 //! otherwise, because others give theirs back without telling.
 
-use super::{FIRST, Home, Remote, SharedLimiter, SharedPermit, SharedReservation};
+use super::{Claim, FIRST, Home, Remote, SharedLimiter, SharedPermit, SharedReservation};
 use crate::{
     clock::Clock,
     store::Slots,
@@ -12,7 +12,7 @@ use crate::{
 };
 use foldhash::quality::RandomState;
 use std::{hash::BuildHasher, sync::Arc, time::Duration};
-use tidegate_core::{Demand, Micros, Outcome, Retry};
+use tidegate_core::{Decision, Demand, Micros, Outcome, Retry};
 
 /// Those of this process who wait for slots in a store.
 pub(super) struct Queue {
@@ -64,12 +64,39 @@ impl SharedLimiter {
         }
     }
 
+    /// Stands in line for slots, and for the tokens beside them where the limiter counts both: they are settled and given
+    /// back apart. Whoever leaves before has taken neither. If it is for want of tokens that the turn does not come in
+    /// time, the claim is denied and says when it would.
+    pub async fn claim_in_line_owned(&self, key: &str, waiter: Waiter) -> Result<Claim, Refused> {
+        let remote = match &self.home {
+            Home::Memory(limiter) => return limiter.claim_in_line_owned(key, waiter).await,
+            Home::Store(remote) => remote,
+        };
+        let mut wanting = None;
+        match self.stand_in_store(remote, key, waiter, &mut wanting).await {
+            Ok(reservation) => Ok(Claim::of(reservation, Some((remote, key)))),
+            Err(refused) => wanting.map(Claim::denied).ok_or(refused),
+        }
+    }
+
     async fn permit_in_store(
         &self,
         remote: &Remote,
         key: &str,
         waiter: Waiter,
     ) -> Result<SharedPermit<'static>, Refused> {
+        let reservation = self.stand_in_store(remote, key, waiter, &mut None).await?;
+        Ok(SharedPermit::new(reservation, Some(remote.line(key))))
+    }
+
+    /// Stands in line until the store has given it all; `wanting` is the last denial, if that was for want of tokens.
+    async fn stand_in_store(
+        &self,
+        remote: &Remote,
+        key: &str,
+        waiter: Waiter,
+        wanting: &mut Option<Decision>,
+    ) -> Result<SharedReservation<'static>, Refused> {
         let line = remote.line(key);
         let ticket = line.enter(waiter)?;
         let mut pause = SHORTEST_PAUSE;
@@ -77,13 +104,25 @@ impl SharedLimiter {
             if ticket.is_first() {
                 let reservation =
                     self.take_in_store(remote, key, FIRST, Demand::now(waiter.cost), Slots::Take).await;
-                match reservation.decision().outcome() {
-                    Outcome::Allow | Outcome::Delay(_) => {
-                        return Ok(SharedPermit::new(reservation, Some(line.clone())));
+                let decision = *reservation.decision();
+                *wanting = None;
+                match decision.outcome() {
+                    Outcome::Allow | Outcome::Delay(_) => return Ok(reservation),
+                    Outcome::Deny(Retry::Never) => {
+                        *wanting = Some(decision);
+                        return Err(Refused::Never);
                     }
-                    Outcome::Deny(Retry::Never) => return Err(Refused::Never),
+                    Outcome::Deny(Retry::After(wait)) if decision.is_closed() => {
+                        return Err(Refused::StoreAway(wait));
+                    }
                     // Beside a rate: not before there is a token.
-                    Outcome::Deny(Retry::After(wait)) => pause = pause.max(wait),
+                    Outcome::Deny(Retry::After(wait)) => {
+                        *wanting = Some(decision);
+                        if line.is_too_late(&ticket, wait) {
+                            return Err(ticket.too_late());
+                        }
+                        pause = pause.max(wait);
+                    }
                     Outcome::Deny(Retry::WhenReleased) => {}
                 }
             }
@@ -97,8 +136,8 @@ impl SharedLimiter {
 }
 
 impl Queue {
-    pub(super) fn new(lines: Lines) -> Self {
-        Self { lines, clock: Clock::default(), hasher: RandomState::default() }
+    pub(super) fn new(lines: Lines, clock: Clock) -> Self {
+        Self { lines, clock, hasher: RandomState::default() }
     }
 }
 
@@ -116,6 +155,11 @@ impl Line {
 
     fn enter(&self, waiter: Waiter) -> Result<Ticket<'_>, Refused> {
         self.queue.lines.enter(self.owner, waiter, self.queue.clock.now())
+    }
+
+    /// Whether it is over for this caller before so much time has passed.
+    fn is_too_late(&self, ticket: &Ticket<'_>, wait: Micros) -> bool {
+        ticket.latest().is_some_and(|latest| self.queue.clock.now().plus(wait) > latest)
     }
 
     /// Waits for the bell, but not past the deadline, nor longer than `pause` if nobody is before this caller.

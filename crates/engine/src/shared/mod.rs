@@ -19,6 +19,7 @@ pub use several::{SharedAsk, decide_all_shared};
 pub use tier::SharedTier;
 
 use crate::{
+    clock::Clock,
     fold::Fold,
     limiter::Limiter,
     store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots, Store, StoreError},
@@ -71,6 +72,8 @@ struct Remote {
     fallback: Fallback,
     leases: Option<Arc<Leases>>,
     queue: Arc<Queue>,
+    /// By which this process waits for what the store has promised it.
+    clock: Clock,
 }
 
 impl SharedLimiter {
@@ -353,10 +356,10 @@ impl SharedLimiter {
         slots: Slots,
     ) -> SharedReservation<'static> {
         let ask = Inquiry { receipt: true, ..remote.inquiry(key, tier, demand, slots) };
-        let (store, place) = (remote.store.clone(), ask.place.clone());
+        let (store, clock, place) = (remote.store.clone(), remote.clock.clone(), ask.place.clone());
         let taken = joint::to_its_end(async move {
             let answer = store.perform(Request::Decide(vec![ask])).await.and_then(only)?;
-            Ok::<_, StoreError>(SharedReservation::in_store(&store, place, demand, slots, &answer))
+            Ok::<_, StoreError>(SharedReservation::in_store((&store, &clock), place, demand, &answer))
         });
         match taken.await {
             Some(Ok(reservation)) => reservation,
@@ -382,11 +385,12 @@ impl SharedLimiter {
             match decision.outcome() {
                 // A bounded queue of the quota's own is full: there is room later.
                 Outcome::Deny(Retry::After(wait)) if demand.patience == Micros::MAX => {
-                    tokio::time::sleep(wait.into()).await;
+                    let clock = self.remote().map(|remote| remote.clock.clone()).unwrap_or_default();
+                    clock.wait_until(clock.now().plus(wait)).await;
                 }
                 Outcome::Deny(_) => return decision,
                 Outcome::Allow | Outcome::Delay(_) => {
-                    tokio::time::sleep(reservation.wait()).await;
+                    reservation.ready().await;
                     return reservation.keep();
                 }
             }

@@ -1,6 +1,6 @@
 //! What was taken in memory, and borrows nothing.
 
-use super::{SharedPermit, SharedReservation};
+use super::{Claim, SharedPermit, SharedReservation};
 use crate::{
     bucket::Bucket,
     limiter::{Key, Limiter},
@@ -9,7 +9,7 @@ use crate::{
     wait::{Refused, Waiter},
 };
 use std::{pin::Pin, sync::Arc, time::Duration};
-use tidegate_core::{Decision, Demand};
+use tidegate_core::{Decision, Demand, Outcome, Retry};
 
 /// A wait that borrows nothing, not even its key.
 type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -78,6 +78,29 @@ impl Limiter {
     ) -> Result<SharedPermit<'static>, Refused> {
         let reservation = self.key(key).slots_in_line_blocking(waiter)?;
         Ok(SharedPermit::new(self.own(waiter.cost, reservation), None))
+    }
+
+    /// Stands in line for slots of `key`, and for the tokens beside them where there are both; see
+    /// [`crate::SharedLimiter::claim_in_line_owned`].
+    pub fn claim_in_line_owned<K: Key + ?Sized>(
+        self: &Arc<Self>,
+        key: &K,
+        waiter: Waiter,
+    ) -> Waiting<Result<Claim, Refused>> {
+        let (limiter, owner) = (self.clone(), self.key(key).owner());
+        Box::pin(async move {
+            let bucket = Bucket::of_key(&limiter, owner);
+            let refused = match bucket.slots_in_line(waiter).await {
+                Ok(reservation) => return Ok(Claim::of(limiter.own(waiter.cost, reservation), None)),
+                Err(refused @ Refused::Full) => return Err(refused),
+                Err(refused) => refused,
+            };
+            let look = bucket.peek(waiter.cost);
+            match look.outcome() {
+                Outcome::Deny(Retry::After(_) | Retry::Never) => Ok(Claim::denied(look)),
+                _ => Err(refused),
+            }
+        })
     }
 
     fn own_or_deny(

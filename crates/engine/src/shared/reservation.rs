@@ -1,8 +1,9 @@
 //! What was taken, and can be given back, wherever it is counted.
 
-use super::line::Line;
+use super::{Remote, line::Line};
 use crate::{
     bucket::Bucket,
+    clock::Clock,
     limiter::Limiter,
     memory::{Charge, Counts, Hold},
     reservation::Reservation,
@@ -15,7 +16,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Demand, Kind, Micros, Receipt};
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::task::JoinHandle;
 
 /// Tokens taken ahead of their use, in memory or in a store; see [`Reservation`].
 ///
@@ -23,8 +24,16 @@ use tokio::{task::JoinHandle, time::Instant};
 #[must_use = "dropping a reservation gives its tokens back"]
 pub struct SharedReservation<'a> {
     decision: Decision,
-    ready_at: Instant,
+    /// When it is time to go; `None` if that is now, or nothing was granted.
+    ready: Option<Moment>,
     taken: Taken<'a>,
+}
+
+/// A moment on a clock.
+#[derive(Clone)]
+struct Moment {
+    clock: Clock,
+    at: Micros,
 }
 
 enum Taken<'a> {
@@ -82,32 +91,24 @@ impl<'a> SharedReservation<'a> {
 
     /// What was taken in memory after standing in line.
     pub(super) fn of_memory(reservation: Reservation<'a>) -> Self {
-        Self::new(*reservation.decision(), Taken::Memory(reservation))
+        let decision = *reservation.decision();
+        let ready = delay(&decision)
+            .map(|_| Moment { clock: reservation.bucket().clock().clone(), at: reservation.ready_at() });
+        Self { decision, ready, taken: Taken::Memory(reservation) }
     }
 
     pub(super) fn in_store(
-        store: &Arc<dyn Store>,
+        (store, clock): (&Arc<dyn Store>, &Clock),
         place: Place,
         demand: Demand,
-        slots: Slots,
         answer: &Answer,
     ) -> Self {
         let decision = super::fold(answer, place.tier);
         if !decision.is_granted() {
             return Self::settled(decision);
         }
-        let mut charged = answer.charged();
-        let counts_permits = place.quotas().any(|index| is_concurrency(&place, index));
-        if slots == Slots::Take && counts_permits {
-            // A permit gives back its slot; what else was charged stays charged.
-            for (index, receipt) in place.quotas().zip(&mut charged.receipts) {
-                if !is_concurrency(&place, index) {
-                    *receipt = Receipt::default();
-                }
-            }
-        }
-        let deposit = Deposit { store: store.clone(), place, charged, cost: demand.cost };
-        Self::new(decision, Taken::Store(deposit))
+        let deposit = Deposit { store: store.clone(), place, charged: answer.charged(), cost: demand.cost };
+        Self::of_store(decision, clock, deposit)
     }
 
     /// What was taken in this process, and borrows nothing.
@@ -131,27 +132,34 @@ impl<'a> SharedReservation<'a> {
         (decision, charge): (Decision, Charge),
         cost: u64,
     ) -> Self {
-        match decision.is_granted() {
-            true => Self::new(decision, Taken::Local(Local { limiter, owner, charge, outstanding: cost })),
-            false => Self::settled(decision),
+        if !decision.is_granted() {
+            return Self::settled(decision);
         }
+        let ready =
+            delay(&decision).map(|wait| Moment { clock: limiter.clock().clone(), at: charge.at.plus(wait) });
+        Self { decision, ready, taken: Taken::Local(Local { limiter, owner, charge, outstanding: cost }) }
     }
 
     /// What one of several questions was charged in a store.
     pub(super) fn of_deposit(
-        store: &Arc<dyn Store>,
+        remote: &Remote,
         place: Place,
         charged: Charged,
         cost: u64,
         decision: Decision,
     ) -> Self {
-        Self::new(decision, Taken::Store(Deposit { store: store.clone(), place, charged, cost }))
+        Self::of_store(decision, &remote.clock, Deposit { store: remote.store.clone(), place, charged, cost })
+    }
+
+    fn of_store(decision: Decision, clock: &Clock, deposit: Deposit) -> Self {
+        let ready = delay(&decision).map(|wait| Moment { clock: clock.clone(), at: clock.now().plus(wait) });
+        Self { decision, ready, taken: Taken::Store(deposit) }
     }
 
     /// Takes it apart into tokens, and slots that are given back on their own; see [`super::Claim`].
     pub(super) fn divide(mut self) -> (Option<Self>, Option<Self>) {
-        let (decision, ready_at) = (self.decision, self.ready_at);
-        let again = |taken| Self { decision, ready_at, taken };
+        let (decision, ready) = (self.decision, self.ready.take());
+        let again = |taken| Self { decision, ready: ready.clone(), taken };
         match std::mem::replace(&mut self.taken, Taken::Nothing) {
             Taken::Local(mut local) => {
                 let kinds = local.limiter.space().kinds(local.charge.tier);
@@ -203,13 +211,7 @@ impl<'a> SharedReservation<'a> {
 
     /// One that has nothing to give back.
     pub(super) fn settled(decision: Decision) -> Self {
-        Self::new(decision, Taken::Nothing)
-    }
-
-    #[allow(clippy::disallowed_methods, reason = "how long to wait is counted on tokio's clock")]
-    fn new(decision: Decision, taken: Taken<'a>) -> Self {
-        let wait = if decision.is_granted() { decision.wait() } else { Micros::ZERO };
-        Self { decision, ready_at: Instant::now() + Duration::from(wait), taken }
+        Self { decision, ready: None, taken: Taken::Nothing }
     }
 
     /// The answer: allowed now, granted after a delay, or denied.
@@ -228,11 +230,18 @@ impl<'a> SharedReservation<'a> {
     }
 
     /// How long to wait before going; zero when it is time, or when nothing was granted.
-    #[allow(clippy::disallowed_methods, reason = "how long to wait is counted on tokio's clock")]
     pub fn wait(&self) -> Duration {
-        match &self.taken {
-            Taken::Memory(reservation) => reservation.wait(),
-            _ => self.ready_at.saturating_duration_since(Instant::now()),
+        self.ready.as_ref().map_or(Duration::ZERO, |ready| ready.at.since(ready.clock.now()).into())
+    }
+
+    /// Waits until it is time to go, by the limiter's clock: in memory the one that it counts by, in a store the one that
+    /// it was given for memory, else tokio's.
+    pub fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
+        let ready = self.ready.clone();
+        async move {
+            if let Some(Moment { clock, at }) = ready {
+                clock.wait_until(at).await;
+            }
         }
     }
 
@@ -332,9 +341,12 @@ struct Keeper {
 const RENEWALS: u32 = 3;
 
 impl<'a> SharedPermit<'a> {
-    pub(super) fn new(reservation: SharedReservation<'a>, line: Option<Line>) -> Self {
-        let keeper = match &reservation.taken {
-            Taken::Store(deposit) => deposit.keep_alive(),
+    pub(super) fn new(mut reservation: SharedReservation<'a>, line: Option<Line>) -> Self {
+        let keeper = match &mut reservation.taken {
+            Taken::Store(deposit) => {
+                deposit.keep_tokens();
+                deposit.keep_alive()
+            }
             _ => None,
         };
         Self { reservation, keeper, line }
@@ -353,6 +365,19 @@ impl<'a> SharedPermit<'a> {
 }
 
 impl Deposit {
+    /// A permit gives back its slot; what else was charged stays charged.
+    fn keep_tokens(&mut self) {
+        let place = &self.place;
+        if !place.quotas().any(|index| is_concurrency(place, index)) {
+            return;
+        }
+        for (index, receipt) in place.quotas().zip(&mut self.charged.receipts) {
+            if !is_concurrency(place, index) {
+                *receipt = Receipt::default();
+            }
+        }
+    }
+
     fn keep_alive(&self) -> Option<Keeper> {
         // Renewing names one quota: the only one that expires.
         let (receipt, lease) =
@@ -400,6 +425,11 @@ impl fmt::Debug for SharedPermit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedPermit").field("decision", self.decision()).finish_non_exhaustive()
     }
+}
+
+/// How long one who was granted something has to wait before going, if at all.
+fn delay(decision: &Decision) -> Option<Micros> {
+    Some(decision.wait()).filter(|wait| decision.is_granted() && *wait > Micros::ZERO)
 }
 
 /// Divides receipts into those of tokens and those of slots, each with nothing in the place of the others.

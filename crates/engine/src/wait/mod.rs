@@ -228,7 +228,10 @@ impl<'a> Wait<'a> {
                 let patience = ticket.latest().map_or(Micros::MAX, |latest| latest.since(now));
                 let reservation = self.bucket.take(Demand::within(ticket.cost(), patience), self.hold);
                 match reservation.decision().outcome() {
-                    Outcome::Allow | Outcome::Delay(_) => self.held = Some(reservation),
+                    // Until it is time, whoever leaves gives everything back, tokens beside a slot too.
+                    Outcome::Allow | Outcome::Delay(_) => {
+                        self.held = Some(reservation.held_as(Hold::Nothing));
+                    }
                     Outcome::Deny(Retry::Never) => return Step::Done(Err(Refused::Never)),
                     Outcome::Deny(Retry::WhenReleased) => match self.bucket.await_release(ticket.cost()) {
                         Awaited::Yes => return Step::until_the_bell(ticket, now),
@@ -259,7 +262,7 @@ impl<'a> Wait<'a> {
     async fn rest(&mut self) -> Result<Reservation<'a>, Refused> {
         loop {
             match self.step() {
-                Step::Done(end) => return end,
+                Step::Done(end) => return end.map(|reservation| reservation.held_as(self.hold)),
                 Step::Pause(until) => Pause::until(self.bucket.clock(), until, self.bell()).await,
             }
         }
@@ -268,7 +271,7 @@ impl<'a> Wait<'a> {
     fn block(&mut self) -> Result<Reservation<'a>, Refused> {
         loop {
             match self.step() {
-                Step::Done(end) => return end,
+                Step::Done(end) => return end.map(|reservation| reservation.held_as(self.hold)),
                 Step::Pause(until) => block_until(self.bucket.clock(), until, self.bell()),
             }
         }

@@ -20,8 +20,8 @@ use std::{
 };
 use tidegate_core::{Decision, Micros};
 use tidegate_engine::{
-    Claim, Limiter, OwnedAsk, Refused, SharedLimiter, SharedPermit, Waiter, reserve_all,
-    reserve_all_in_memory, store::Choice,
+    Claim, Limiter, OwnedAsk, Refused, SharedLimiter, Waiter, reserve_all, reserve_all_in_memory,
+    store::Choice,
 };
 
 /// What rules say to a request, now or when they have been waited for.
@@ -35,6 +35,8 @@ pub enum Asked {
 
 /// What rules will have said to a request. Dropping it gives back whatever it has taken so far.
 pub struct Asking {
+    /// Who is asked.
+    places: Vec<Place>,
     rulings: Pin<Box<dyn Future<Output = Rulings> + Send>>,
 }
 
@@ -124,7 +126,7 @@ struct Question {
     line: Option<InLine>,
 }
 
-/// A slot that is worth waiting for.
+/// A slot that is worth waiting for, with the tokens beside it.
 struct InLine {
     limiter: Arc<SharedLimiter>,
     key: KeyValue<'static>,
@@ -171,7 +173,7 @@ fn question(
     let patience = if mode == Mode::Enforce { limit.rule().wait() } else { Duration::ZERO };
     let ask = OwnedAsk::new(limiter, &key).cost(cost).tier(tier).within(patience);
     // Lines know no tiers: one who has a tier of slots is answered at once.
-    let has_line = limit.rule().choice() == Choice::All && limiter.quotas().iter().all(holds_slots);
+    let has_line = limit.rule().choice() == Choice::All && limiter.quotas().iter().any(holds_slots);
     let is_line = !patience.is_zero() && cost > 0 && has_line;
     let line = is_line.then(|| InLine {
         limiter: limiter.clone(),
@@ -192,14 +194,13 @@ fn now_or_later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -
     let Some(claims) = reserve_all_in_memory(&asks) else { return later(gate, enforced, shadowed) };
     let mut taken = Taken::default();
     taken.put(&enforced, claims.into_iter().map(Some).collect());
-    let wait = taken.wait();
-    if wait.is_zero() {
+    if taken.is_ready() {
         taken.look_on(&shadowed);
         return Asked::Now(taken.settle(gate));
     }
     let (ours, places) = (gate.clone(), places_of(&enforced));
     waited_for(places, async move {
-        tokio::time::sleep(wait).await;
+        taken.ready().await;
         taken.look_on(&shadowed);
         taken.settle(&ours)
     })
@@ -217,7 +218,7 @@ fn later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -> Asked
         if !taken.is_refused() {
             let asks = rest.iter().map(|question| question.ask.clone()).collect();
             taken.put(&rest, reserve_all(asks).await);
-            tokio::time::sleep(taken.wait()).await;
+            taken.ready().await;
         }
         if !taken.is_refused() {
             for question in shadowed {
@@ -231,9 +232,17 @@ fn later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -> Asked
 
 /// On this runtime or else on our own: stores and waits need a timer.
 fn waited_for(places: Vec<Place>, rulings: impl Future<Output = Rulings> + Send + 'static) -> Asked {
-    let asking = background::within_runtime(rulings);
-    let rulings = async move { asking.await.unwrap_or_else(|| Rulings::closed(&places)) };
-    Asked::Later(Asking { rulings: Box::pin(rulings) })
+    let (asking, asked) = (background::within_runtime(rulings), places.clone());
+    let rulings = async move { asking.await.unwrap_or_else(|| Rulings::closed(&asked)) };
+    Asked::Later(Asking { places, rulings: Box::pin(rulings) })
+}
+
+/// Blocks this thread until all have been asked.
+pub(super) fn block(gate: &Gate, asking: Asking) -> Rulings {
+    let patience = gate.limits().iter().map(|limit| limit.rule().wait());
+    let patience = patience.fold(Duration::ZERO, Duration::saturating_add);
+    let Asking { places, rulings } = asking;
+    background::block_on(patience, rulings).unwrap_or_else(|| Rulings::closed(&places))
 }
 
 fn places_of(questions: &[Question]) -> Vec<Place> {
@@ -245,7 +254,6 @@ fn places_of(questions: &[Question]) -> Vec<Place> {
 struct Taken {
     rulings: Vec<One>,
     claims: Vec<(Place, Claim)>,
-    slots: Vec<SharedPermit<'static>>,
 }
 
 impl Taken {
@@ -274,14 +282,14 @@ impl Taken {
         if self.is_refused() {
             return;
         }
-        let permit = match limiter.in_memory() {
-            Some(memory) => memory.permit_in_line_owned(&Shown(&key), waiter).await,
-            None => limiter.permit_in_line_owned(&key.to_string(), waiter).await,
+        let claim = match limiter.in_memory() {
+            Some(memory) => memory.claim_in_line_owned(&Shown(&key), waiter).await,
+            None => limiter.claim_in_line_owned(&key.to_string(), waiter).await,
         };
-        let judgement = match permit {
-            Ok(permit) => {
-                let decision = *permit.decision();
-                self.slots.push(permit);
+        let judgement = match claim {
+            Ok(claim) => {
+                let decision = *claim.decision();
+                self.claims.push((question.place, claim));
                 Judgement::Decided(decision)
             }
             Err(refused) => Judgement::Refused(refused),
@@ -293,11 +301,21 @@ impl Taken {
         self.rulings.iter().any(One::refuses)
     }
 
-    /// The longest wait applies: all have been granted by then.
-    fn wait(&self) -> Duration {
-        match self.is_refused() {
-            true => Duration::ZERO,
-            false => self.claims.iter().map(|(_, claim)| claim.wait()).max().unwrap_or_default(),
+    /// Whether there is nothing to wait for.
+    fn is_ready(&self) -> bool {
+        self.is_refused() || self.claims.iter().all(|(_, claim)| claim.wait().is_zero())
+    }
+
+    /// Waits for all of them, each by the clock of its rule: as long as for the longest.
+    fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
+        let each: Vec<_> = match self.is_refused() {
+            true => Vec::new(),
+            false => self.claims.iter().map(|(_, claim)| claim.ready()).collect(),
+        };
+        async move {
+            for ready in each {
+                ready.await;
+            }
         }
     }
 
@@ -306,7 +324,6 @@ impl Taken {
         let is_refused = self.is_refused();
         let mut held = Held::default();
         if !is_refused {
-            held.slots = self.slots;
             for (place, claim) in self.claims {
                 let (tokens, slots) = claim.into_parts();
                 held.slots.extend(slots);

@@ -102,6 +102,14 @@ impl Gate {
         ask::ask(self, head)
     }
 
+    /// The same for a thread that can wait: it blocks while there is a store to be asked, or a turn to be waited for.
+    pub fn ask_blocking(&self, head: &dyn Head) -> Rulings {
+        match self.ask(head) {
+            Asked::Now(rulings) => rulings,
+            Asked::Later(asking) => ask::block(self, asking),
+        }
+    }
+
     /// Asks only where one rule applies that decides by itself, and makes of its numbers what will be told of them. If there
     /// is more to it, nothing is decided, and [`Gate::ask_at_length`] does it. A surface need not know the difference; it is
     /// quicker for those who are let through.

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros};
-use tidegate_engine::{BuildError, Limiter, Refused, SharedLimiter, SharedReservation};
+use tidegate_engine::{BuildError, Limiter, SharedLimiter, SharedReservation};
 
 /// A place that is limited.
 pub struct LimitSite {
@@ -206,7 +206,7 @@ impl Opened<'_> {
             (None, waiter) => {
                 let take = rule::take_slot(limiter.clone(), key.to_string(), waiter);
                 // A slot whose caller is gone when it comes is given back.
-                Box::pin(async move { background::to_its_end(take).await.unwrap_or(Err(Refused::Deadline)) })
+                Box::pin(async move { background::to_its_end(take).await.unwrap_or(Err(rule::NOBODY)) })
             }
         };
         let rule = self.rule.clone();
@@ -247,10 +247,7 @@ async fn take_in_store(
 ) -> Option<SharedReservation<'static>> {
     let taking = background::within_runtime(async move {
         let reservation = limiter.reserve_owned(&key, cost, patience).await;
-        match reservation.wait() {
-            Duration::ZERO => {}
-            wait => tokio::time::sleep(wait).await,
-        }
+        reservation.ready().await;
         reservation
     });
     taking.await

@@ -5,7 +5,7 @@
 
 mod program;
 
-pub use program::{Program, get, get_from, left, program};
+pub use program::{Program, closed_program, get, get_from, left, program};
 
 use bytes::Bytes;
 use http::{Request, Response};

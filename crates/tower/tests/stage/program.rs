@@ -1,14 +1,36 @@
 //! Gates on a clock that the test turns.
 
 use http::Request;
-use std::{net::SocketAddr, time::Duration};
-use tidegate_engine::{Clock, ClockHand};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tidegate_engine::{
+    Clock, ClockHand, Outage, Store, StoreError,
+    store::{self, Pending},
+};
 use tidegate_rule::{Declaration, RequestLimit, Rules, Settings, request::key};
 
 /// Rules of a test's own, and its clock.
 pub struct Program {
     pub rules: Rules,
     pub hand: ClockHand,
+}
+
+/// A store that never answers.
+#[derive(Debug)]
+struct Away;
+
+impl Store for Away {
+    fn perform(&self, _: store::Request) -> Pending<Result<store::Reply, StoreError>> {
+        Box::pin(async { Err(StoreError::Late) })
+    }
+}
+
+/// A program whose store is away, and whose rules are closed without it.
+pub fn closed_program() -> Program {
+    let (clock, hand) = Clock::manual();
+    let rules = Rules::new();
+    let settings = Settings::new().clock(clock).store(Arc::new(Away)).on_outage(Outage::Closed);
+    rules.apply(settings).unwrap();
+    Program { rules, hand }
 }
 
 pub fn program() -> Program {
