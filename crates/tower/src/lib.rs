@@ -21,7 +21,7 @@
 //! | [`AccessLayer`] | a list and bans |
 //! | [`FactsLayer`] | who sent a request, for attributes deep below |
 //! | [`PoliteLayer`] | a client that does as servers say |
-//! | `RuleInterceptor` | a rule for tonic, where a layer cannot be used |
+//! | `RuleInterceptor` | a gate for tonic, where a layer cannot be used |
 //! | [`GateBody`], [`HeldBody`] | the body of an answer: the service's own, or that of a refusal |
 //! | [`HttpHead`], [`HttpReply`] | requests and answers of `http`, as rules see them |
 //! | [`key`] | keys that only requests of `http` have |
@@ -53,6 +53,8 @@ pub use concurrency::{Concurrency, ConcurrencyFuture, ConcurrencyLayer};
 pub use facts::{FactsFuture, FactsLayer, WithFacts};
 #[cfg(feature = "tonic")]
 pub use grpc::RuleInterceptor;
+#[cfg(feature = "reqwest")]
+pub use guard::GuardedCall;
 pub use guard::{GuardLayer, Guarded};
 pub use head::{HttpHead, HttpReply};
 pub use held::{HeldBody, HeldFuture};

@@ -7,7 +7,11 @@
 //! ```
 
 mod layer;
+#[cfg(feature = "reqwest")]
+mod reqwest;
 mod service;
 
 pub use layer::GuardLayer;
+#[cfg(feature = "reqwest")]
+pub use reqwest::GuardedCall;
 pub use service::Guarded;

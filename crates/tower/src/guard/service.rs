@@ -16,9 +16,38 @@ use tidegate_rule::surface::RequestGuard;
 use tower_service::Service;
 
 /// A service with a guard in front of it; see [`GuardLayer`](super::GuardLayer).
+///
+/// It goes around a client as well as around a server: hyper-util's client and a channel of tonic as they are, and with the
+/// feature `reqwest` a `reqwest::Client`, whose requests `send` takes. An answer of 500 or above is a failure there, 429 too
+/// with [`for_calls`](RequestGuard::for_calls), and so is an error instead of an answer.
+///
+/// ```
+/// # #[cfg(feature = "reqwest")]
+/// # async fn call() -> Result<(), Box<dyn std::error::Error>> {
+/// use tidegate_core::BreakerSettings;
+/// use tidegate_engine::Breaker;
+/// use tidegate_rule::{Limited, request::key};
+/// use tidegate_tower::{GuardLayer, Guards, RequestGuard};
+/// use tower_layer::Layer as _;
+///
+/// let settings = BreakerSettings::builder().over_calls(100).build()?;
+/// let breakers = Guards::builder().build(move || Breaker::new(settings.clone()));
+/// let http = reqwest::Client::new();
+/// let breaker = RequestGuard::by_key(breakers, key::host()).for_calls();
+/// let guarded = GuardLayer::new(breaker).layer(http.clone());
+///
+/// let answer = guarded.send(http.get("https://api.example.com/items").build()?).await?;
+/// if let Some(limited) = answer.extensions().get::<Limited>() {
+///     println!("not sent, since {limited}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A refusal has its [`Limited`](tidegate_rule::Limited) among the extensions, to tell it from a 503 that came from afar.
 pub struct Guarded<S, G> {
-    inner: S,
-    guard: RequestGuard<G>,
+    pub(super) inner: S,
+    pub(super) guard: RequestGuard<G>,
 }
 
 impl<S, G> Guarded<S, G> {

@@ -7,5 +7,7 @@ mod wire;
 
 pub use body::HeldBody;
 pub use future::HeldFuture;
+#[cfg(feature = "reqwest")]
+pub(crate) use terms::Held;
 pub(crate) use terms::refuse;
 pub(crate) use wire::Wire;

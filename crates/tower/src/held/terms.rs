@@ -35,7 +35,9 @@ impl Held for Guest {
 #[cold]
 pub(crate) fn refuse(terms: &Terms, wire: Wire, cause: Cause) -> Response<Bytes> {
     let (limited, answer) = terms.refuse(cause);
-    wire.respond(answer, &limited.told(), limited.retry_after())
+    let mut response = wire.respond(answer, &limited.told(), limited.retry_after());
+    response.extensions_mut().insert(limited);
+    response
 }
 
 /// How an answer counts, or an error instead of one.

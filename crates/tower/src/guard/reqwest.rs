@@ -1,0 +1,183 @@
+//! A guard in front of reqwest.
+
+use super::service::Guarded;
+use crate::held::{Held, HeldBody, Wire, refuse};
+use pin_project_lite::pin_project;
+use reqwest::{Body, Request, Response, ResponseBuilderExt as _, Url};
+use std::{
+    any::Any,
+    fmt,
+    future::{Future, poll_fn},
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+use tidegate_engine::{Guard, Pass, Settle};
+use tidegate_rule::{
+    request::{Head, Reply},
+    surface::{Terms, Until},
+};
+use tower_service::Service;
+
+/// Requests of reqwest. Whoever is not let in gets a response of 503 that no server sent; [`tidegate_rule::Limited`] among its
+/// extensions says so, and why.
+impl<S, G> Service<Request> for Guarded<S, G>
+where
+    S: Service<Request, Response = Response>,
+    G: Guard + Settle<Entry: Send + Sync> + Send + Sync + 'static,
+{
+    type Response = Response;
+    type Error = S::Error;
+    type Future = GuardedCall<S::Future, Pass<Arc<G>>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let terms = self.guard.terms();
+        match self.guard.try_pass(&CallHead(&request)) {
+            Ok(pass) => {
+                let (held, terms) = (Some(pass), terms.clone());
+                GuardedCall { state: State::Made { call: self.inner.call(request), held, terms } }
+            }
+            Err(cause) => {
+                let mut refusal = refuse(terms, Wire::Http, cause);
+                refusal.extensions_mut().extend(url_extension(request.url().clone()));
+                GuardedCall { state: State::Refused { response: Some(refusal.into()) } }
+            }
+        }
+    }
+}
+
+impl<S, G> Guarded<S, G> {
+    /// Sends one request: waits until the client is ready, and for the answer.
+    pub async fn send(&self, request: Request) -> Result<Response, S::Error>
+    where
+        S: Service<Request, Response = Response> + Clone,
+        G: Guard + Settle<Entry: Send + Sync> + Send + Sync + 'static,
+    {
+        let mut client = self.clone();
+        poll_fn(|context| client.poll_ready(context)).await?;
+        client.call(request).await
+    }
+}
+
+pin_project! {
+    /// A call of reqwest that was let through, or was not. Dropping it gives back what it holds.
+    pub struct GuardedCall<F, H> {
+        #[pin]
+        state: State<F, H>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<F, H> {
+        Made { #[pin] call: F, held: Option<H>, terms: Arc<Terms> },
+        Refused { response: Option<Response> },
+    }
+}
+
+impl<F, H, E> Future for GuardedCall<F, H>
+where
+    F: Future<Output = Result<Response, E>>,
+    H: Held,
+{
+    type Output = Result<Response, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (call, held, terms) = match self.project().state.project() {
+            StateProjection::Made { call, held, terms } => (call, held, terms),
+            // Polled again after it was done: there is nothing to say.
+            StateProjection::Refused { response } => {
+                return response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)));
+            }
+        };
+        let result = ready!(call.poll(context));
+        let report = match &result {
+            Ok(response) => (terms.classify)(Some(&Said(response))),
+            Err(_) => (terms.classify)(None),
+        };
+        Poll::Ready(match (result, held.take(), terms.until) {
+            (Ok(response), Some(held), Until::Body) => {
+                Ok(with_body(response, |body| HeldBody::holding(body, held, report, terms)))
+            }
+            (result, held, _) => {
+                held.into_iter().for_each(|held| held.end(report));
+                result
+            }
+        })
+    }
+}
+
+impl<F, H> fmt::Debug for GuardedCall<F, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GuardedCall")
+    }
+}
+
+/// The same response, with its body in another. It keeps its address, which a response of `http` does not know.
+fn with_body(response: Response, wrap: impl FnOnce(Body) -> HeldBody<Body>) -> Response {
+    let url = response.url().clone();
+    let mut response = http::Response::<Body>::from(response);
+    response.extensions_mut().extend(url_extension(url));
+    response.map(|body| Body::wrap(wrap(body))).into()
+}
+
+/// How reqwest notes down where a response came from.
+fn url_extension(url: Url) -> http::Extensions {
+    let noted = http::Response::builder().url(url).body(());
+    noted.map(|response| response.into_parts().0.extensions).unwrap_or_default()
+}
+
+/// A request of reqwest as guards see it.
+struct CallHead<'a>(&'a Request);
+
+impl Head for CallHead<'_> {
+    fn method(&self) -> &str {
+        self.0.method().as_str()
+    }
+
+    fn path(&self) -> &str {
+        self.0.url().path()
+    }
+
+    fn host(&self) -> Option<&str> {
+        self.0.url().host_str()
+    }
+
+    fn route(&self) -> Option<&str> {
+        None
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        None
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.0.headers().get(name).map(http::HeaderValue::as_bytes)
+    }
+
+    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        self.0.headers().get_all(name).iter().for_each(|value| each(value.as_bytes()));
+    }
+
+    fn extensions(&self) -> Option<&dyn Any> {
+        None
+    }
+}
+
+/// A response of reqwest as guards see it.
+struct Said<'a>(&'a Response);
+
+impl Reply for Said<'_> {
+    fn status(&self) -> u16 {
+        self.0.status().as_u16()
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.0.headers().get(name).map(http::HeaderValue::as_bytes)
+    }
+}

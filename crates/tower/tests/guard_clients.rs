@@ -1,0 +1,184 @@
+//! A breaker on the side of the client: around reqwest and around hyper's client, against a real server.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use axum::{Router, body::Body, extract::State, http::StatusCode, response::Redirect, routing::get};
+use http_body_util::BodyExt as _;
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tidegate_core::{
+    BreakerSettings, BreakerState,
+    adaptive::{Aimd, Bounds},
+};
+use tidegate_engine::{AdaptiveLimit, Breaker, Cause, Clock, ClockHand};
+use tidegate_rule::{Limited, request::key};
+use tidegate_tower::{GuardLayer, Guards, PoliteLayer, Until};
+use tokio::net::TcpListener;
+use tower::{Layer as _, ServiceExt as _};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A server that answers as it is told to, and counts who asked.
+#[derive(Clone, Default)]
+struct Moody {
+    status: Arc<AtomicU16>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Moody {
+    fn say(&self, status: u16) {
+        self.status.store(status, Ordering::SeqCst);
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+async fn serve() -> (SocketAddr, Moody) {
+    let moody = Moody::default();
+    moody.say(200);
+    let answer = async |State(moody): State<Moody>| {
+        moody.calls.fetch_add(1, Ordering::SeqCst);
+        (StatusCode::from_u16(moody.status.load(Ordering::SeqCst)).unwrap(), "said")
+    };
+    let router = Router::new()
+        .route("/", get(answer))
+        .route("/moved", get(|| async { Redirect::temporary("/") }))
+        .with_state(moody.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (address, moody)
+}
+
+/// Where nobody listens.
+async fn nowhere() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+/// Opens for five seconds at the second failure in a row; then one probe.
+fn breaker() -> (Arc<Breaker>, ClockHand) {
+    let (clock, hand) = Clock::manual();
+    let settings =
+        BreakerSettings::builder().over_calls(2).min_calls(2).probes(1).open_for(SECOND * 5).build().unwrap();
+    (Arc::new(Breaker::with_clock(settings, clock)), hand)
+}
+
+#[tokio::test]
+async fn reqwest_leaves_a_failing_server_alone() {
+    let (address, server) = serve().await;
+    let (breaker, hand) = breaker();
+    let http = reqwest::Client::new();
+    let guarded = GuardLayer::new(breaker.clone()).named("orders").for_calls().layer(http.clone());
+    let ask = || guarded.send(http.get(format!("http://{address}/")).build().unwrap());
+
+    for (said, expected) in [(500, BreakerState::Closed), (429, BreakerState::Open)] {
+        server.say(said);
+        let answer = ask().await.unwrap();
+        assert_eq!(answer.status(), said);
+        assert!(answer.extensions().get::<Limited>().is_none(), "the server said so itself");
+        assert_eq!(breaker.state(), expected, "{said}");
+    }
+    let refused = ask().await.unwrap();
+    assert_eq!((refused.status().as_u16(), server.calls()), (503, 2), "the call was not made");
+    assert_eq!(refused.headers()["retry-after"], "5");
+    assert_eq!(refused.url().as_str(), format!("http://{address}/"));
+    let limited = refused.extensions().get::<Limited>().unwrap();
+    assert!(limited.rule() == "orders" && matches!(limited.cause(), Cause::Rejected(_)), "{limited}");
+    assert!(refused.text().await.unwrap().contains("temporary-reduced-capacity"));
+
+    server.say(404);
+    hand.advance(SECOND * 5);
+    assert_eq!(
+        ask().await.unwrap().text().await.unwrap(),
+        "said",
+        "a mistake of ours is no failure of theirs"
+    );
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[tokio::test]
+async fn an_error_instead_of_an_answer_is_a_failure_of_its_host() {
+    let (address, server) = serve().await;
+    let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
+    let breakers = Guards::builder().build(move || Breaker::new(settings.clone()));
+    // All servers of this test are on one host, so each is a host by its port.
+    let by_port =
+        key::by(|head| head.header("x-port").and_then(|port| str::from_utf8(port).ok()).map(Into::into));
+    let http = reqwest::Client::new();
+    let guarded = GuardLayer::by_key(breakers, by_port).layer(http.clone());
+    let ask = async |to: SocketAddr| {
+        let request = http.get(format!("http://{to}/")).header("x-port", to.port().to_string());
+        guarded.send(request.build().unwrap()).await
+    };
+    let nobody = nowhere().await;
+    assert!(ask(nobody).await.unwrap_err().is_connect());
+    assert_eq!(ask(nobody).await.unwrap().status(), 503);
+    assert_eq!(ask(address).await.unwrap().status(), 200, "the others are not held to account for it");
+    assert_eq!(server.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_call_of_reqwest_is_in_flight_until_its_body_has_ended() {
+    let (address, _server) = serve().await;
+    let limit = Arc::new(AdaptiveLimit::new(Aimd::new(Bounds::new(1, 4, 4).unwrap())).unwrap());
+    let http = reqwest::Client::new();
+    let guarded = GuardLayer::new(limit.clone()).until(Until::Body).layer(http.clone());
+    let ask = || guarded.send(http.get(format!("http://{address}/moved")).build().unwrap());
+    let answer = ask().await.unwrap();
+    assert_eq!(limit.in_flight(), 1);
+    assert_eq!(answer.url().path(), "/", "where it came from is not forgotten");
+    assert_eq!(answer.content_length(), Some(4));
+    assert_eq!(answer.text().await.unwrap(), "said");
+    assert_eq!(limit.in_flight(), 0);
+    drop(ask().await.unwrap());
+    assert_eq!(limit.in_flight(), 0, "given up");
+    drop(Box::pin(ask()));
+    assert_eq!(limit.in_flight(), 0, "never sent");
+}
+
+/// Both go around each other.
+#[tokio::test]
+async fn a_polite_client_may_have_a_breaker() {
+    let (address, server) = serve().await;
+    let (breaker, _hand) = breaker();
+    let http = reqwest::Client::new();
+    let layers = (PoliteLayer::new().clock(Clock::manual().0), GuardLayer::new(breaker));
+    let client = layers.layer(http.clone());
+    let ask = || client.send(http.get(format!("http://{address}/")).build().unwrap());
+    server.say(500);
+    assert_eq!(ask().await.unwrap().status(), 500);
+    assert_eq!(ask().await.unwrap().status(), 500);
+    assert_eq!(ask().await.unwrap().status(), 503, "by the breaker, which says when to come back");
+    let told = ask().await.unwrap_err();
+    assert_eq!(told.retry_after(), Some(SECOND * 5));
+    assert!(told.to_string().ends_with("asked not to be called for another 5s"), "{told}");
+    assert_eq!(server.calls(), 2);
+}
+
+#[tokio::test]
+async fn the_client_of_hyper_too() {
+    let (address, server) = serve().await;
+    let (breaker, _hand) = breaker();
+    let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build_http();
+    let guarded = GuardLayer::new(breaker).for_calls().layer(client);
+    let ask = async |to: SocketAddr| {
+        let request = http::Request::builder().uri(format!("http://{to}/")).body(Body::empty()).unwrap();
+        guarded.clone().oneshot(request).await
+    };
+    server.say(500);
+    assert_eq!(ask(address).await.unwrap().status(), 500);
+    assert!(ask(nowhere().await).await.is_err());
+    let refused = ask(address).await.unwrap();
+    assert_eq!((refused.status().as_u16(), server.calls()), (503, 1));
+    assert!(refused.extensions().get::<Limited>().is_some());
+    assert!(!refused.into_body().collect().await.unwrap().to_bytes().is_empty());
+}
