@@ -34,8 +34,9 @@ async fn serve(listener: TcpListener) -> Result<(), Trouble> {
 
     // An interceptor belongs to one service, and sees metadata: three an hour for each tenant.
     let per_tenant = rules.rule(Declaration::of("per-tenant").quota("3/h")?)?;
+    let per_tenant = RequestLimit::new(per_tenant).key(key::header("x-tenant")?);
     let (_reporter, health) = tonic_health::server::health_reporter();
-    let health = InterceptedService::new(health, RuleInterceptor::new(per_tenant, key::header("x-tenant")?));
+    let health = InterceptedService::new(health, RuleInterceptor::new(per_tenant));
 
     let server = Server::builder()
         .layer(LimitLayer::new(gate))

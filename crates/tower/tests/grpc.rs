@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
+mod stage;
+
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidegate_core::{BreakerSettings, BreakerState};
 use tidegate_engine::{Breaker, Clock};
 use tidegate_rule::{
-    Declaration, Rule, Rules, Settings,
-    request::{Key, key},
+    Answer, Declaration, Gate, RequestLimit, Rule, Rules, Settings,
+    request::{Head, Key, Missing, key},
 };
 use tidegate_tower::{GuardLayer, RequestGuard, RuleInterceptor};
 use tokio::net::TcpListener;
@@ -39,9 +41,13 @@ fn channel(address: SocketAddr) -> Channel {
 }
 
 async fn with_interceptor(rule: Rule, key: Key) -> SocketAddr {
+    with_gate(RequestLimit::new(rule).key(key)).await
+}
+
+async fn with_gate(gate: impl Into<Gate>) -> SocketAddr {
     let (incoming, address) = listen().await;
     let (_reporter, health) = tonic_health::server::health_reporter();
-    let service = InterceptedService::new(health, RuleInterceptor::new(rule, key));
+    let service = InterceptedService::new(health, RuleInterceptor::new(gate));
     tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
     address
 }
@@ -79,9 +85,56 @@ async fn an_interceptor_counts_by_metadata_too() {
     }
 }
 
+/// Several rules, a cost, an answer of its own, and what a request lacks.
+#[tokio::test]
+async fn an_interceptor_asks_a_whole_gate() {
+    let program = stage::program();
+    let user = || key::header("x-user").unwrap();
+    let all = program.limit("all", "5/min").cost(|head: &dyn Head| match head.header("x-user") {
+        Some(b"bob") => 2,
+        _ => 1,
+    });
+    let gate = Gate::new([all.clone(), program.limit("each", "2/min").key(user()).missing(Missing::Refuse)]);
+    let mut client = HealthClient::new(channel(with_gate(gate).await));
+    let status = client.check(check(None)).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(stage::left(&all), 5, "all of them, or none");
+    let story =
+        [("alice", Ok(())), ("alice", Ok(())), ("alice", Err("each")), ("bob", Ok(())), ("eve", Ok(()))];
+    for (user, expected) in story.into_iter().chain([("eve", Err("all"))]) {
+        match (client.check(check(Some(user))).await, expected) {
+            (Ok(_), Ok(())) => {}
+            (Err(status), Err(rule)) => {
+                assert_eq!(status.code(), Code::ResourceExhausted);
+                assert!(status.message().starts_with(&format!("{rule}: over the limit")), "{status:?}");
+                assert!(status.get_details_retry_info().is_some());
+                assert!(status.metadata().get("ratelimit").is_some());
+            }
+            (answer, expected) => panic!("{user}: {answer:?} instead of {expected:?}"),
+        }
+    }
+
+    let moved = Gate::from(program.limit("moved", "1/min")).answer(|_| Answer::new(503));
+    let mut client = HealthClient::new(channel(with_gate(moved).await));
+    client.check(check(None)).await.unwrap();
+    assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn an_interceptor_without_its_store_is_unavailable() {
+    let program = stage::closed_program();
+    let mut client = HealthClient::new(channel(with_gate(program.limit("calls", "5/min")).await));
+    let status = client.check(check(None)).await.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unavailable, "the server cannot take this call now")
+    );
+    assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SECOND));
+}
+
 #[tokio::test]
 async fn an_interceptor_of_a_client_spares_the_network() {
-    let interceptor = RuleInterceptor::new(rule("1/min"), key::all());
+    let interceptor = RuleInterceptor::new(RequestLimit::new(rule("1/min")));
     let nobody = listen().await.1;
     let mut client = HealthClient::with_interceptor(channel(nobody), interceptor);
     assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::Unavailable);

@@ -1,50 +1,58 @@
-//! A rule as an interceptor of tonic.
+//! A gate as an interceptor of tonic.
 
-use crate::head::peer;
+use crate::{head::peer, held::Wire};
 use http::HeaderMap;
 use std::{any::Any, net::IpAddr};
-use tidegate_rule::{
-    Facts, Rule,
-    request::{Head, Key, KeyValue},
-};
+use tidegate_rule::{Facts, Gate, request::Head};
 use tonic::{Request, Status, service::Interceptor};
 
-/// A rule as an interceptor, for where a layer cannot be used: around a single service of a server, or around a client.
+/// A gate as an interceptor, for where a layer cannot be used: around a single service of a server, or around a client.
 ///
 /// ```
-/// use tidegate_rule::{Declaration, Rules, request::key};
+/// use tidegate_rule::{Declaration, RequestLimit, request::key};
 /// use tidegate_tower::RuleInterceptor;
 ///
-/// let rule = Rules::global().rule(Declaration::of("reports").quota("10/min")?)?;
-/// let interceptor = RuleInterceptor::new(rule, key::peer());
+/// let reports = RequestLimit::of(Declaration::of("reports").quota("10/min")?)?.key(key::peer());
+/// let interceptor = RuleInterceptor::new(reports);
 /// // ReportsServer::with_interceptor(reports, interceptor)
 /// # Ok::<(), tidegate_engine::BuildError>(())
 /// ```
 ///
-/// Whoever is refused is told `RESOURCE_EXHAUSTED`, with a `RetryInfo` where it is known when to try again.
+/// Whoever is refused is told what a layer would tell: `RESOURCE_EXHAUSTED`, or `UNAVAILABLE` where the store is away, with a
+/// `RetryInfo` where it is known when to try again.
 ///
-/// An interceptor sees the metadata, the extensions and the peer, but no path, and it cannot wait without blocking its
-/// thread. Counted in memory, a rule answers at once. Counted in a store, it blocks until that answers, which takes no longer
-/// than the store's deadline; and a rule that is declared to wait blocks for that long. Prefer a layer for those.
+/// An interceptor sees the metadata, the extensions and the peer, but no path and no answer, and it cannot wait without
+/// blocking its thread. So of what a gate can do,
+///
+/// - rules are not told apart by routes, but for the method of a generated client, and every call is a `POST`;
+/// - a call pays its cost whatever the answer is, as one does that never got any;
+/// - slots are not held: a number `at once` is looked at, and given back before the call is made;
+/// - counted in memory, it answers at once. Counted in a store, it blocks until that answers, which takes no longer than the
+///   store's deadline; and a rule that is declared to wait blocks for that long.
+///
+/// Prefer a layer for any of those.
 #[derive(Clone, Debug)]
 pub struct RuleInterceptor {
-    rule: Rule,
-    key: Key,
+    gate: Gate,
 }
 
 impl RuleInterceptor {
-    /// Counts calls for this key. Calls that have none share one.
-    pub fn new(rule: Rule, key: Key) -> Self {
-        Self { rule, key }
+    /// Shows each call to this gate, or to this one rule.
+    pub fn new(gate: impl Into<Gate>) -> Self {
+        Self { gate: gate.into() }
     }
 }
 
 impl Interceptor for RuleInterceptor {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let head = CallHead(&request);
-        let key = self.key.find(&head).unwrap_or(KeyValue::All);
-        self.rule.admit_blocking(&key, 1)?;
-        Ok(request)
+        let rulings = self.gate.ask_blocking(&CallHead(&request));
+        let verdict = self.gate.verdict(&rulings);
+        if verdict.is_admitted() {
+            return Ok(request);
+        }
+        let answer = Wire::Grpc.answer(&self.gate, &verdict);
+        let unsaid = || Status::unavailable("the server cannot take this call now");
+        Err(Status::from_header_map(answer.headers()).unwrap_or_else(unsaid))
     }
 }
 

@@ -6,12 +6,12 @@ use http::Response;
 use tidegate_rule::{Gate, Verdict};
 
 /// A refusal, until the service's body is known.
-pub(super) type Refusal = Box<Response<Bytes>>;
+pub(crate) type Refusal = Box<Response<Bytes>>;
 
 impl Wire {
     /// The answer to a request that was refused.
     #[cold]
-    pub(super) fn answer(self, gate: &Gate, verdict: &Verdict<'_>) -> Refusal {
+    pub(crate) fn answer(self, gate: &Gate, verdict: &Verdict<'_>) -> Refusal {
         let limited = verdict.limited();
         let message = match &limited {
             Some(limited) => limited.told(),
