@@ -19,7 +19,7 @@ use tidegate_core::{
 };
 use tidegate_engine::{AdaptiveLimit, Breaker, Cause, Clock, ClockHand};
 use tidegate_rule::{Limited, request::key};
-use tidegate_tower::{GuardLayer, Guards, PoliteLayer, Until};
+use tidegate_tower::{GuardLayer, Guards, PoliteLayer, RequestGuard, Until};
 use tokio::net::TcpListener;
 use tower::{Layer as _, ServiceExt as _};
 
@@ -77,7 +77,8 @@ async fn reqwest_leaves_a_failing_server_alone() {
     let (address, server) = serve().await;
     let (breaker, hand) = breaker();
     let http = reqwest::Client::new();
-    let guarded = GuardLayer::new(breaker.clone()).named("orders").for_calls().layer(http.clone());
+    let guarded =
+        GuardLayer::new(RequestGuard::new(breaker.clone()).named("orders").for_calls()).layer(http.clone());
     let ask = || guarded.send(http.get(format!("http://{address}/")).build().unwrap());
 
     for (said, expected) in [(500, BreakerState::Closed), (429, BreakerState::Open)] {
@@ -114,7 +115,7 @@ async fn an_error_instead_of_an_answer_is_a_failure_of_its_host() {
     let by_port =
         key::by(|head| head.header("x-port").and_then(|port| str::from_utf8(port).ok()).map(Into::into));
     let http = reqwest::Client::new();
-    let guarded = GuardLayer::by_key(breakers, by_port).layer(http.clone());
+    let guarded = GuardLayer::new(RequestGuard::by_key(breakers, by_port)).layer(http.clone());
     let ask = async |to: SocketAddr| {
         let request = http.get(format!("http://{to}/")).header("x-port", to.port().to_string());
         guarded.send(request.build().unwrap()).await
@@ -131,7 +132,7 @@ async fn a_call_of_reqwest_is_in_flight_until_its_body_has_ended() {
     let (address, _server) = serve().await;
     let limit = Arc::new(AdaptiveLimit::new(Aimd::new(Bounds::new(1, 4, 4).unwrap())).unwrap());
     let http = reqwest::Client::new();
-    let guarded = GuardLayer::new(limit.clone()).until(Until::Body).layer(http.clone());
+    let guarded = GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(http.clone());
     let ask = || guarded.send(http.get(format!("http://{address}/moved")).build().unwrap());
     let answer = ask().await.unwrap();
     assert_eq!(limit.in_flight(), 1);
@@ -169,7 +170,7 @@ async fn the_client_of_hyper_too() {
     let (address, server) = serve().await;
     let (breaker, _hand) = breaker();
     let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build_http();
-    let guarded = GuardLayer::new(breaker).for_calls().layer(client);
+    let guarded = GuardLayer::new(RequestGuard::new(breaker).for_calls()).layer(client);
     let ask = async |to: SocketAddr| {
         let request = http::Request::builder().uri(format!("http://{to}/")).body(Body::empty()).unwrap();
         guarded.clone().oneshot(request).await
