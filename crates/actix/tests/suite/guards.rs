@@ -1,0 +1,258 @@
+//! Guards, slots, priorities, lists, facts and bandwidths in front of an application.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use crate::stage::Stage;
+use actix_http::Request;
+use actix_web::{
+    App, Error, HttpResponse,
+    body::MessageBody as _,
+    dev::{Service, ServiceResponse},
+    test::{self, TestRequest},
+    web,
+};
+use bytes::Bytes;
+use std::{
+    future::{pending, poll_fn},
+    net::IpAddr,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Waker},
+    time::Duration,
+};
+use tidegate_actix::{
+    AccessMiddleware, BandwidthMiddleware, ConcurrencyMiddleware, FactsMiddleware, GuardMiddleware, Guards,
+    LimitMiddleware, PriorityMiddleware, RequestAccess, RequestFacts, RequestGuard, RequestPriority,
+    RequestSlots, Until, UploadMiddleware,
+};
+use tidegate_core::{
+    BreakerSettings, BreakerState,
+    triage::{Arrival, Class},
+};
+use tidegate_engine::{AccessControl, Bandwidth, Bans, Breaker, Clock, PriorityLimit, Slots, Stance};
+use tidegate_rule::{
+    Answer, Facts,
+    request::{TrustedProxies, key},
+};
+
+async fn ask<S, B>(app: &S, request: TestRequest) -> ServiceResponse<B>
+where
+    S: Service<Request, Response = ServiceResponse<B>, Error = Error>,
+{
+    app.call(request.to_request()).await.unwrap()
+}
+
+fn at(path: &str) -> TestRequest {
+    TestRequest::with_uri(path)
+}
+
+fn header<'a, B>(response: &'a ServiceResponse<B>, name: &str) -> Option<&'a str> {
+    response.headers().get(name).map(|value| value.to_str().unwrap())
+}
+
+/// Answers `/503` with 503, never answers `/for-ever`, and serves everything else.
+fn routes(config: &mut web::ServiceConfig) {
+    let status = |status: web::Path<u16>| async move {
+        HttpResponse::build(status.into_inner().try_into().unwrap()).body("said")
+    };
+    config
+        .route("/for-ever", web::to(|| async { pending::<&str>().await }))
+        .route("/{status}", web::to(status));
+}
+
+#[tokio::test]
+async fn a_breaker_opens_by_answers_and_closes_again() {
+    let (clock, hand) = Clock::manual();
+    let settings = BreakerSettings::builder().over_calls(2).open_for(Duration::from_secs(5)).build().unwrap();
+    let breaker = Arc::new(Breaker::with_clock(settings, clock));
+    let guard = GuardMiddleware::new(RequestGuard::new(breaker.clone()).named("backend"));
+    let app = test::init_service(App::new().wrap(guard).configure(routes)).await;
+    for path in ["/503", "/429", "/500"] {
+        assert_ne!(ask(&app, at(path)).await.status(), 200);
+    }
+    assert_eq!(breaker.state(), BreakerState::Open);
+
+    let refused = ask(&app, at("/200")).await;
+    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("5")));
+    assert_eq!(header(&refused, "content-type"), Some("application/problem+json"));
+    hand.advance(Duration::from_secs(5));
+    assert_eq!(ask(&app, at("/200")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn each_tenant_may_have_a_breaker_of_its_own() {
+    let breaker = || {
+        let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
+        Arc::new(Breaker::with_clock(settings, Clock::manual().0))
+    };
+    let breakers = [breaker(), breaker()];
+    let guard = RequestGuard::by(move |head| breakers[usize::from(head.header("x-b").is_some())].clone());
+    let app =
+        test::init_service(App::new().wrap(GuardMiddleware::new(guard.for_calls())).configure(routes)).await;
+    assert_eq!(ask(&app, at("/429")).await.status(), 429, "a backend that has had enough is spared");
+    assert_eq!(ask(&app, at("/200")).await.status(), 503);
+    assert_eq!(ask(&app, at("/200").insert_header(("x-b", "1"))).await.status(), 200);
+}
+
+/// Whoever has none shares one.
+#[tokio::test]
+async fn a_breaker_for_each_key() {
+    let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
+    let (clock, _hand) = Clock::manual();
+    let breakers = Guards::builder().build(move || Breaker::with_clock(settings.clone(), clock.clone()));
+    let guard = GuardMiddleware::new(RequestGuard::by_key(breakers, key::header("x-tenant").unwrap()));
+    let app = test::init_service(App::new().wrap(guard).configure(routes)).await;
+    let by = |tenant| at("/503").insert_header(("x-tenant", tenant));
+    assert_eq!(header(&ask(&app, by("a")).await, "retry-after"), None, "said by the application");
+    assert!(header(&ask(&app, by("a")).await, "retry-after").is_some(), "said by the breaker");
+    assert_eq!(header(&ask(&app, by("b")).await, "retry-after"), None);
+    assert_eq!(ask(&app, at("/200")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn slots_are_held_until_told_and_may_be_waited_for() {
+    let slots = Slots::builder().waiting_places(8).build(1).unwrap();
+    for (until, while_unsent) in [(Until::Body, 503), (Until::Head, 200)] {
+        let at_once = ConcurrencyMiddleware::new(RequestSlots::new(slots.clone()).until(until));
+        let app = test::init_service(App::new().wrap(at_once).configure(routes)).await;
+        let response = ask(&app, at("/200")).await;
+        assert_eq!(response.status(), 200);
+        let second = ask(&app, at("/200")).await;
+        assert_eq!(second.status(), while_unsent, "{until:?}");
+        drop((response, second));
+        assert_eq!(slots.in_flight(), 0);
+
+        let mut given_up = Box::pin(app.call(at("/for-ever").to_request()));
+        assert!(given_up.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(slots.in_flight(), 1);
+        drop(given_up);
+        assert_eq!(slots.in_flight(), 0);
+    }
+
+    let patient = ConcurrencyMiddleware::new(RequestSlots::new(slots.clone()).wait(Duration::from_secs(60)));
+    let app = test::init_service(App::new().wrap(patient).configure(routes)).await;
+    let first = ask(&app, at("/200")).await;
+    let mut waiting = Box::pin(app.call(at("/200").to_request()));
+    let mut given_up = Box::pin(app.call(at("/200").to_request()));
+    for waiting in [&mut waiting, &mut given_up] {
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    assert_eq!(slots.waiting(), 2);
+    drop((first, given_up));
+    assert_eq!(waiting.await.unwrap().status(), 200);
+    assert_eq!((slots.in_flight(), slots.waiting()), (0, 0));
+}
+
+#[tokio::test]
+async fn the_important_lose_last() {
+    let classes = [Class::new("user", "50%".parse().unwrap()), Class::new("batch", "0%".parse().unwrap())];
+    let limit = Arc::new(PriorityLimit::new(classes, 2).unwrap());
+    let shed = RequestPriority::new(limit.clone(), |head, _| {
+        Arrival::of(usize::from(head.header("x-batch").is_some()))
+    })
+    .answer(|limited| Answer::from(limited).status(529));
+    let app = test::init_service(App::new().wrap(PriorityMiddleware::new(shed)).configure(routes)).await;
+    let (first, second) = (ask(&app, at("/200")).await, ask(&app, at("/200")).await);
+    assert_eq!((first.status().as_u16(), second.status().as_u16(), limit.in_flight()), (200, 200, 2));
+    let refused = ask(&app, at("/200").insert_header(("x-batch", "1"))).await;
+    assert_eq!(refused.status().as_u16(), 529);
+    drop((first, second));
+    assert_eq!(limit.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn whoever_is_denied_too_often_is_banned() {
+    let stage = Stage::new();
+    let (clock, hand) = Clock::manual();
+    let bans = Bans::builder().clock(clock).automatic("2/min for 1h".parse().unwrap()).build().unwrap();
+    let control = Arc::new(AccessControl::new("deny 192.0.2.0/24".parse().unwrap(), bans));
+    let access = RequestAccess::new(control.clone())
+        .behind(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
+        .ban_on(|reply| reply.status() == 429);
+    let access = AccessMiddleware::new(access);
+    let limit = LimitMiddleware::new(
+        stage.limit("api", "1/h").key(key::client(TrustedProxies::new(["10.0.0.0/8"]).unwrap())),
+    );
+    let app = test::init_service(App::new().wrap(limit).wrap(access).configure(routes)).await;
+    let from = |address: &str| {
+        let peer = "10.0.0.1:4711".parse().unwrap();
+        at("/200").peer_addr(peer).insert_header(("x-forwarded-for", address.to_owned()))
+    };
+    let mut answers = Vec::new();
+    for address in ["192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::4", "2001:db8::5"] {
+        answers.push(ask(&app, from(address)).await.status().as_u16());
+    }
+    assert_eq!(answers, [403, 200, 429, 429, 403, 403], "a network of IPv6 is one client");
+    let banned = ask(&app, from("2001:db8::6")).await;
+    assert_eq!(header(&banned, "retry-after"), Some("3600"));
+    hand.advance(Duration::from_secs(3_600));
+    assert_eq!(ask(&app, from("2001:db8::6")).await.status(), 429, "let in again, to be limited");
+
+    // Who is not known is kept out, unless told otherwise.
+    assert_eq!(ask(&app, at("/200")).await.status(), 403);
+    let open = AccessMiddleware::new(RequestAccess::new(control).unknown(Stance::Allow));
+    let app = test::init_service(App::new().wrap(open).configure(routes)).await;
+    assert_eq!(ask(&app, at("/200")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn facts_are_known_to_handlers_and_to_middleware_further_inside() {
+    let stage = Stage::new();
+    let limit = stage.limit("per-user", "1/h").key(key::user());
+    let facts = RequestFacts::new()
+        .behind(TrustedProxies::new(["10.0.0.0/8"]).unwrap())
+        .user(|head| str::from_utf8(head.header("x-user")?).ok().map(Into::into))
+        .and(|head, facts| facts.with("path", head.path()));
+    let tell = || async {
+        let told = |facts: &Facts| format!("{:?} {:?} {:?}", facts.ip(), facts.user(), facts.get("path"));
+        Facts::with_current(told).unwrap()
+    };
+    let app = App::new()
+        .wrap(LimitMiddleware::new(limit))
+        .wrap(FactsMiddleware::new(facts))
+        .route("/{any}", web::to(tell));
+    let app = test::init_service(app).await;
+    let by = |user: &'static str| {
+        let request = at("/told").peer_addr("10.0.0.1:4711".parse().unwrap());
+        request.insert_header(("x-forwarded-for", "198.51.100.7")).insert_header(("x-user", user))
+    };
+    let response = ask(&app, by("alice")).await;
+    let address: IpAddr = "198.51.100.7".parse().unwrap();
+    let told = format!("{:?} {:?} {:?}", Some(address), Some("alice"), Some("/told"));
+    assert_eq!(test::read_body(response).await, told);
+    assert_eq!(ask(&app, by("alice")).await.status(), 429);
+    assert_eq!(ask(&app, by("bob")).await.status(), 200);
+    assert!(Facts::current().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_move_no_faster_than_allowed() {
+    let size = 1_000_000;
+    let time = Clock::tokio();
+    let bandwidth = Bandwidth::builder().clock(time.clone()).build("100kB/s").unwrap();
+    let app = App::new()
+        .wrap(BandwidthMiddleware::new(bandwidth.clone()))
+        .route("/down", web::get().to(move || async move { vec![7_u8; size] }));
+    let app = test::init_service(app).await;
+    let started = time.now();
+    let mut body = pin!(ask(&app, at("/down")).await.into_body());
+    let mut pieces = Vec::new();
+    while let Some(piece) = poll_fn(|context| body.as_mut().poll_next(context)).await {
+        pieces.push(piece.unwrap());
+    }
+    assert!(pieces.iter().all(|piece| piece.len() <= 16_384), "what is yielded at once is cut");
+    assert_eq!(pieces.concat(), vec![7; size]);
+    let took = time.now().since(started).to_duration().as_secs_f64();
+    assert!((9.5..=10.1).contains(&took), "{took}");
+
+    let app = App::new()
+        .app_data(web::PayloadConfig::new(size))
+        .wrap(UploadMiddleware::new(bandwidth))
+        .route("/up", web::post().to(|body: Bytes| async move { body.len().to_string() }));
+    let app = test::init_service(app).await;
+    let started = time.now();
+    let upload = TestRequest::post().uri("/up").set_payload(vec![7_u8; size]);
+    assert_eq!(test::read_body(ask(&app, upload).await).await, "1000000");
+    let took = time.now().since(started).to_duration().as_secs_f64();
+    assert!((9.5..=10.1).contains(&took), "{took}");
+}

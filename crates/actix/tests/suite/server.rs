@@ -1,0 +1,221 @@
+//! Real servers with several workers, and real clients over HTTP/1.1 and HTTP/2.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use crate::stage::{Stage, serve};
+use actix_web::{App, HttpResponse, web};
+use bytes::Bytes;
+use reqwest::{Client, Version};
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    pin::Pin,
+    sync::Mutex,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tidegate_actix::LimitMiddleware;
+use tidegate_rule::{
+    Charge, Gate, Limited, Rule,
+    request::{Reply, key},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::mpsc,
+    task::JoinSet,
+};
+
+/// The two wires, each as a client that keeps one connection of its own.
+const WIRES: [(Version, fn() -> Client); 2] = [
+    (Version::HTTP_11, || Client::builder().no_proxy().build().unwrap()),
+    (Version::HTTP_2, || Client::builder().no_proxy().http2_prior_knowledge().build().unwrap()),
+];
+
+#[actix_web::test]
+async fn neither_workers_nor_connections_multiply_a_limit() {
+    for (version, client) in WIRES {
+        let stage = Stage::new();
+        let gate = Gate::from(stage.limit("api", "10/h").key(key::peer()));
+        let app = move || {
+            let limit = LimitMiddleware::new(gate.clone());
+            App::new().wrap(limit).route("/", web::get().to(|| async { "served" }))
+        };
+        let served = serve!(4, app);
+
+        let mut asks = JoinSet::new();
+        for connection in 0..50 {
+            // Two clients on each of fifty connections.
+            let client = client();
+            for _ in 0..2 {
+                let ask = client.get(served.url("/")).send();
+                asks.spawn(async move {
+                    let response = ask.await.unwrap();
+                    assert_eq!(response.version(), version, "connection {connection}");
+                    response.status().as_u16()
+                });
+            }
+        }
+        let mut answers = BTreeMap::<u16, u32>::new();
+        for status in asks.join_all().await {
+            *answers.entry(status).or_default() += 1;
+        }
+        assert_eq!(answers, BTreeMap::from([(200, 10), (429, 90)]), "{version:?}");
+        served.stop().await;
+    }
+}
+
+/// A body that yields what a test sends, and ends when the test says so.
+struct Told(mpsc::UnboundedReceiver<&'static str>);
+
+impl futures_core::Stream for Told {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(context).map(|chunk| chunk.map(|chunk| Ok(chunk.into())))
+    }
+}
+
+/// The first to come gets the body that a test tells.
+async fn download(told: web::Data<Mutex<Option<Told>>>) -> HttpResponse {
+    match told.lock().unwrap().take() {
+        Some(told) => HttpResponse::Ok().streaming(told),
+        None => HttpResponse::Ok().body("again"),
+    }
+}
+
+#[actix_web::test]
+async fn a_body_holds_its_slot_until_it_has_been_sent() {
+    for (version, client) in WIRES {
+        let stage = Stage::new();
+        let gate = Gate::from(stage.limit("downloads", "1 at once"));
+        let (script, told) = mpsc::unbounded_channel();
+        let told = web::Data::new(Mutex::new(Some(Told(told))));
+        let app = move || {
+            let limit = LimitMiddleware::new(gate.clone());
+            App::new().app_data(told.clone()).wrap(limit).route("/", web::get().to(download))
+        };
+        let served = serve!(2, app);
+        let status = || async { client().get(served.url("/")).send().await.unwrap().status().as_u16() };
+
+        script.send("first").unwrap();
+        let mut response = client().get(served.url("/")).send().await.unwrap();
+        assert_eq!((response.status().as_u16(), response.version()), (200, version));
+        assert_eq!(response.chunk().await.unwrap().as_deref(), Some(b"first".as_slice()));
+        assert_eq!(status().await, 429);
+
+        script.send("last").unwrap();
+        drop(script);
+        assert_eq!(response.text().await.unwrap(), "last");
+        assert_eq!(status().await, 200);
+        served.stop().await;
+    }
+}
+
+#[actix_web::test]
+async fn a_client_that_goes_away_gives_its_slot_back() {
+    for (version, client) in WIRES {
+        let stage = Stage::new();
+        let gate = Gate::from(stage.limit("downloads", "1 at once"));
+        let (script, told) = mpsc::unbounded_channel();
+        let told = web::Data::new(Mutex::new(Some(Told(told))));
+        let app = move || {
+            let limit = LimitMiddleware::new(gate.clone());
+            App::new().app_data(told.clone()).wrap(limit).route("/", web::get().to(download))
+        };
+        let served = serve!(2, app);
+
+        script.send("first").unwrap();
+        let gone = client();
+        let mut response = gone.get(served.url("/")).send().await.unwrap();
+        assert_eq!(response.chunk().await.unwrap().as_deref(), Some(b"first".as_slice()));
+        drop((response, gone));
+
+        // The server notices as soon as it has something to send.
+        let again = async {
+            loop {
+                _ = script.send("more");
+                let response = client().get(served.url("/")).send().await.unwrap();
+                if response.status() == 200 {
+                    break response.text().await.unwrap();
+                }
+            }
+        };
+        let again = tokio::time::timeout(Duration::from_secs(60), again).await;
+        assert_eq!(again.as_deref(), Ok("again"), "{version:?}");
+        served.stop().await;
+    }
+}
+
+#[actix_web::test]
+async fn a_request_is_refused_before_its_body_is_read() {
+    let stage = Stage::new();
+    let gate = Gate::from(stage.limit("uploads", "1/h"));
+    let read = |body: Bytes| async move { body.len().to_string() };
+    let app = move || App::new().wrap(LimitMiddleware::new(gate.clone())).route("/", web::post().to(read));
+    let served = serve!(1, app);
+
+    let mut answers = Vec::new();
+    for body in ["four", ""] {
+        // The second client never sends the body that it announces.
+        let mut socket = TcpStream::connect(served.address).await.unwrap();
+        let request = format!("POST / HTTP/1.1\r\nhost: tidegate.test\r\ncontent-length: 4\r\n\r\n{body}");
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        socket.read_exact(&mut answer).await.unwrap();
+        answers.push(String::from_utf8_lossy(&answer).into_owned());
+    }
+    assert_eq!(answers, ["HTTP/1.1 200", "HTTP/1.1 429"]);
+    served.stop().await;
+}
+
+#[actix_web::test]
+async fn a_login_pays_for_its_failures_only_and_a_handler_may_refuse_by_itself() {
+    for (version, client) in WIRES {
+        let stage = Stage::new();
+        let failed = Charge::only_if(|reply: &dyn Reply| reply.status() == 401);
+        let gate = Gate::from(stage.limit("login", "3/h").key(key::peer()).charge(failed));
+        let search = stage.limit("search", "1/h").rule().clone();
+        let login = |password: String| async move {
+            match password.as_str() {
+                "right" => HttpResponse::Ok().finish(),
+                _ => HttpResponse::Unauthorized().finish(),
+            }
+        };
+        let app = move || {
+            App::new()
+                .app_data(web::Data::new(search.clone()))
+                .route("/search", web::get().to(limited_by_hand))
+                .service(
+                    web::resource("/login")
+                        .wrap(LimitMiddleware::new(gate.clone()))
+                        .route(web::post().to(login)),
+                )
+        };
+        let served = serve!(2, app);
+        let client = client();
+        let passwords = ["wrong", "right", "wrong", "right", "right", "wrong", "right"];
+        let mut answers = Vec::new();
+        for password in passwords {
+            let response = client.post(served.url("/login")).body(password).send().await.unwrap();
+            answers.push(response.status().as_u16());
+        }
+        assert_eq!(answers, [401, 200, 401, 200, 200, 401, 429], "{version:?}");
+
+        let answer = client.get(served.url("/search")).send().await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.text().await.unwrap().as_str()), (200, "found"));
+        let answer = client.get(served.url("/search")).send().await.unwrap();
+        assert_eq!(
+            (answer.status().as_u16(), &answer.headers()["retry-after"]),
+            (429, &"3600".parse().unwrap())
+        );
+        assert!(answer.text().await.unwrap().contains("quota-exceeded"));
+        served.stop().await;
+    }
+}
+
+/// The error of a rule is an answer.
+async fn limited_by_hand(rule: web::Data<Rule>) -> Result<&'static str, Limited> {
+    rule.admit("everybody", 1).await?;
+    Ok("found")
+}

@@ -1,0 +1,15 @@
+//! The stories and laws of the core, in one program: it is built and linked once.
+
+mod adaptive;
+mod breaker;
+mod guava;
+mod header;
+mod laws;
+mod load;
+mod mistakes;
+mod peers;
+mod quota;
+mod rolling;
+mod schedule;
+mod stories;
+mod triage;

@@ -1,0 +1,75 @@
+//! The stories of `crates/core/tests/traces`, told to the memory store: to a key, and to a throttle.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::common::{Home, Memory};
+use std::{fs, path::Path};
+use tidegate_core::{Kind, Quota};
+use tidegate_testkit::trace::{self, Deed};
+
+/// A file of stories, cut where a new one starts.
+fn stories(text: &str) -> Vec<String> {
+    let mut stories: Vec<String> = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("quota") {
+            stories.push(String::new());
+        }
+        if let Some(story) = stories.last_mut() {
+            story.push_str(line);
+            story.push('\n');
+        }
+    }
+    stories
+}
+
+/// Whether a running limiter can go through all changes of the story: it keeps its algorithm and its room.
+fn can_change(deeds: &[Deed]) -> bool {
+    let quotas: Vec<&Quota> = deeds
+        .iter()
+        .filter_map(|deed| match deed {
+            Deed::Start(quota) | Deed::Change { quota, .. } => Some(quota),
+            _ => None,
+        })
+        .collect();
+    quotas
+        .windows(2)
+        .all(|pair| pair[0].kind().name() == pair[1].kind().name() && pair[0].width() >= pair[1].width())
+}
+
+/// The homes in which a story is true: a new key, or a limiter that was just created.
+fn homes(deeds: &[Deed]) -> Vec<Home> {
+    let creates = deeds.iter().any(|deed| matches!(deed, Deed::Create { .. }));
+    let shapes = deeds.iter().any(|deed| {
+        matches!(deed, Deed::Start(quota) if matches!(quota.kind(), Kind::Smooth(_) | Kind::WarmUp(_)))
+    });
+    match (creates, shapes) {
+        (true, _) => vec![Home::Throttle],
+        (false, true) => vec![Home::Key],
+        (false, false) => vec![Home::Key, Home::Throttle],
+    }
+}
+
+#[test]
+fn every_story_is_true_in_memory() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/traces");
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let (mut told, mut untold, mut lies) = (0, 0, Vec::new());
+    for file in files {
+        for story in stories(&fs::read_to_string(&file).unwrap()) {
+            let deeds: Vec<_> = trace::read(&story).unwrap().into_iter().map(|line| line.deed).collect();
+            if !can_change(&deeds) {
+                untold += 1;
+                continue;
+            }
+            for home in homes(&deeds) {
+                told += 1;
+                if let Err(lie) = trace::run(&story, |quota| Memory::new(home, quota)) {
+                    lies.push(format!("{} ({home:?}):\n{story}{lie}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(lies.is_empty(), "\n{}", lies.join("\n"));
+    assert!(told > 100 && untold <= 2, "{told} told, {untold} not");
+}

@@ -1,0 +1,559 @@
+//! A store in a cluster that loses nodes and moves slots.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::common::soon;
+use std::{
+    collections::BTreeMap,
+    future::poll_fn,
+    io::ErrorKind,
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+use tidegate_core::{Demand, Inherit, Quota};
+use tidegate_engine::{
+    Outage, SharedLimiter, Store,
+    store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots},
+};
+use tidegate_redis::RedisStore;
+use tidegate_testkit::servers::{RedisCluster, RedisServer, State, Value, until};
+use tokio::{
+    runtime::Handle,
+    task::{JoinSet, block_in_place},
+};
+
+/// Long enough for a machine that is busy with something else.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_primary_decides_and_calls_span_slots() {
+    const KEYS: usize = 300;
+    let cluster = RedisCluster::start().unwrap();
+    let limiter = Arc::new(limiter(&connect(&cluster).await, "3 per 52w"));
+    let mut tasks = JoinSet::new();
+    for index in 0..4 * KEYS {
+        let limiter = limiter.clone();
+        let _task = tasks.spawn(async move {
+            let decision = limiter.check(&format!("key-{}", index % KEYS)).await;
+            (index % KEYS, u64::from(decision.is_allowed()))
+        });
+    }
+    let mut admitted = [0; KEYS];
+    tasks.join_all().await.into_iter().for_each(|(key, count)| admitted[key] += count);
+    assert_eq!(admitted, [3; KEYS]);
+    assert_eq!(limiter.degraded(), 0);
+
+    let mut made = 0;
+    for primary in &cluster.nodes()[..3] {
+        assert!(primary.command(&["DBSIZE"]).unwrap().integer().unwrap() > 0, "a primary has no keys");
+        made += calls(primary, "evalsha");
+    }
+    assert!(made < 4 * KEYS as u64, "{made} calls for {} decisions", 4 * KEYS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_spans_nodes_is_charged_as_a_whole_or_not_at_all() {
+    let cluster = RedisCluster::start().unwrap();
+    let store = connect(&cluster).await;
+    for (index, quota) in [
+        "4 per 52w",
+        "4 per 52w leaky-bucket queue 3 nodelay",
+        "4 per 52w fixed-window",
+        "4 per 52w sliding-window",
+        "4 per 52w sliding-strict 52",
+        "4 per 52w sliding-log",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let limit = limit(&format!("rule-{index}"), quota);
+        let places = on_each_primary(&cluster, &store, &limit);
+        let [_, _, full] = &places;
+        assert!(is_granted(&decide(&store, std::slice::from_ref(full), Demand::now(4)).await[0]), "{quota}");
+
+        for order in [[0, 1, 2], [0, 2, 1], [2, 1, 0]] {
+            let asked = order.map(|index| places[index].clone());
+            let answers = decide(&store, &asked, Demand::now(2)).await;
+            assert_eq!(answers.len(), 3, "{quota}: an answer to each question");
+            for (index, answer) in order.iter().zip(&answers) {
+                assert_eq!(is_granted(answer), *index != 2, "{quota}, {order:?}");
+                assert!(
+                    answer.steps.iter().all(|step| step.receipt.cost == 0),
+                    "nothing to give back is left"
+                );
+            }
+            assert_eq!(left(&store, &places).await, [4, 4, 0], "{quota}, {order:?}");
+        }
+
+        perform(&store, Request::Reset(full.clone())).await;
+        assert!(decide(&store, &places, Demand::now(3)).await.iter().all(is_granted), "{quota}");
+        assert_eq!(left(&store, &places).await, [1, 1, 1], "{quota}");
+        let looked = decide(&store, &places, Demand::probe(2)).await;
+        assert!(looked.len() == 3 && !looked.iter().any(is_granted), "{quota}");
+        assert_eq!(left(&store, &places).await, [1, 1, 1], "{quota}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_span_nodes_are_given_back() {
+    let cluster = RedisCluster::start().unwrap();
+    let store = connect(&cluster).await;
+    let quotas = vec![Quota::at_once_leased(2, Duration::from_secs(600)).unwrap()];
+    let limit = Arc::new(Limit::new("downloads", quotas, Choice::All, Inherit::default()));
+    let places = on_each_primary(&cluster, &store, &limit);
+    let [_, _, full] = &places;
+    for _ in 0..2 {
+        assert!(is_granted(&decide(&store, std::slice::from_ref(full), Demand::now(1)).await[0]));
+    }
+    for _ in 0..5 {
+        assert!(!decide(&store, &places, Demand::now(1)).await.iter().all(is_granted));
+    }
+    assert_eq!(left(&store, &places).await, [2, 2, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_up_leaves_nothing_charged() {
+    let cluster = RedisCluster::start().unwrap();
+    let store = connect(&cluster).await;
+    let limit = limit("rule", "1000 per 52w fixed-window");
+    let places = on_each_primary(&cluster, &store, &limit);
+    assert_eq!(left(&store, &places).await, [1000; 3]);
+    let before = Handle::current().metrics().num_alive_tasks();
+    for _ in 0..200 {
+        let asks = places.iter().map(|place| ask(place, Demand::now(1))).collect();
+        let mut request = store.perform(Request::Decide(asks));
+        let polled = poll_fn(|context| Poll::Ready(request.as_mut().poll(context))).await;
+        assert!(polled.is_pending(), "it was asked only once");
+        drop(request);
+        tokio::task::yield_now().await;
+    }
+    soon("all calls have ended", async || Handle::current().metrics().num_alive_tasks() <= before).await;
+    assert_eq!(left(&store, &places).await, [1000; 3]);
+}
+
+/// A primary answers before its replica knows. A failover may forget what was admitted in the last moments, so a key
+/// may get as much again; one that was quiet gets exactly what it had left, and so does one on another node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_dies_under_load() {
+    const KEYS: usize = 96;
+    const LIMIT: u64 = 10;
+    let cluster = RedisCluster::start().unwrap();
+    let store = connect(&cluster).await;
+    let limiter = Arc::new(limiter(&store, "10 per 52w"));
+    let slot_of = |key: &str| RedisCluster::slot_of(store.key(&place(&limit("rule", "10 per 52w"), key)));
+    for _ in 0..4 {
+        assert!(limiter.check("quiet").await.is_allowed());
+    }
+    let victim = cluster.primary_of(slot_of("quiet")).unwrap();
+    let on_victim = |key: &str| cluster.primary_of(slot_of(key)).unwrap().port() == victim.port();
+    let keys: Vec<_> = (0..KEYS).map(|index| format!("key-{index}")).collect();
+    let may_repeat: Vec<_> = keys.iter().map(|key| on_victim(key)).collect();
+    until("the replica knows", || replica_knows(victim)).unwrap();
+    let tasks_before = Handle::current().metrics().num_alive_tasks();
+
+    let counts = || -> Arc<Vec<AtomicU64>> { Arc::new((0..KEYS).map(|_| AtomicU64::new(0)).collect()) };
+    let (admitted, unknown) = (counts(), counts());
+    let (answers, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let mut tasks = JoinSet::new();
+    for task in 0..64 {
+        let (limiter, answers, is_over) = (limiter.clone(), answers.clone(), is_over.clone());
+        let (admitted, unknown) = (admitted.clone(), unknown.clone());
+        let _task = tasks.spawn(async move {
+            for index in task.. {
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let key = index % KEYS;
+                let decision = limiter.check(&format!("key-{key}")).await;
+                if decision.is_allowed() {
+                    admitted[key].fetch_add(1, Ordering::Relaxed);
+                }
+                // The server may have counted it, and died before it could say so.
+                if decision.is_degraded() {
+                    unknown[key].fetch_add(1, Ordering::Relaxed);
+                }
+                answers.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    soon("the load is on", async || answers.load(Ordering::Relaxed) > 1_000).await;
+    block_in_place(|| {
+        victim.kill();
+        cluster.wait_until_ok()
+    })
+    .unwrap();
+    soon("all keys are decided", async || all_decided(&limiter, &keys).await).await;
+    let then = answers.load(Ordering::Relaxed);
+    soon("everybody goes on", async || answers.load(Ordering::Relaxed) > then + 1_000).await;
+    is_over.store(true, Ordering::Relaxed);
+    tasks.join_all().await;
+
+    assert!(limiter.degraded() > 0, "nothing was decided in between");
+    assert!(store.outages() > 0);
+    for (((key, admitted), unknown), may_repeat) in keys.iter().zip(&*admitted).zip(&*unknown).zip(may_repeat)
+    {
+        let (admitted, unknown) = (admitted.load(Ordering::Relaxed), unknown.load(Ordering::Relaxed));
+        let most = if may_repeat { 2 * LIMIT } else { LIMIT };
+        let least = LIMIT.saturating_sub(unknown);
+        assert!((least..=most).contains(&admitted), "{key}: {admitted} of {LIMIT}, {unknown} unknown");
+    }
+    assert_eq!(granted(&limiter, "quiet", 20).await, LIMIT - 4);
+    assert_eq!(store.trouble(), None);
+
+    // The dead node has left, and nobody looks for it.
+    soon("no task is left", async || Handle::current().metrics().num_alive_tasks() <= tasks_before).await;
+    let listener = TcpListener::bind(victim.address()).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let degraded = limiter.degraded();
+    for key in &keys {
+        assert!(!limiter.check(key).await.is_allowed());
+    }
+    assert_eq!(limiter.degraded(), degraded);
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+/// Nobody asks for a key of the dead node: what a health check sees gets well all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trouble_ends_without_anybody_asking() {
+    let cluster = RedisCluster::start().unwrap();
+    let store = connect(&cluster).await;
+    let limiter = limiter(&store, "10 per 52w");
+    limiter.check("a").await;
+    let slot = RedisCluster::slot_of(store.key(&place(&limit("rule", "10 per 52w"), "a")));
+    cluster.kill_primary_of(slot).unwrap();
+    limiter.check("a").await;
+    assert!(store.trouble().is_some());
+    block_in_place(|| cluster.wait_until_ok()).unwrap();
+    soon("all is well", async || store.trouble().is_none()).await;
+    assert_eq!(store.outages(), 1, "what a node that has left went through still counts");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_moves_under_load() {
+    let cluster = RedisCluster::start().unwrap();
+    let store = connect(&cluster).await;
+    let limit = limit("rule", "40 per 52w");
+    let limiter = Arc::new(limiter(&store, "40 per 52w"));
+    let [moved, stays, new, newest] = in_one_slot(&store, &limit);
+    let slot = RedisCluster::slot_of(store.key(&place(&limit, &moved)));
+    let to = cluster.primaries_without(slot).unwrap()[0];
+    let keys = [moved.clone(), stays.clone(), new.clone(), newest];
+    let mut counts = BTreeMap::new();
+    take_from(&limiter, &[moved.clone(), stays.clone()], 10, &mut counts).await;
+
+    // Between two nodes: those that moved, those that did not, and those that are new.
+    let migration = cluster.begin_migration(slot, to).unwrap();
+    migration.move_key(&store.key(&place(&limit, &moved))).unwrap();
+    take_from(&limiter, &keys[..3], 10, &mut counts).await;
+    let both = [place(&limit, &moved), place(&limit, &stays), place(&limit, &new)];
+    assert!(decide(&store, &both, Demand::now(2)).await.iter().all(is_granted));
+    keys[..3].iter().for_each(|key| *counts.entry(key.clone()).or_default() += 2);
+    assert_eq!(limiter.degraded(), 0);
+
+    // It arrives under load.
+    let load = tokio::spawn({
+        let (limiter, keys) = (limiter.clone(), keys.clone());
+        async move {
+            let mut counts = BTreeMap::new();
+            for _ in 0..10 {
+                take_from(&limiter, &keys, 1, &mut counts).await;
+            }
+            counts
+        }
+    });
+    block_in_place(|| migration.finish()).unwrap();
+    for (key, count) in load.await.unwrap() {
+        *counts.entry(key).or_default() += count;
+    }
+    assert_eq!(cluster.primary_of(slot).unwrap().port(), to.port());
+    for key in &keys {
+        let rest = granted(&limiter, key, 50).await;
+        assert_eq!(counts[key] + rest, 40, "{key}: {} and {rest}", counts[key]);
+    }
+    assert_eq!(limiter.degraded(), 0);
+    assert_eq!(store.outages(), 0);
+}
+
+/// The usual way to grow: a node without slots joins, and gets one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_moves_to_a_node_that_had_none() {
+    let cluster = RedisCluster::start().unwrap();
+    let store = connect(&cluster).await;
+    let limit = limit("rule", "40 per 52w");
+    let limiter = Arc::new(limiter(&store, "40 per 52w"));
+    let [moved, stays, new] = in_one_slot(&store, &limit);
+    let slot = RedisCluster::slot_of(store.key(&place(&limit, &moved)));
+    let mut counts = BTreeMap::new();
+    take_from(&limiter, &[moved.clone(), stays.clone()], 5, &mut counts).await;
+
+    let newcomer = &cluster.nodes()[5];
+    newcomer.command(&["CLUSTER", "RESET", "SOFT"]).unwrap();
+    newcomer.command(&["CLUSTER", "MEET", "127.0.0.1", &cluster.nodes()[0].port().to_string()]).unwrap();
+    let migration = block_in_place(|| {
+        cluster.wait_until_ok()?;
+        until("all know the newcomer", || cluster.begin_migration(slot, newcomer))
+    })
+    .unwrap();
+    migration.move_key(&store.key(&place(&limit, &moved))).unwrap();
+    take_from(&limiter, &[moved.clone(), stays.clone(), new.clone()], 10, &mut counts).await;
+    block_in_place(|| migration.finish()).unwrap();
+    for key in [&moved, &stays, &new] {
+        assert_eq!(counts[key] + granted(&limiter, key, 50).await, 40, "{key}");
+    }
+    assert_eq!((limiter.degraded(), store.outages()), (0, 0));
+}
+
+/// A process that starts in the middle of a move must be able to tell the others of its quota.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quota_is_announced_while_its_slot_moves() {
+    let cluster = RedisCluster::start().unwrap();
+    let store = connect(&cluster).await;
+    let quota: Quota = "7 per 52w".parse().unwrap();
+    let announced = format!("tidegate:quota:rule:{:04x}", quota.tag());
+    let slot = RedisCluster::slot_of(&announced);
+    let to = cluster.primaries_without(slot).unwrap()[0];
+    let migration = cluster.begin_migration(slot, to).unwrap();
+    let limiter = limiter(&store, "7 per 52w");
+    assert!(limiter.check("a").await.is_allowed());
+    assert_eq!(limiter.degraded(), 0);
+    block_in_place(|| migration.finish()).unwrap();
+    assert_eq!(to.command(&["GET", &announced]).unwrap(), quota.to_string().as_str());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_moved_unseen_are_found() {
+    let cluster = RedisCluster::start().unwrap();
+    let store = connect(&cluster).await;
+    let limit = limit("rule", "10 per 52w");
+    let limiter = limiter(&store, "10 per 52w");
+    let slot_of = |key: &str| RedisCluster::slot_of(store.key(&place(&limit, key)));
+    let owner = |key: &str| cluster.primary_of(slot_of(key)).unwrap().port();
+    let keys: Vec<_> = (0..60).map(|index| format!("key-{index}")).collect();
+    let neighbours: Vec<_> = keys.iter().filter(|key| owner(key) == owner(&keys[0])).take(8).collect();
+    for key in &neighbours {
+        assert_eq!(granted(&limiter, key, 4).await, 4);
+    }
+    for key in &neighbours[..4] {
+        let slot = slot_of(key);
+        cluster.migrate_slot(slot, cluster.primaries_without(slot).unwrap()[0]).unwrap();
+    }
+
+    // All at once: those that moved, and those that share a call with them.
+    let places: Vec<_> = neighbours.iter().map(|key| place(&limit, key)).collect();
+    assert!(decide(&store, &places, Demand::now(1)).await.iter().all(is_granted));
+    for key in &neighbours {
+        assert_eq!(granted(&limiter, key, 20).await, 5, "{key}");
+    }
+    assert_eq!((limiter.degraded(), store.outages()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_restarts() {
+    let cluster =
+        RedisCluster::start_with(&RedisServer::builder().password("s3cret/@").append_only()).unwrap();
+    let store = connect(&cluster).await;
+    let limiter = limiter(&store, "10 per 52w");
+    let keys: Vec<_> = (0..12).map(|index| format!("key-{index}")).collect();
+    for key in &keys {
+        assert_eq!(granted(&limiter, key, 4).await, 4);
+    }
+    block_in_place(|| cluster.restart_all()).unwrap();
+    soon("all keys are decided", async || all_decided(&limiter, &keys).await).await;
+    for key in &keys {
+        assert_eq!(granted(&limiter, key, 20).await, 6, "{key}");
+    }
+    soon("all is well", async || store.trouble().is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_opens_before_its_cluster_does() {
+    let cluster = RedisCluster::start().unwrap();
+    cluster.nodes().iter().for_each(RedisServer::kill);
+    let refused = RedisStore::connect(&url(&cluster)).await.unwrap_err().to_string();
+    assert!(refused.contains("is a server running there"), "{refused}");
+
+    let store = RedisStore::builder().deadline(DEADLINE).open(&url(&cluster)).unwrap();
+    let limiter = limiter(&store, "10 per 52w");
+    assert!(limiter.check("a").await.is_degraded());
+    assert_eq!(store.trouble().as_deref(), Some("no node of the cluster has answered yet"));
+
+    block_in_place(|| {
+        cluster.nodes().iter().try_for_each(RedisServer::restart)?;
+        cluster.wait_until_ok()
+    })
+    .unwrap();
+    let keys: Vec<_> = (0..12).map(|index| format!("key-{index}")).collect();
+    soon("all keys are decided", async || all_decided(&limiter, &keys).await).await;
+    soon("all is well", async || store.trouble().is_none()).await;
+}
+
+/// However much is asked while a node is away, the others are asked ten times a second who has what, and not more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_bothered_with_questions_about_slots() {
+    let cluster = RedisCluster::start().unwrap();
+    let store = connect(&cluster).await;
+    let limiter = limiter(&store, "10 per 52w");
+    limiter.check("a").await;
+    let slot = RedisCluster::slot_of(store.key(&place(&limit("rule", "10 per 52w"), "a")));
+    let questions = || -> u64 {
+        let living = cluster.nodes().iter().filter(|node| node.state() == State::Running);
+        living.map(|node| calls(node, "cluster|slots")).sum()
+    };
+    cluster.kill_primary_of(slot).unwrap();
+    let before = questions();
+    soon("the replica decides", async || {
+        for _ in 0..100 {
+            limiter.check("a").await;
+            tokio::task::yield_now().await;
+        }
+        !limiter.check("a").await.is_degraded()
+    })
+    .await;
+    let (asked, questions) = (limiter.degraded(), questions() - before);
+    assert!(asked > 1_000, "{asked}");
+    assert!(questions < 400, "{questions} questions in {asked} decisions");
+}
+
+fn url(cluster: &RedisCluster) -> String {
+    let urls = cluster.urls();
+    let login =
+        urls[0].strip_prefix("redis://").unwrap().rsplit_once('@').map(|(login, _)| format!("{login}@"));
+    let hosts: Vec<_> = cluster.nodes().iter().map(|node| node.address().to_string()).collect();
+    format!("redis+cluster://{}{}", login.unwrap_or_default(), hosts.join(","))
+}
+
+async fn connect(cluster: &RedisCluster) -> RedisStore {
+    RedisStore::builder().deadline(DEADLINE).connect(&url(cluster)).await.unwrap()
+}
+
+/// Without the store it denies, so that all that is admitted was counted there.
+fn limiter(store: &RedisStore, quota: &str) -> SharedLimiter {
+    SharedLimiter::builder("rule").store(store.clone()).on_outage(Outage::Closed).build(quota).unwrap()
+}
+
+fn limit(name: &str, quota: &str) -> Arc<Limit> {
+    Arc::new(Limit::new(name, vec![quota.parse().unwrap()], Choice::All, Inherit::default()))
+}
+
+fn place(limit: &Arc<Limit>, key: &str) -> Place {
+    Place { limit: limit.clone(), key: key.to_owned(), tier: 0 }
+}
+
+fn ask(place: &Place, demand: Demand) -> Inquiry {
+    Inquiry { place: place.clone(), demand, slots: Slots::Take, receipt: false }
+}
+
+async fn perform(store: &RedisStore, request: Request) -> Reply {
+    store.perform(request).await.unwrap()
+}
+
+async fn decide(store: &RedisStore, places: &[Place], demand: Demand) -> Vec<Answer> {
+    let asks = places.iter().map(|place| ask(place, demand)).collect();
+    match perform(store, Request::Decide(asks)).await {
+        Reply::Decided(answers) => answers,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How much each place would be granted.
+async fn left<const N: usize>(store: &RedisStore, places: &[Place; N]) -> [u64; N] {
+    let mut left = [0; N];
+    for (place, left) in places.iter().zip(&mut left) {
+        let limit = place.limit.quotas()[0].limit();
+        while *left < limit {
+            let next = if limit < 10 { *left + 1 } else { limit };
+            let answer = decide(store, std::slice::from_ref(place), Demand::probe(next)).await;
+            if !is_granted(&answer[0]) {
+                break;
+            }
+            *left = next;
+        }
+    }
+    left
+}
+
+fn is_granted(answer: &Answer) -> bool {
+    answer.steps.iter().all(|step| step.decision.is_granted())
+}
+
+/// A key on each primary.
+fn on_each_primary(cluster: &RedisCluster, store: &RedisStore, limit: &Arc<Limit>) -> [Place; 3] {
+    let owner = |place: &Place| cluster.primary_of(RedisCluster::slot_of(store.key(place))).unwrap().port();
+    let mut found: BTreeMap<u16, Place> = BTreeMap::new();
+    for index in 0.. {
+        let place = place(limit, &format!("key-{index}"));
+        found.entry(owner(&place)).or_insert(place);
+        if found.len() == 3 {
+            break;
+        }
+    }
+    found.into_values().collect::<Vec<_>>().try_into().unwrap()
+}
+
+/// Keys that share a slot.
+fn in_one_slot<const N: usize>(store: &RedisStore, limit: &Arc<Limit>) -> [String; N] {
+    let slot_of = |key: &str| RedisCluster::slot_of(store.key(&place(limit, key)));
+    let keys = (0..).map(|index| format!("key-{index}"));
+    let slot = slot_of("key-0");
+    keys.filter(|key| slot_of(key) == slot).take(N).collect::<Vec<_>>().try_into().unwrap()
+}
+
+async fn granted(limiter: &SharedLimiter, key: &str, tries: u64) -> u64 {
+    let mut granted = 0;
+    for _ in 0..tries {
+        granted += u64::from(limiter.check(key).await.is_allowed());
+    }
+    granted
+}
+
+/// Takes so many of each key, all at once. All must be granted.
+async fn take_from(
+    limiter: &Arc<SharedLimiter>,
+    keys: &[String],
+    count: u64,
+    taken: &mut BTreeMap<String, u64>,
+) {
+    let mut tasks = JoinSet::new();
+    for key in keys {
+        for _ in 0..count {
+            let (limiter, key) = (limiter.clone(), key.clone());
+            let _task = tasks.spawn(async move { (limiter.check(&key).await, key) });
+        }
+    }
+    for (decision, key) in tasks.join_all().await {
+        assert!(decision.is_allowed(), "{key}: {decision:?}");
+        *taken.entry(key).or_default() += 1;
+    }
+}
+
+async fn all_decided(limiter: &SharedLimiter, keys: &[String]) -> bool {
+    for key in keys {
+        if limiter.peek(key, 1).await.is_degraded() {
+            return false;
+        }
+    }
+    true
+}
+
+/// How often a server was sent a command.
+fn calls(server: &RedisServer, command: &str) -> u64 {
+    let told = server.command(&["INFO", "commandstats"]).unwrap();
+    let name = format!("cmdstat_{command}:calls=");
+    let line = told.text().unwrap().lines().find_map(|line| line.strip_prefix(&name));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Whether all that was written has reached the replica.
+fn replica_knows(primary: &RedisServer) -> Result<(), String> {
+    let role = primary.command(&["ROLE"])?;
+    let [_, Value::Integer(written), replicas] = role.items() else { return Err(format!("{role}")) };
+    let known = replicas.items().first().and_then(|replica| replica.items()[2].text()?.parse::<i64>().ok());
+    if known == Some(*written) { Ok(()) } else { Err(format!("{known:?} of {written}")) }
+}

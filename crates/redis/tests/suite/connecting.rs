@@ -1,0 +1,248 @@
+//! Every way to a server, and what is said when there is none: one line that names the fix, and never a password.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "this is how a test fails, and what it did"
+)]
+
+use crate::common::{AMPLE, FIVE, limiter, number, soon, store, verdict};
+use std::fs;
+use tidegate_engine::SharedLimiter;
+use tidegate_redis::RedisStore;
+use tidegate_testkit::servers::{Fault, Proxy, RedisCluster, RedisSentinel, RedisServer};
+
+const SECRET: &str = "s3cr3t";
+
+/// What is said instead of a connection.
+async fn refusal(url: &str) -> String {
+    let error = RedisStore::connect(url).await.unwrap_err();
+    let text = error.to_string();
+    println!("{text}");
+    assert!(!text.contains('\n') && text.contains("; "), "{text:?}");
+    assert!(!text.contains(SECRET), "{text}");
+    assert!(!format!("{error:?}").contains(SECRET));
+    text
+}
+
+#[track_caller]
+fn assert_says(text: &str, words: &[&str]) {
+    words.iter().for_each(|word| assert!(text.contains(word), "no `{word}` in: {text}"));
+}
+
+async fn counts(store: &RedisStore) -> SharedLimiter {
+    let limiter = limiter(store, "rule", FIVE);
+    assert_eq!(verdict(&limiter.check("key").await), "allow 4 of 5");
+    assert_eq!(verdict(&limiter.peek("key", 1).await), "allow 4 of 5");
+    limiter
+}
+
+#[tokio::test]
+async fn addresses_that_are_none() {
+    let none = [
+        "",
+        "localhost",
+        "localhost:6379",
+        "http://localhost",
+        "redis://",
+        "redis://localhost:port",
+        "redis://localhost:99999",
+        "redis://localhost/db",
+        "redis://a,b",
+        "redis+cluster://",
+        "redis+cluster://a,,b",
+        "redis+cluster://a/1",
+        "redis+sentinel://a",
+        "redis+sentinel://a/",
+        "redis+sentinel://a/master/db",
+        "redis+sentinel:///master",
+        "redis+unix://",
+        "рéдис://🗝",
+    ];
+    for url in none {
+        let text = refusal(url).await;
+        assert_says(&text, &["is not the address of a Redis", "redis://host:6379"]);
+        assert!(RedisStore::open(url).is_err(), "{url}");
+    }
+    let secret = [
+        "http://user:s3cr3t@localhost",
+        "redis://user:s3cr3t@localhost:port",
+        "redis://user:s3cr3t@",
+        "redis://:s3cr3t",
+        "user:s3cr3t@localhost",
+        "redis://user:s3cr3t@a,b",
+        "redis+cluster://user:s3cr3t@a/1",
+        "redis+sentinel://user:s3cr3t@a",
+        "redis+sentinel://user:s3cr3t@a/master/db",
+        "redis+unix:///a/socket?pass=s3cr3t&db=x",
+        "http://localhost?password=s3cr3t",
+    ];
+    for url in secret {
+        refusal(url).await;
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_there() {
+    let server = RedisServer::start().unwrap();
+    server.stop().unwrap();
+    let url = format!("redis://user:{SECRET}@{}", server.address());
+    assert_says(&refusal(&url).await, &[&server.address().to_string(), "is a server running there"]);
+    let url = format!("redis+cluster://user:{SECRET}@{}", server.address());
+    assert_says(&refusal(&url).await, &[&server.address().to_string(), "is a server running there"]);
+    let url = format!("redis+sentinel://user:{SECRET}@{}/mymaster", server.address());
+    assert_says(&refusal(&url).await, &["mymaster"]);
+    let missing = server.directory().join("no.sock");
+    let missing = missing.to_str().unwrap();
+    assert_says(&refusal(&format!("redis+unix://{missing}?pass={SECRET}")).await, &[missing]);
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::before(&server).unwrap();
+    proxy.inject(Fault::Stall);
+    assert_says(&refusal(proxy.url()).await, &[&proxy.address().to_string()]);
+}
+
+#[tokio::test]
+async fn passwords() {
+    let server = RedisServer::builder().password(SECRET).start().unwrap();
+    counts(&store(&server.url()).await).await;
+    let address = server.address();
+    for url in [
+        format!("redis://{address}"),
+        format!("redis://:wrong-{SECRET}@{address}"),
+        format!("redis://nobody:{SECRET}@{address}"),
+    ] {
+        assert_says(&refusal(&url).await, &["check user and password"]);
+    }
+    let debug = format!("{:?}", store(&server.url()).await);
+    assert!(!debug.contains(SECRET), "{debug}");
+
+    let server = RedisServer::builder().user("app", "s3cr3t/@:?#", "~* +@all").start().unwrap();
+    counts(&store(&server.url()).await).await;
+}
+
+#[tokio::test]
+async fn rights() {
+    let with = |rights: &str| RedisServer::builder().user("app", SECRET, rights).start().unwrap();
+    // What the error tells to grant is enough.
+    let enough = with("~tidegate:* +@read +@write +@scripting +time");
+    let limiter = counts(&store(&enough.url()).await).await;
+    limiter.reserve("key", 1, AMPLE).await.cancel().await;
+    limiter.reset("key").await.unwrap();
+    assert_eq!((limiter.degraded(), limiter.peek("key", 1).await.remaining()), (0, 5));
+
+    for rights in [
+        "~*",
+        "~* +@all -@scripting",
+        "~* +@all -evalsha",
+        "~* +@all -script",
+        "~* +@all -time",
+        "~* +@all -@write",
+        "~other:* +@all",
+        "~tidegate:* +@read +@write +@scripting",
+    ] {
+        let text = refusal(&with(rights).url()).await;
+        assert_says(&text, &["grant the user +@read +@write +@scripting +time"]);
+    }
+}
+
+#[tokio::test]
+async fn servers_without_scripts() {
+    for command in ["EVALSHA", "SCRIPT"] {
+        let server = RedisServer::builder().config("rename-command", &format!("{command} \"\"")).start();
+        let text = refusal(&server.unwrap().url()).await;
+        assert_says(&text, &["allow EVALSHA and SCRIPT LOAD"]);
+    }
+}
+
+#[tokio::test]
+async fn a_replica_is_not_written_to() {
+    let primary = RedisServer::start().unwrap();
+    let replica = RedisServer::builder().config("replicaof", &format!("127.0.0.1 {}", primary.port()));
+    let text = refusal(&replica.start().unwrap().url()).await;
+    assert_says(&text, &["read-only replica", "connect to its primary"]);
+}
+
+#[tokio::test]
+async fn a_cluster_is_not_a_server() {
+    let server = RedisServer::start().unwrap();
+    let text = refusal(&format!("redis+cluster://{}", server.address())).await;
+    assert_says(&text, &["is a single server", "write redis:// instead"]);
+
+    let cluster = RedisCluster::start().unwrap();
+    let text = refusal(&cluster.url()).await;
+    assert_says(&text, &["is a node of a cluster", "write redis+cluster://"]);
+    let url = cluster.url().replace("redis://", "redis+cluster://");
+    counts(&store(&url).await).await;
+}
+
+#[tokio::test]
+async fn sentinels_name_the_server() {
+    let sentinel = RedisSentinel::start_with(&RedisServer::builder().password(SECRET)).unwrap();
+    let hosts: Vec<_> = sentinel.sentinels().iter().map(|sentinel| sentinel.address().to_string()).collect();
+    let (hosts, name) = (hosts.join(","), sentinel.master_name());
+    let store = store(&format!("redis+sentinel://:{SECRET}@{hosts}/{name}/2")).await;
+    counts(&store).await;
+    let mut primary = sentinel.primary().unwrap().connect().unwrap();
+    primary.command(&["SELECT", "2"]).unwrap();
+    assert_eq!(primary.command(&["EXISTS", "tidegate:{rule:key}:1"]).unwrap().integer(), Some(1));
+
+    let text = refusal(&format!("redis+sentinel://:{SECRET}@{hosts}/nobody")).await;
+    assert_says(&text, &["nobody", "the sentinels know no primary by it"]);
+    let text = refusal(&format!("redis+sentinel://:wrong-{SECRET}@{hosts}/{name}")).await;
+    assert_says(&text, &["check user and password"]);
+}
+
+#[tokio::test]
+async fn a_socket_and_a_database() {
+    let server = RedisServer::builder().unix_socket().start().unwrap();
+    let socket = server.socket().unwrap().to_str().unwrap();
+    counts(&store(&format!("redis+unix://{socket}?db=3")).await).await;
+    let over_tcp = store(&format!("{}/3", server.url())).await;
+    let limiter = limiter(&over_tcp, "rule", FIVE);
+    assert_eq!(verdict(&limiter.check("key").await), "allow 3 of 5");
+    assert_eq!(number(&server, &["EXISTS", "tidegate:{rule:key}:1"]), 0);
+    let mut connection = server.connect().unwrap();
+    connection.command(&["SELECT", "3"]).unwrap();
+    assert_eq!(connection.command(&["EXISTS", "tidegate:{rule:key}:1"]).unwrap().integer(), Some(1));
+
+    // A connection that was lost comes back to the same database.
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+    soon("it is back", async || !limiter.peek("key", 1).await.is_degraded()).await;
+    assert_eq!(limiter.peek("key", 1).await.remaining(), 3);
+    assert_says(&refusal(&format!("{}/999", server.url())).await, &["check the number of the database"]);
+}
+
+#[tokio::test]
+async fn tls_trusts_only_the_authority_it_is_told() {
+    let (server, stranger) =
+        (RedisServer::builder().tls().start().unwrap(), RedisServer::builder().tls().start().unwrap());
+    let authority = |server: &RedisServer| fs::read(&server.certificates().unwrap().authority).unwrap();
+    let url = server.tls_url().unwrap();
+    let builder = || RedisStore::builder().deadline(AMPLE);
+    let store = builder().tls_authority(&authority(&server)).connect(&url).await.unwrap();
+    counts(&store).await;
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+    let again = limiter(&store, "rule", FIVE);
+    soon("it is back", async || !again.peek("key", 1).await.is_degraded()).await;
+
+    for builder in [builder(), builder().tls_authority(&authority(&stranger))] {
+        let text = builder.connect(&url).await.unwrap_err().to_string();
+        println!("{text}");
+        assert_says(&text, &["certificate", "tls_authority"]);
+    }
+    let text = builder().tls_authority(b"not a certificate").connect(&url).await.unwrap_err().to_string();
+    println!("{text}");
+    assert_says(&text, &["-----BEGIN CERTIFICATE-----"]);
+    // A server that speaks no TLS there.
+    let plain = server.url().replace("redis://", "rediss://");
+    let text = refusal(&plain).await;
+    assert_says(&text, &[&server.address().to_string()]);
+    // Without TLS the authority does not matter.
+    builder().tls_authority(&authority(&server)).connect(&server.url()).await.unwrap();
+}

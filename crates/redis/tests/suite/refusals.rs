@@ -1,0 +1,251 @@
+//! A server that answers, and will not count: decisions are made without it, and never as if it had counted.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "this is how a test fails, and what it did"
+)]
+
+use crate::common::{FIVE, commands, keys, limiter, limiter_for, number, soon, store, verdict};
+use std::{fmt::Write as _, fs, thread, time::Duration};
+use tidegate_core::Quota;
+use tidegate_engine::{Outage, SharedLimiter};
+use tidegate_redis::RedisStore;
+use tidegate_testkit::servers::{RedisServer, until};
+
+/// The same quota for each way to go on without the store.
+struct Modes {
+    open: SharedLimiter,
+    closed: SharedLimiter,
+    local: SharedLimiter,
+}
+
+impl Modes {
+    fn new(store: &RedisStore) -> Self {
+        let limiter = |outage| limiter_for(store, "modes", FIVE, outage);
+        Self {
+            open: limiter(Outage::Open),
+            closed: limiter(Outage::Closed),
+            local: limiter(Outage::Local { nodes: 2 }),
+        }
+    }
+
+    /// Everything is decided without the store, in the way that was declared.
+    async fn assert_degraded(&self, key: &str) {
+        for _ in 0..3 {
+            let decision = self.open.check(key).await;
+            assert!(decision.is_degraded() && decision.is_allowed(), "{decision:?}");
+            let decision = self.closed.check(key).await;
+            assert!(decision.is_degraded() && !decision.is_granted(), "{decision:?}");
+        }
+        assert!(!self.closed.reserve(key, 1, Duration::from_secs(1)).await.decision().is_granted());
+        assert_eq!(self.closed.take_up_to(key, 3).await.0, 0);
+        assert!(!self.closed.check_on_credit(key, 1).await.is_granted());
+        let mut allowed = 0;
+        for _ in 0..4 {
+            let decision = self.local.check(key).await;
+            assert!(decision.is_degraded());
+            allowed += u32::from(decision.is_allowed());
+        }
+        assert_eq!(allowed, 2, "half of five");
+        assert!(self.open.degraded() >= 3 && self.closed.degraded() >= 3 && self.local.degraded() >= 4);
+    }
+
+    /// The store decides, for all of them.
+    async fn assert_decided(&self, key: &str) {
+        for (limiter, left) in [(&self.open, 4), (&self.closed, 3), (&self.local, 2)] {
+            assert_eq!(verdict(&limiter.check(key).await), format!("allow {left} of 5"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn memory_is_full() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server.url()).await;
+    let modes = Modes::new(&store);
+    modes.assert_decided("before").await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    modes.assert_degraded("a").await;
+    // One that was never announced meets the same wall elsewhere.
+    let new = limiter_for(&store, "new", FIVE, Outage::Closed);
+    assert!(new.check("a").await.is_degraded());
+    let why = store.trouble().unwrap();
+    assert!(why.contains("maxmemory"), "{why}");
+
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    modes.assert_decided("a").await;
+    assert_eq!((store.trouble(), store.outages()), (None, 0));
+}
+
+#[tokio::test]
+async fn snapshots_fail() {
+    let server = RedisServer::builder().config("save", "3600 1000000").start().unwrap();
+    let store = store(&server.url()).await;
+    let modes = Modes::new(&store);
+    fs::create_dir(server.directory().join("dump.rdb")).unwrap();
+    server.command(&["BGSAVE"]).unwrap();
+    until("the snapshot fails", || match server.command(&["INFO", "persistence"])?.text() {
+        Some(text) if text.contains("rdb_last_bgsave_status:err") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .unwrap();
+    modes.assert_degraded("a").await;
+    let why = store.trouble().unwrap();
+    assert!(why.contains("MISCONF"), "{why}");
+    server.command(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]).unwrap();
+    modes.assert_decided("a").await;
+}
+
+#[tokio::test]
+async fn a_key_is_of_another_type() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server.url()).await;
+    let modes = Modes::new(&store);
+    modes.assert_decided("good").await;
+    server.command(&["LPUSH", "tidegate:{modes:a}:1", "not", "ours"]).unwrap();
+    modes.assert_degraded("a").await;
+    // Together with others, it is the only one that suffers.
+    let limiter = std::sync::Arc::new(limiter(&store, "crowd", "100 per 52w"));
+    server.command(&["LPUSH", "tidegate:{crowd:7}:1", "not", "ours"]).unwrap();
+    let ask = |index: u32| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.check(&index.to_string()).await.is_degraded() })
+    };
+    let asked: Vec<_> = (0..50).map(ask).collect();
+    for (index, asked) in asked.into_iter().enumerate() {
+        assert_eq!(asked.await.unwrap(), index == 7);
+    }
+    assert!(modes.closed.reset("a").await.is_err());
+    server.command(&["DEL", "tidegate:{modes:a}:1"]).unwrap();
+    modes.assert_decided("a").await;
+}
+
+/// Bytes that somebody else wrote are no state: the key is as good as new, or says what it can.
+#[tokio::test]
+async fn a_key_holds_garbage() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server.url()).await;
+    let quotas = [
+        "5 per 52w",
+        "5MB/s",
+        "5 per 52w leaky-bucket queue 4 nodelay",
+        "5 per 52w fixed-window from-first-hit",
+        "5 per 52w sliding-window",
+        "5 per 52w sliding-strict 4",
+        "5 per 52w sliding-log",
+        "5 per 52w smooth burst 4",
+        "5 per 52w warm-up 4s cold 3",
+        "5 at once lease 30s",
+    ];
+    for (index, quota) in quotas.into_iter().enumerate() {
+        let name = format!("garbage-{index}");
+        let limiter = limiter_for(&store, &name, quota, Outage::Closed);
+        let tag = quota.parse::<Quota>().unwrap().tag().to_be_bytes();
+        limiter.check("fresh").await;
+        let fresh = verdict(&limiter.peek("never seen", 1).await);
+        let key = format!("tidegate:{{{name}:a}}:1");
+        for bytes in garbage(tag) {
+            write(&server, &key, &bytes);
+            // Nothing panics, and everything is answered.
+            limiter.peek("a", 1).await;
+            limiter.check("a").await;
+            limiter.take_up_to("a", 3).await;
+            drop(limiter.permit("a").await);
+            limiter.reserve("a", 1, Duration::from_secs(1)).await.cancel().await;
+            limiter.reserve("a", 1, Duration::from_secs(1)).await.commit(2).await;
+            // And an operator can mend it.
+            write(&server, &key, &bytes);
+            limiter.reset("a").await.unwrap_or_else(|error| panic!("{quota} {bytes:02x?}: {error}"));
+            if !quota.contains("at once") {
+                assert_eq!(verdict(&limiter.peek("a", 1).await), fresh, "{quota} {bytes:02x?}");
+            }
+            let granted = limiter.check("b").await;
+            assert!(!granted.is_degraded(), "{quota} {bytes:02x?}");
+            limiter.reset("b").await.unwrap();
+            server.command(&["DEL", &key]).unwrap();
+        }
+    }
+}
+
+/// Of many lengths, some of which look like ours.
+fn garbage(tag: [u8; 2]) -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for length in [0, 1, 2, 3, 5, 8, 9, 10, 11, 12, 16, 17, 24, 40, 64, 300] {
+        for byte in [0x00, 0x01, 0x41, 0x7f, 0x80, 0xff] {
+            all.push(vec![byte; length]);
+            let mut tagged = vec![0, tag[0], tag[1]];
+            tagged.resize(3 + length, byte);
+            tagged[0] = if byte == 0x41 { 9 } else { 0 };
+            all.push(tagged);
+        }
+    }
+    all
+}
+
+fn write(server: &RedisServer, key: &str, bytes: &[u8]) {
+    let mut text = String::new();
+    bytes.iter().for_each(|byte| write!(text, "\\{byte:03}").unwrap());
+    server.command(&["EVAL", &format!("redis.call('SET', KEYS[1], '{text}')"), "1", key]).unwrap();
+    assert_eq!(number(server, &["STRLEN", key]), i64::try_from(bytes.len()).unwrap());
+}
+
+#[tokio::test]
+async fn another_script_keeps_the_server_busy() {
+    let server = RedisServer::builder().config("lua-time-limit", "20").start().unwrap();
+    let store = store(&server.url()).await;
+    let modes = Modes::new(&store);
+    modes.assert_decided("before").await;
+    let mut other = server.connect().unwrap();
+    let script = thread::spawn(move || other.command(&["EVAL", "while true do end", "0"]));
+    soon("the server is busy", async || modes.closed.peek("a", 1).await.is_degraded()).await;
+    modes.assert_degraded("a").await;
+    let why = store.trouble().unwrap();
+    assert!(why.contains("BUSY") || why.contains("busy"), "{why}");
+
+    server.command(&["SCRIPT", "KILL"]).unwrap();
+    assert!(script.join().unwrap().is_err());
+    soon("the store decides", async || !modes.closed.peek("a", 1).await.is_degraded()).await;
+    modes.assert_decided("a").await;
+}
+
+#[tokio::test]
+async fn the_server_becomes_a_replica() {
+    let (server, other) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let store = store(&server.url()).await;
+    let modes = Modes::new(&store);
+    modes.assert_decided("before").await;
+    server.command(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]).unwrap();
+    modes.assert_degraded("a").await;
+    let why = store.trouble().unwrap();
+    assert!(why.contains("READONLY") || why.contains("read only"), "{why}");
+    // It stays away for as long as it is one.
+    let before = commands(&server, "evalsha");
+    soon("the store looked again", async || commands(&server, "evalsha") >= before + 4).await;
+    assert_eq!(store.outages(), 1);
+    assert!(keys(&other, "*").is_empty());
+
+    server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    soon("the store decides", async || !modes.closed.peek("a", 1).await.is_degraded()).await;
+    modes.assert_decided("a").await;
+    assert_eq!(store.trouble(), None);
+}
+
+#[tokio::test]
+async fn rights_are_taken_away() {
+    let server = RedisServer::builder().user("app", "secret", "~* +@all").start().unwrap();
+    let store = store(&server.url()).await;
+    let modes = Modes::new(&store);
+    modes.assert_decided("before").await;
+    server.command(&["ACL", "SETUSER", "app", "-@scripting"]).unwrap();
+    modes.assert_degraded("a").await;
+    server.command(&["ACL", "SETUSER", "app", "+@scripting", "-time"]).unwrap();
+    modes.assert_degraded("b").await;
+    server.command(&["ACL", "SETUSER", "app", "+time", "-psetex"]).unwrap();
+    modes.assert_degraded("c").await;
+    server.command(&["ACL", "SETUSER", "app", "+psetex"]).unwrap();
+    soon("the store decides", async || !modes.closed.peek("a", 1).await.is_degraded()).await;
+    modes.assert_decided("a").await;
+}

@@ -1,0 +1,117 @@
+//! Tiers in a real server: a key is limited by the one that a call names, and keeps its history when that is another.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::common::{limiter, store, verdict};
+use proptest::{prelude::*, test_runner::TestCaseResult};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tidegate_core::{Decision, Inherit, Quota};
+use tidegate_engine::{
+    Clock, Limiter, Outage, Reservation, SharedLimiter,
+    store::{Choice, Inquiry, Limit, Place, Reply, Request, Slots},
+};
+use tidegate_testkit::{servers::RedisServer, strategy::*};
+
+/// When, for how much, under which tier, how patient; and in one of eight cases what was taken last is given back first,
+/// in another the key is forgotten.
+type Caller = (Pause, Cost, usize, Patience, u8);
+
+/// Random stories, told at the same times to the memory of this process and to the server.
+#[test]
+fn tiers_in_redis_are_those_of_memory() {
+    let server = RedisServer::start().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = runtime.block_on(store(&server.url()));
+    let made = AtomicU64::new(0);
+    for (name, samples) in every_algorithm().into_iter().filter(|(name, _)| *name != "concurrency") {
+        let caller = (pauses(), costs(), 0_usize..3, patience(), 0_u8..8);
+        let stories = (proptest::collection::vec(samples, 2..4), proptest::collection::vec(caller, 1..25));
+        let law = |(samples, story): (Vec<Sample>, Vec<Caller>)| -> TestCaseResult {
+            let quotas: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
+            let (clock, hand) = Clock::manual();
+            let memory = Limiter::builder().clock(clock).build_tiers(&quotas).unwrap();
+            let limit = Arc::new(Limit::new("tiers", quotas.clone(), Choice::Tier, Inherit::Additive));
+            let key = made.fetch_add(1, Ordering::Relaxed).to_string();
+            let mut moment = Moment::start_of(&samples[0]);
+            let mut held = None;
+            for (pause, cost, tier, patience, deed) in story {
+                let tier = tier % quotas.len();
+                moment.pass(pause);
+                hand.set(moment.now);
+                let place = |tier| Place { limit: limit.clone(), key: key.clone(), tier };
+                let perform = |request| {
+                    runtime.block_on(store.perform_at(&[request], moment.now)).pop().unwrap().unwrap()
+                };
+                match (deed, held.take()) {
+                    (0, Some((reservation, tier, charge, cost))) => {
+                        perform(Request::Refund { place: place(tier), charge, cost });
+                        Reservation::cancel(reservation);
+                    }
+                    (1, _) => {
+                        perform(Request::Reset(place(tier)));
+                        memory.key("k").reset();
+                    }
+                    (_, Some((reservation, ..))) => {
+                        reservation.keep();
+                    }
+                    _ => {}
+                }
+                let caller = Move { pause: Pause::None, cost, patience };
+                let demand = caller.demand(&samples[tier]);
+                let ask = Inquiry { place: place(tier), demand, slots: Slots::Look, receipt: true };
+                let Reply::Decided(answers) = perform(Request::Decide(vec![ask])) else {
+                    panic!("no decision")
+                };
+                let bucket = memory.key("k").tier(tier).unwrap();
+                let reservation = bucket.reserve(demand.cost, demand.patience.into());
+                let (ours, theirs) = (*reservation.decision(), answers[0].steps[0].decision);
+                prop_assert_eq!(ours, theirs, "{:?} under {} at {}", demand, quotas[tier], moment.now);
+                moment.hear(&ours);
+                held = ours.is_granted().then(|| (reservation, tier, answers[0].charged(), demand.cost));
+            }
+            Ok(())
+        };
+        if let Err(broken) = runner_of(24).run(&stories, law) {
+            panic!("{name}: {broken}");
+        }
+    }
+}
+
+/// The same words in memory, in the server, and when it is away.
+#[tokio::test]
+async fn a_call_names_its_tier() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server.url()).await;
+    let tiers: Vec<Quota> = ["2 per 52w", "5 per 52w"].map(|quota| quota.parse().unwrap()).to_vec();
+    let builder = || SharedLimiter::builder("plans");
+    let memory = builder().build_tiers(&tiers).unwrap();
+    let redis = builder().store(store.clone()).on_outage(Outage::Closed).build_tiers(&tiers).unwrap();
+    for limiter in [&memory, &redis] {
+        let (free, pro) = (limiter.tier(0).unwrap(), limiter.tier(1).unwrap());
+        assert!(limiter.tier(2).is_none() && limiter.tiers() == 2);
+        assert_eq!(verdict(&free.check_cost("a", 2).await), "allow 0 of 2");
+        assert_eq!(verdict(&free.check("a").await), "deny 0 of 2");
+        assert_eq!(verdict(&pro.peek("a", 1).await), "allow 3 of 5");
+        let reserved = pro.reserve("a", 2, Duration::ZERO).await;
+        assert_eq!((verdict(reserved.decision()), reserved.decision().quota()), ("allow 1 of 5".into(), 1));
+        reserved.cancel().await;
+        let (taken, decision): (u64, Decision) = pro.take_up_to("a", 9).await;
+        assert_eq!((taken, verdict(&decision)), (3, "allow 0 of 5".into()));
+        limiter.reset("a").await.unwrap();
+        assert_eq!(verdict(&limiter.check("a").await), "allow 1 of 2");
+        assert_eq!(limiter.degraded(), 0);
+    }
+    assert!(limiter(&store, "one", "5 per 52w").tier(1).is_none());
+    let mixed = [tiers[0], "5/s sliding-log".parse().unwrap()];
+    assert!(builder().build_tiers(&mixed).is_err() && builder().store(store).build_tiers(&mixed).is_err());
+    server.kill();
+    let free = redis.tier(0).unwrap();
+    assert!(free.check("a").await.is_degraded() && !free.check("a").await.is_granted());
+}

@@ -1,0 +1,157 @@
+//! For whom a request counts: what is found, what is not, and what cannot be mistaken for something else.
+
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
+use crate::common::Request;
+use tidegate_rule::{
+    Facts,
+    request::{Address, Key, KeyValue, Missing, TrustedProxies, key},
+};
+
+/// As a store would see it.
+fn shown(key: &Key, request: &Request) -> Option<String> {
+    key.find(request).map(|value| value.to_string())
+}
+
+fn request() -> Request {
+    let request = Request {
+        path: "/users/7",
+        host: Some("Example.COM.:8080"),
+        route: Some("/users/{id}"),
+        facts: Some(Facts::default().with_user("alice")),
+        ..Request::from("2001:db8:1:2:3:4:5:6")
+    };
+    request
+        .header("x-api-key", "secret")
+        .header("x-bytes", b"\xff\xfe")
+        .header("x-empty", "")
+        .header("x-long", "a".repeat(1_000_000))
+        .header("cookie", "a=1; session=\"abc\"; sess=2; empty=; = ; session=other")
+        .header("cookie", "b = 2;last=é")
+}
+
+#[test]
+fn what_is_found() {
+    let header = |name| key::header(name).unwrap();
+    let cookie = |name| key::cookie(name).unwrap();
+    for (key, found) in [
+        (key::all(), Some("")),
+        (key::peer(), Some("2001:db8:1:2::")),
+        (key::peer().ipv6_prefix(48), Some("2001:db8:1::")),
+        (key::peer().ipv6_prefix(128), Some("2001:db8:1:2:3:4:5:6")),
+        (key::peer().ipv6_prefix(255), Some("2001:db8:1:2:3:4:5:6")),
+        (key::peer().ipv6_prefix(0), Some("::")),
+        (key::client(TrustedProxies::private()), Some("2001:db8:1:2::")),
+        (header("x-api-key"), Some("secret")),
+        (header("X-Api-Key"), Some("secret")),
+        (header("x-bytes"), Some("\u{1}xfffe")),
+        (header("x-empty"), None),
+        (header("x-long"), None),
+        (header("x-none"), None),
+        (cookie("session"), Some("abc")),
+        (cookie("sess"), Some("2")),
+        (cookie("b"), Some("2")),
+        (cookie("last"), Some("é")),
+        (cookie("empty"), None),
+        (cookie("none"), None),
+        (cookie("Session"), None),
+        (key::host(), Some("example.com")),
+        (key::method(), Some("GET")),
+        (key::path(), Some("/users/7")),
+        (key::route(), Some("/users/{id}")),
+        (key::user(), Some("alice")),
+        (key::user_by(|head| Some(head.path().trim_start_matches("/users/").into())), Some("7")),
+        (key::user_by(|_| None), None),
+        (key::by(|_| Some(7.into())), Some("7")),
+        (key::by(|_| Some("b".repeat(5_000).into())), None),
+        (key::user().and(key::route()), Some("alice|/users/{id}")),
+        (key::user().and(key::method()).and(key::route()), Some(r"alice|GET\|/users/{id}")),
+        (key::user().and(header("x-none")), None),
+        (key::user().or(key::peer()), Some("alice")),
+        (header("x-none").or(key::peer()), Some("\u{1}1?2001:db8:1:2::")),
+        (header("x-none").or(header("x-long")).or(key::user()), Some("\u{1}2?alice")),
+        (header("x-none").or(header("x-long").or(key::user())), Some("\u{1}2?alice")),
+        (header("x-none").or(header("x-empty")), None),
+        (
+            header("x-none").or(key::peer()).and(key::method()).ipv6_prefix(32),
+            Some("\u{1}|\u{1}1?2001:db8::|GET"),
+        ),
+    ] {
+        assert_eq!(shown(&key, &request()).as_deref(), found, "{key:?}");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_not_found() {
+    let bare = Request { path: "/x", ..Request::default() };
+    for key in [
+        key::peer(),
+        key::client(TrustedProxies::private()),
+        key::header("authorization").unwrap(),
+        key::cookie("session").unwrap(),
+        key::host(),
+        key::user(),
+    ] {
+        assert_eq!(shown(&key, &bare), None, "{key:?}");
+    }
+    assert_eq!(shown(&key::route(), &bare).as_deref(), Some("/x"));
+    assert_eq!(Missing::default(), Missing::Share);
+}
+
+#[test]
+fn hosts_have_one_name() {
+    for (host, found) in [
+        ("example.com", Some("example.com")),
+        ("EXAMPLE.com:443", Some("example.com")),
+        ("example.com.", Some("example.com")),
+        ("[2001:DB8::1]:80", Some("[2001:db8::1]")),
+        ("[2001:db8::1]", Some("[2001:db8::1]")),
+        ("example.com:", Some("example.com")),
+        ("", None),
+        (":80", None),
+    ] {
+        let request = Request { host: Some(host), ..Request::default() };
+        assert_eq!(shown(&key::host(), &request).as_deref(), found, "{host}");
+    }
+}
+
+#[test]
+fn a_name_that_a_client_chooses_is_not_an_address() {
+    let key = key::header("x-user").unwrap().or(key::peer());
+    let victim = Request::from("203.0.113.7");
+    let bucket = shown(&key, &victim).unwrap();
+    for name in ["203.0.113.7", "1?203.0.113.7", "\u{1}1?203.0.113.7", "\u{1}\u{1}1?203.0.113.7"] {
+        let attacker = Request::from("198.51.100.1").header("x-user", name);
+        assert_ne!(shown(&key, &attacker).unwrap(), bucket, "{name:?}");
+    }
+}
+
+#[test]
+fn a_user_is_also_found_around_the_task() {
+    let request = Request::from("203.0.113.7");
+    let found = Facts::default().with_user("bob").scope_blocking(|| shown(&key::user(), &request));
+    assert_eq!(found.as_deref(), Some("bob"));
+    let nameless = Facts::default().with_user("").scope_blocking(|| shown(&key::user(), &request));
+    assert_eq!(nameless, None);
+}
+
+#[test]
+fn names_are_checked_when_a_key_is_made() {
+    for name in ["", "x y", "x:y", "x\r\ny", "é", "x\0", "(x)"] {
+        let error = key::header(name).unwrap_err();
+        assert!(error.problem().contains("is not the name of a header"), "{error}");
+        assert!(key::cookie(name).unwrap_err().problem().contains("of a cookie"));
+    }
+    assert!(key::header(&"x".repeat(1_000)).is_err());
+}
+
+#[test]
+fn keys_tell_what_they_are() {
+    let key = key::user().and(key::header("X-Tenant").unwrap()).or(key::client(TrustedProxies::loopback()));
+    assert_eq!(
+        format!("{key:?}"),
+        r#"[{user, header x-tenant}, client/64 behind ["127.0.0.0/8", "::1"] by XForwardedFor]"#
+    );
+    let same = KeyValue::from(std::net::Ipv4Addr::new(192, 0, 2, 7));
+    assert_eq!(same, KeyValue::Address(Address::of([192, 0, 2, 7].into())));
+}

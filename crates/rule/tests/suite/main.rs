@@ -1,0 +1,14 @@
+//! Rules, gates and settings, in one program: it is built and linked once. What is about the rules of a whole program, or
+//! about who listens in it, lies beside this folder.
+
+mod answers;
+mod common;
+mod gate;
+mod gate_law;
+mod gate_waits;
+mod keys;
+mod law;
+mod proxies;
+mod settings_file;
+mod settings_noise;
+mod waiting;

@@ -1,0 +1,60 @@
+//! The example for actix-web does what it says, for a client over the wire.
+
+#![cfg(all(feature = "actix", feature = "macros"))]
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
+#[path = "../../examples/actix.rs"]
+mod actix;
+
+use reqwest::{Client, Response};
+use std::net::TcpListener;
+
+#[test]
+fn a_shop_on_actix() {
+    actix_web::rt::System::new().block_on(async {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let shop = format!("http://{}", listener.local_addr().unwrap());
+        let server = actix::run(listener, 4).unwrap();
+        let handle = server.handle();
+        actix_web::rt::spawn(server);
+        visit(&shop).await;
+        handle.stop(false).await;
+    });
+}
+
+async fn visit(shop: &str) {
+    // A connection for each request: whichever worker serves it, the rules are the same.
+    let client = || Client::builder().no_proxy().build().unwrap();
+    let get = async |path: &str| client().get(format!("{shop}{path}")).send().await.unwrap();
+    let login = async |password: &'static str| {
+        client().post(format!("{shop}/login")).body(password).send().await.unwrap().status().as_u16()
+    };
+
+    let home = get("/").await;
+    assert_eq!(told(&home, "ratelimit-policy"), r#""client";q=100;w=360"#);
+    assert_eq!(told(&home, "ratelimit"), r#""client";r=99;t=4"#);
+    assert_eq!(home.text().await.unwrap(), "welcome");
+
+    let attempts = ["guess", "open sesame", "guess", "guess", "open sesame"];
+    let mut answers = Vec::new();
+    for password in attempts {
+        answers.push(login(password).await);
+    }
+    assert_eq!(answers, [401, 200, 401, 401, 429]);
+
+    // As many as you like, one after the other.
+    for _ in 0..5 {
+        assert_eq!(get("/download/song").await.text().await.unwrap().len(), 4_000);
+    }
+
+    for status in [200, 200, 429] {
+        assert_eq!(get("/search/limits").await.status(), status);
+    }
+    let refused = get("/search/limits").await;
+    assert_eq!(told(&refused, "content-type"), "application/problem+json");
+    assert!(told(&refused, "retry-after").parse::<u64>().unwrap() > 1);
+}
+
+fn told<'a>(response: &'a Response, name: &str) -> &'a str {
+    response.headers()[name].to_str().unwrap()
+}

@@ -1,0 +1,62 @@
+//! Two servers that share Redis admit together what one would.
+
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
+#[path = "../../examples/fleet.rs"]
+#[allow(dead_code, reason = "its main is not ours")]
+mod fleet;
+
+use reqwest::Client;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+use tidegate::{Outage, Settings};
+use tidegate_testkit::servers::RedisServer;
+use tokio::net::TcpListener;
+
+async fn serve(settings: Settings) -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = fleet::app(settings).unwrap().into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    format!("http://{address}")
+}
+
+/// How often each status was answered to twenty visits, ten at each server.
+async fn visit(servers: [String; 2]) -> BTreeMap<u16, usize> {
+    let client = Client::builder().no_proxy().build().unwrap();
+    let visits: Vec<_> =
+        servers.iter().cycle().take(20).map(|server| tokio::spawn(client.get(server).send())).collect();
+    let mut counts = BTreeMap::new();
+    for visit in visits {
+        *counts.entry(visit.await.unwrap().unwrap().status().as_u16()).or_default() += 1;
+    }
+    counts
+}
+
+/// Waits until a server has found Redis, as a visitor from elsewhere: nobody is let in before.
+async fn until_open(server: &str) {
+    let elsewhere = Client::builder().no_proxy().local_address(IpAddr::from([127, 0, 0, 2])).build().unwrap();
+    while elsewhere.get(server).send().await.unwrap().status() != 200 {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_share_redis() {
+    let redis = RedisServer::start().unwrap();
+    // Time is not the point, so there is plenty of it, and nobody counts for itself.
+    let settings =
+        || Settings::new().store_at(redis.url()).deadline(Duration::from_secs(5)).on_outage(Outage::Closed);
+    let servers = [serve(settings()).await, serve(settings()).await];
+    for server in &servers {
+        until_open(server).await;
+    }
+    assert_eq!(visit(servers).await, BTreeMap::from([(200, 5), (429, 15)]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_memory_each_counts_for_itself() {
+    let servers = [serve(Settings::new()).await, serve(Settings::new()).await];
+    assert_eq!(visit(servers).await, BTreeMap::from([(200, 10), (429, 10)]));
+}

@@ -1,0 +1,22 @@
+//! The example of tonic says what it said.
+
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
+#[path = "../../examples/tonic.rs"]
+mod example;
+
+#[tokio::test]
+async fn a_layer_and_an_interceptor_count_side_by_side() {
+    let mut out = Vec::new();
+    example::run(&mut out).await.unwrap();
+    assert_eq!(
+        String::from_utf8(out).unwrap(),
+        "acme: Serving
+acme: Serving
+acme: Serving
+acme: ResourceExhausted by per-tenant, which says when to come back
+umbrella: Serving
+umbrella: ResourceExhausted by per-client, which says when to come back
+"
+    );
+}

@@ -1,0 +1,47 @@
+//! The examples say what they said.
+
+#![cfg(feature = "macros")]
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
+#[path = "../../examples/attribute.rs"]
+mod attribute;
+#[cfg(feature = "stream")]
+#[path = "../../examples/consumer.rs"]
+mod consumer;
+
+#[test]
+fn a_program_with_attributes_alone() {
+    let mut out = Vec::new();
+    attribute::run(&mut out).unwrap();
+    assert_eq!(
+        String::from_utf8(out).unwrap(),
+        "to alice: hello
+to alice: hello
+to alice: hello
+to alice: not sent, three mails an hour are enough
+to bob: hello
+example.org is 192.0.2.1
+example.org is 192.0.2.1
+nowhere: there is no such host
+nowhere: there is no such host
+example.org is 192.0.2.255, perhaps
+the deepest floor is 3
+"
+    );
+}
+
+#[cfg(feature = "stream")]
+#[tokio::test(start_paused = true)]
+async fn a_consumer_of_a_stream() {
+    let mut out = Vec::new();
+    consumer::run(&mut out).await.unwrap();
+    assert_eq!(
+        String::from_utf8(out).unwrap(),
+        "  0 ms: handled 1 of alice
+100 ms: handled 2 of bob
+200 ms: handled 3 of alice
+300 ms: put aside 4 of alice
+400 ms: handled 5 of bob
+"
+    );
+}

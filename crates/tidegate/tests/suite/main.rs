@@ -1,0 +1,11 @@
+//! The examples and the rules in Redis, in one program: it is built and linked once. What sets up the rules of a whole
+//! program lies beside this folder.
+
+mod example_actix;
+#[cfg(all(feature = "axum", feature = "redis"))]
+mod example_fleet;
+#[cfg(feature = "tonic")]
+mod example_tonic;
+mod examples;
+mod gate_in_redis;
+mod rules_in_redis;

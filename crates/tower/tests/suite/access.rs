@@ -1,0 +1,163 @@
+//! Who is let in: lists, bans that begin further inside, and addresses that cannot be made up.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::stage::{Player, ask, header, request};
+use http::Request;
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+use tidegate_engine::{AccessControl, Bans, Clock, ClockHand, Stance};
+use tidegate_rule::{
+    Answer,
+    request::{TrustedProxies, key},
+};
+use tidegate_tower::{AccessLayer, RequestAccess};
+use tower::{Layer as _, Service};
+
+fn control(list: &str) -> (Arc<AccessControl>, ClockHand) {
+    let (clock, hand) = Clock::manual();
+    let bans = Bans::builder().clock(clock).automatic("3/min for 1h".parse().unwrap()).build().unwrap();
+    (Arc::new(AccessControl::new(list.parse().unwrap(), bans)), hand)
+}
+
+fn from(peer: &str) -> Request<()> {
+    let mut request = request();
+    request.extensions_mut().insert(SocketAddr::new(peer.parse().unwrap(), 4_321));
+    request
+}
+
+async fn status<S, R>(service: &S, request: Request<()>) -> u16
+where
+    S: Service<Request<()>, Response = http::Response<R>, Error = stage::Broken> + Clone,
+{
+    ask(service, request).await.unwrap().status().as_u16()
+}
+
+#[tokio::test]
+async fn the_list_says_who() {
+    let (control, _hand) = control("deny 192.0.2.0/24\nallow 192.0.2.7\ndeny 2001:db8::/32");
+    let player = Player::new();
+    let service = AccessLayer::new(control).layer(player.clone());
+    let table = [
+        ("192.0.2.1", 403),
+        ("192.0.2.7", 200),
+        ("198.51.100.1", 200),
+        ("::ffff:192.0.2.1", 403),
+        ("2001:db8::1", 403),
+        ("2001:db9::1", 200),
+    ];
+    for (peer, expected) in table {
+        assert_eq!(status(&service, from(peer)).await, expected, "{peer}");
+    }
+    assert_eq!(player.calls(), 3);
+}
+
+/// A client that writes the header itself changes nothing.
+#[tokio::test]
+async fn a_made_up_address_is_not_believed() {
+    let (control, _hand) = control("deny 192.0.2.0/24");
+    let proxies = TrustedProxies::new(["10.0.0.0/8"]).unwrap();
+    let service = AccessLayer::new(RequestAccess::new(control).behind(proxies)).layer(Player::new());
+    let table = [
+        ("10.0.0.1", Some("192.0.2.1"), 403),
+        ("10.0.0.1", Some("198.51.100.1"), 200),
+        ("10.0.0.1", Some("198.51.100.1, 192.0.2.1"), 403),
+        ("10.0.0.1", Some("nonsense"), 200),
+        ("10.0.0.1", None, 200),
+        ("192.0.2.1", Some("198.51.100.1"), 403),
+        ("198.51.100.1", Some("192.0.2.1"), 200),
+    ];
+    for (peer, forwarded, expected) in table {
+        let mut request = from(peer);
+        if let Some(forwarded) = forwarded {
+            request.headers_mut().insert("x-forwarded-for", forwarded.parse().unwrap());
+        }
+        assert_eq!(status(&service, request).await, expected, "{peer} {forwarded:?}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_limited_too_often_is_banned() {
+    let (control, hand) = control("allow 192.0.2.7");
+    let player = Player::new();
+    let service = AccessLayer::new(RequestAccess::new(control.clone()).ban_on(|reply| reply.status() == 429))
+        .layer(player.clone());
+    player.say(429);
+    for peer in ["198.51.100.1", "192.0.2.7"] {
+        for _ in 0..3 {
+            assert_eq!(status(&service, from(peer)).await, 429);
+        }
+    }
+    player.say(200);
+    let banned = ask(&service, from("198.51.100.1")).await.unwrap();
+    assert_eq!((banned.status().as_u16(), header(&banned, "retry-after")), (403, Some("3600")));
+    assert_eq!(status(&service, from("198.51.100.2")).await, 200, "another");
+    assert_eq!(status(&service, from("192.0.2.7")).await, 200, "whoever is on the list is never banned");
+    hand.advance(Duration::from_secs(3_600));
+    assert_eq!(status(&service, from("198.51.100.1")).await, 200);
+}
+
+#[tokio::test]
+async fn a_network_of_ipv6_is_one_client() {
+    let (control, _hand) = control("");
+    let player = Player::new();
+    player.say(429);
+    let service = AccessLayer::new(RequestAccess::new(control.clone()).ban_on(|reply| reply.status() == 429))
+        .layer(player.clone());
+    for host in 1..=3 {
+        assert_eq!(status(&service, from(&format!("2001:db8:0:7::{host}"))).await, 429);
+    }
+    assert_eq!(status(&service, from("2001:db8:0:7:ffff::9")).await, 403);
+    assert_eq!(status(&service, from("2001:db8:0:8::1")).await, 429);
+    let one: IpAddr = "2001:db8:0:9::1".parse().unwrap();
+    control.bans().ban(&one, Duration::from_secs(1));
+    assert_eq!(status(&service, from("2001:db8:0:9::1")).await, 403, "a ban by hand of one address holds");
+}
+
+#[tokio::test]
+async fn who_is_unknown_is_kept_out_unless_told_otherwise() {
+    let (control, _hand) = control("");
+    let access = RequestAccess::new(control);
+    assert_eq!(status(&AccessLayer::new(access.clone()).layer(Player::new()), request()).await, 403);
+    let open = AccessLayer::new(access.unknown(Stance::Allow));
+    assert_eq!(status(&open.layer(Player::new()), request()).await, 200);
+}
+
+#[tokio::test]
+async fn keys_have_a_list_and_bans_too() {
+    let (control, _hand) = control("deny key mallory");
+    let player = Player::new();
+    let access = RequestAccess::new(control)
+        .key(key::header("x-user").unwrap())
+        .unknown(Stance::Allow)
+        .ban_on(|reply| reply.status() == 401);
+    let service = AccessLayer::new(access).layer(player.clone());
+    let by = |user: &'static [u8]| {
+        let user = http::HeaderValue::from_bytes(user).unwrap();
+        Request::builder().uri("/").header("x-user", user).body(()).unwrap()
+    };
+    assert_eq!(status(&service, by(b"mallory")).await, 403);
+    assert_eq!(status(&service, by(b"\xff\xfe")).await, 200, "any bytes are a key");
+    player.say(401);
+    for _ in 0..3 {
+        assert_eq!(status(&service, by(b"alice")).await, 401);
+        assert_eq!(status(&service, request()).await, 401, "nobody is banned for being unknown");
+    }
+    assert_eq!(status(&service, by(b"alice")).await, 403);
+    assert_eq!(status(&service, request()).await, 401);
+}
+
+#[tokio::test]
+async fn the_answer_is_of_your_choice_and_in_grpc_where_that_is_spoken() {
+    let (control, _hand) = control("deny 192.0.2.0/24");
+    let access = RequestAccess::new(control);
+    let mut call = from("192.0.2.1");
+    call.headers_mut().insert("content-type", "application/grpc+proto".parse().unwrap());
+    let refused = ask(&AccessLayer::new(access.clone()).layer(Player::new()), call).await.unwrap();
+    assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (200, Some("7")));
+    let hidden = AccessLayer::new(access.answer(|_| Answer::new(404))).layer(Player::new());
+    assert_eq!(status(&hidden, from("192.0.2.1")).await, 404);
+}

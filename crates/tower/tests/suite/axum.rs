@@ -1,0 +1,427 @@
+//! A real axum server behind the layer, and real clients over HTTP/1.1 and HTTP/2.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::stage::wire::{BOTH, Speaks, client, send, serve, status};
+use crate::stage::{header, left, program};
+use axum::{
+    Extension, Router,
+    body::Body,
+    http::StatusCode,
+    response::IntoResponse as _,
+    routing::{get, post},
+};
+use bytes::Bytes;
+use http::{HeaderMap, Method, Response};
+use http_body_util::{BodyExt as _, channel::Channel};
+use std::{
+    collections::BTreeMap,
+    future::Future as _,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+use tidegate_rule::{
+    Answer, Charge, Declaration, Fields, Gate, Mode,
+    request::{Head, Missing, Reply, TrustedProxies, key},
+};
+use tidegate_tower::{LimitLayer, key::extension};
+
+async fn hello() -> &'static str {
+    "hello"
+}
+
+/// How often each status was answered to so many GETs at the same time, each on a connection of its own.
+async fn at_once(speaks: Speaks, server: std::net::SocketAddr, clients: usize) -> BTreeMap<u16, usize> {
+    let calls: Vec<_> = (0..clients).map(|_| tokio::spawn(status(speaks, server, "/"))).collect();
+    let mut counts = BTreeMap::new();
+    for call in calls {
+        *counts.entry(call.await.unwrap()).or_default() += 1;
+    }
+    counts
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_hundred_clients_against_a_limit_of_ten_admit_exactly_ten() {
+    for speaks in BOTH {
+        let program = program();
+        let app = Router::new().route("/", get(hello));
+        let server = serve(app.layer(LimitLayer::new(program.per_peer("ten", "10/min")))).await;
+        assert_eq!(at_once(speaks, server, 100).await, BTreeMap::from([(200, 10), (429, 90)]), "{speaks:?}");
+    }
+}
+
+/// tower's own `RateLimitLayer::new(5, …)` keeps its state in each service, and axum makes one for each connection: 50
+/// connections get 50 times 5 requests through it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn connections_do_not_multiply_a_limit() {
+    let program = program();
+    let app = Router::new().route("/", get(hello)).layer(LimitLayer::new(program.limit("five", "5/min")));
+    let server = serve(app).await;
+    let mut admitted = 0;
+    for _ in 0..50 {
+        let client = client(Speaks::Http1);
+        for _ in 0..5 {
+            let uri = format!("http://{server}/").parse().unwrap();
+            let response = client.get(uri).await.unwrap();
+            admitted += usize::from(response.status() == 200);
+            response.into_body().collect().await.unwrap();
+        }
+    }
+    assert_eq!(admitted, 5);
+}
+
+#[tokio::test]
+async fn a_quota_is_chosen_by_the_tier_of_the_request() {
+    let program = program();
+    let tiers = ["1/min".parse().unwrap(), "3/min".parse().unwrap()];
+    let api = program
+        .declared(Declaration::of("api").tiers(tiers))
+        .key(key::header("x-user").unwrap())
+        .tier(|head: &dyn Head| usize::from(head.header("x-plan") == Some(b"pro")));
+    let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(api))).await;
+    let ask = async |user: &'static [u8], plan: &'static [u8]| {
+        let headers = [("x-user", user), ("x-plan", plan)];
+        let response = send(Speaks::Http1, server, Method::GET, "/", &headers).await;
+        (response.status().as_u16(), header(&response, "ratelimit-policy").unwrap().to_owned())
+    };
+    let free = r#""api";q=1;w=60"#.to_owned();
+    let pro = r#""api.2";q=3;w=60"#.to_owned();
+    assert_eq!(ask(b"alice", b"free").await, (200, free.clone()));
+    assert_eq!(ask(b"alice", b"free").await, (429, free));
+    assert_eq!(ask(b"bob", b"pro").await, (200, pro.clone()));
+    assert_eq!(ask(b"bob", b"pro").await, (200, pro.clone()));
+    assert_eq!(ask(b"bob", b"pro").await, (200, pro.clone()));
+    assert_eq!(ask(b"bob", b"pro").await, (429, pro));
+}
+
+#[tokio::test]
+async fn rules_are_about_methods_and_routes() {
+    let program = program();
+    let gate = Gate::new([
+        program.limit("writes", "1/min").methods(["POST", "PUT"]),
+        program.limit("users", "2/min").routes(["/users/{id}"]),
+        program.limit("admin", "1/min").routes(["/admin/*"]),
+        program.limit("debug", "1/min").when(|head: &dyn Head| head.header("x-debug").is_some()),
+    ]);
+    let app = Router::new()
+        .route("/", get(hello).post(hello))
+        .route("/users/{id}", get(hello))
+        .route("/admin/a", get(hello))
+        .route("/admin/{id}/b", get(hello));
+    let server = serve(app.layer(LimitLayer::new(gate))).await;
+    let debug: &[(&str, &[u8])] = &[("x-debug", b"1")];
+    let story = [
+        (Method::POST, "/", &[][..], 200),
+        (Method::POST, "/", &[], 429),
+        (Method::GET, "/", &[], 200),
+        (Method::GET, "/users/1", &[], 200),
+        (Method::GET, "/users/2", &[], 200),
+        (Method::GET, "/users/3", &[], 429),
+        (Method::GET, "/admin/a", &[], 200),
+        (Method::GET, "/admin/7/b", &[], 429),
+        (Method::GET, "/administration", &[], 404),
+        (Method::GET, "/", debug, 200),
+        (Method::GET, "/", debug, 429),
+    ];
+    for (place, (method, path, headers, expected)) in story.into_iter().enumerate() {
+        let response = send(Speaks::Http1, server, method, path, headers).await;
+        assert_eq!(response.status().as_u16(), expected, "line {place}: {path}");
+    }
+}
+
+#[tokio::test]
+async fn stacked_limits_are_charged_together_or_not_at_all() {
+    let program = program();
+    let (minute, hour) = (program.limit("minute", "2/min"), program.limit("hour", "5/h"));
+    let held = program.limit("held", "1 at once");
+    let gate = Gate::new([hour.clone(), minute.clone(), held.clone()]);
+    let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        statuses.push(status(Speaks::Http1, server, "/").await);
+    }
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    assert_eq!((left(&minute), left(&hour), left(&held)), (0, 3, 1), "who was refused paid nothing");
+
+    let refused = send(Speaks::Http1, server, Method::GET, "/", &[]).await;
+    assert_eq!(header(&refused, "retry-after"), Some("30"));
+    let policies = r#""hour";q=5;w=3600, "minute";q=2;w=60, "held";q=1;qu="concurrent-requests""#;
+    assert_eq!(header(&refused, "ratelimit-policy"), Some(policies));
+    let body = String::from_utf8(refused.into_body().to_vec()).unwrap();
+    assert!(body.contains(r#""violated-policies":["minute"]"#), "{body}");
+}
+
+#[tokio::test]
+async fn a_cost_is_what_a_function_says() {
+    let program = program();
+    let limit =
+        program.limit("costs", "10/min").cost(|head: &dyn Head| if head.path() == "/deep" { 8 } else { 1 });
+    let app = Router::new().route("/deep", get(hello)).route("/", get(hello));
+    let server = serve(app.layer(LimitLayer::new(limit.clone()))).await;
+    assert_eq!(status(Speaks::Http1, server, "/deep").await, 200);
+    assert_eq!(status(Speaks::Http1, server, "/deep").await, 429);
+    assert_eq!(status(Speaks::Http1, server, "/").await, 200);
+    assert_eq!(left(&limit), 1);
+}
+
+/// The answer that a request asks for.
+async fn as_told(headers: HeaderMap) -> Response<Body> {
+    let told = headers.get("x-answer").map_or(200, |status| status.to_str().unwrap().parse().unwrap());
+    let mut response = StatusCode::from_u16(told).unwrap().into_response();
+    if let Some(cost) = headers.get("x-cost") {
+        response.headers_mut().insert("x-cost", cost.clone());
+    }
+    response
+}
+
+#[tokio::test]
+async fn what_is_paid_depends_on_the_answer() {
+    let program = program();
+    let failed = program
+        .limit("failed logins", "2/min")
+        .charge(Charge::only_if(|reply: &dyn Reply| reply.status() == 401));
+    let ours = program
+        .limit("our faults", "9/min")
+        .charge(Charge::refund_if(|reply: &dyn Reply| reply.status() >= 500));
+    let actual = program.limit("actual", "99/min").charge(Charge::actual(|reply: &dyn Reply| {
+        std::str::from_utf8(reply.header("x-cost")?).ok()?.parse().ok()
+    }));
+    let gate = Gate::new([failed.clone(), ours.clone(), actual.clone()]);
+    let server = serve(Router::new().route("/", post(as_told)).layer(LimitLayer::new(gate))).await;
+    type Line = (&'static [(&'static str, &'static [u8])], u16, [u64; 3]);
+    let story: [Line; 6] = [
+        (&[], 200, [2, 8, 98]),
+        (&[("x-answer", b"401")], 401, [1, 7, 97]),
+        (&[("x-answer", b"503")], 503, [1, 7, 96]),
+        (&[("x-cost", b"40")], 200, [1, 6, 56]),
+        (&[("x-answer", b"401"), ("x-cost", b"0")], 401, [0, 5, 56]),
+        (&[], 429, [0, 5, 56]),
+    ];
+    for (place, (headers, expected, remaining)) in story.into_iter().enumerate() {
+        let response = send(Speaks::Http1, server, Method::POST, "/", headers).await;
+        assert_eq!(response.status().as_u16(), expected, "line {place}");
+        assert_eq!([left(&failed), left(&ours), left(&actual)], remaining, "line {place}");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_may_wait_instead_of_refusing() {
+    let program = program();
+    let waits = Declaration::of("waits").quota("10/s burst 1").unwrap().wait(Duration::from_millis(250));
+    let app: Router = Router::new().route("/", get(hello)).layer(LimitLayer::new(program.declared(waits)));
+    let call = || {
+        let request = stage::get("/").map(|()| Body::empty());
+        Some(Box::pin(tower::ServiceExt::oneshot(app.clone(), request)))
+    };
+    let mut calls = [call(), call(), call(), call()];
+    let mut answered = Vec::new();
+    for millis in [0, 100, 200] {
+        for (place, waiting) in calls.iter_mut().enumerate() {
+            let Some(call) = waiting else { continue };
+            if let Poll::Ready(answer) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                answered.push((millis, place, answer.unwrap().status().as_u16()));
+                *waiting = None;
+            }
+        }
+        program.pass(Duration::from_millis(100));
+    }
+    assert_eq!(answered, [(0, 0, 200), (0, 3, 429), (100, 1, 200), (200, 2, 200)]);
+}
+
+#[tokio::test]
+async fn a_rule_in_shadow_mode_counts_and_refuses_nothing() {
+    let program = program();
+    let shadow = program.declared(Declaration::of("shadow").quota("1/min").unwrap().mode(Mode::Shadow));
+    let real = program.limit("real", "3/min");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = seen.clone();
+    let gate = Gate::new([shadow.clone(), real]).answer(move |verdict| {
+        told.lock()
+            .unwrap()
+            .extend(verdict.rulings().map(|ruling| (ruling.name().to_owned(), ruling.mode())));
+        verdict.answer()
+    });
+    let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
+    let first = send(Speaks::Http1, server, Method::GET, "/", &[]).await;
+    assert_eq!(header(&first, "ratelimit-policy"), Some(r#""real";q=3;w=60"#), "clients are not told");
+    assert_eq!(left(&shadow), 0);
+    let mut statuses = Vec::new();
+    for _ in 0..3 {
+        statuses.push(status(Speaks::Http1, server, "/").await);
+    }
+    assert_eq!(statuses, [200, 200, 429]);
+    assert_eq!(
+        *seen.lock().unwrap(),
+        [("real".to_owned(), Mode::Enforce)],
+        "a refused request is not counted"
+    );
+}
+
+#[tokio::test]
+async fn what_is_answered_is_a_function_of_the_verdict() {
+    let program = program();
+    let gate = Gate::from(program.limit("pages", "1/min")).answer(|verdict| match verdict.limited() {
+        Some(limited) => Answer::redirect(format!("/later?rule={}", limited.rule())),
+        None => Answer::missing_key(),
+    });
+    let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
+    for speaks in BOTH {
+        let response = send(speaks, server, Method::GET, "/", &[]).await;
+        if response.status() == 200 {
+            continue;
+        }
+        assert_eq!(
+            (response.status().as_u16(), header(&response, "location")),
+            (303, Some("/later?rule=pages"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn headers_tell_what_is_left_in_the_words_that_were_chosen() {
+    type Told = &'static [(&'static str, &'static str)];
+    let table: [(Fields, Told, Told); 4] = [
+        (
+            Fields::Ietf,
+            &[("ratelimit-policy", r#""api";q=2;w=60"#), ("ratelimit", r#""api";r=1;t=30"#)],
+            &[
+                ("ratelimit-policy", r#""api";q=2;w=60"#),
+                ("ratelimit", r#""api";r=0;t=30"#),
+                ("retry-after", "30"),
+            ],
+        ),
+        (
+            Fields::Legacy,
+            &[("x-ratelimit-limit", "2"), ("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "30")],
+            &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "30"), ("retry-after", "30")],
+        ),
+        (
+            Fields::Draft03,
+            &[("ratelimit-limit", "2, 2;w=60"), ("ratelimit-remaining", "1"), ("ratelimit-reset", "30")],
+            &[("ratelimit-remaining", "0"), ("retry-after", "30")],
+        ),
+        (Fields::None, &[], &[("retry-after", "30")]),
+    ];
+    for (fields, on_success, on_refusal) in table {
+        let program = program();
+        let gate = Gate::from(program.limit("api", "2/min")).fields(fields);
+        let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
+        for told in [on_success, &[], on_refusal] {
+            let response = send(Speaks::Http1, server, Method::GET, "/", &[]).await;
+            for (name, value) in told {
+                assert_eq!(header(&response, name), Some(*value), "{fields:?}: {name}");
+            }
+            let others = response.headers().keys().filter(|name| name.as_str().contains("ratelimit")).count();
+            assert_eq!(others == 0, fields == Fields::None, "{fields:?}");
+        }
+        // A microsecond before it is due, a client is told to wait for a second, and not for none.
+        program.pass(Duration::from_micros(29_999_999));
+        let response = send(Speaks::Http1, server, Method::GET, "/", &[]).await;
+        assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, Some("1")));
+    }
+}
+
+#[tokio::test]
+async fn a_download_holds_its_slot_until_its_end() {
+    for speaks in BOTH {
+        let program = program();
+        let slots = program.limit("downloads", "1 at once");
+        let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(4);
+        let body = Arc::new(Mutex::new(Some(body)));
+        let download = move || {
+            let body = body.lock().unwrap().take();
+            async move { body.map_or_else(Body::empty, Body::new) }
+        };
+        let server =
+            serve(Router::new().route("/", get(download)).layer(LimitLayer::new(slots.clone()))).await;
+        let client = client(speaks);
+        let uri: http::Uri = format!("http://{server}/").parse().unwrap();
+        let mut first = client.get(uri.clone()).await.unwrap();
+        sender.send_data(Bytes::from_static(b"part")).await.unwrap();
+        assert!(first.body_mut().frame().await.unwrap().is_ok());
+        assert_eq!(client.get(uri.clone()).await.unwrap().status(), 429, "{speaks:?}");
+        drop(sender);
+        while first.body_mut().frame().await.is_some() {}
+        assert_eq!(client.get(uri).await.unwrap().status(), 200, "{speaks:?}");
+    }
+}
+
+/// What a request can do wrong, and the answer that is documented for it.
+#[tokio::test]
+async fn nothing_that_a_client_sends_is_an_error_of_the_server() {
+    let program = program();
+    let megabyte = vec![b'k'; 1 << 20];
+    let proxies = TrustedProxies::new(["127.0.0.0/8"]).unwrap();
+    let token = || key::header("x-token").unwrap();
+    let app = Router::new()
+        .route("/shared", get(hello).layer(LimitLayer::new(program.limit("shared", "2/min").key(token()))))
+        .route(
+            "/skipped",
+            get(hello).layer(LimitLayer::new(
+                program.limit("skipped", "1/min").key(token()).missing(Missing::Skip),
+            )),
+        )
+        .route(
+            "/wanted",
+            get(hello).layer(LimitLayer::new(
+                program.limit("wanted", "1/min").key(token()).missing(Missing::Refuse),
+            )),
+        )
+        .route(
+            "/client",
+            get(hello).layer(LimitLayer::new(program.limit("client", "100/min").key(key::client(proxies)))),
+        );
+    let server = serve(app).await;
+    let ask = async |path: &str, headers: &[(&str, &[u8])]| {
+        send(Speaks::Http2, server, Method::GET, path, headers).await.status().as_u16()
+    };
+    // Bytes that are no text are a key like any other.
+    assert_eq!(ask("/shared", &[("x-token", b"\xff\xfe")]).await, 200);
+    assert_eq!(ask("/shared", &[("x-token", b"\xff\xfe")]).await, 200);
+    assert_eq!(ask("/shared", &[("x-token", b"\xff\xfe")]).await, 429);
+    assert_eq!(ask("/shared", &[("x-token", b"\xff\xfd")]).await, 200);
+    // What is missing, empty or too long is not there: one bucket for all of it, no rule, or 400, as was declared.
+    let long: &[(&str, &[u8])] = &[("x-token", &megabyte[..5_000])];
+    assert_eq!(ask("/shared", long).await, 200);
+    assert_eq!(ask("/shared", &[]).await, 200);
+    assert_eq!(ask("/shared", &[("x-token", b"")]).await, 429);
+    for headers in [&[][..], long] {
+        assert_eq!(ask("/skipped", headers).await, 200);
+        assert_eq!(ask("/wanted", headers).await, 400);
+    }
+    // A server turns a megabyte of headers away by itself, before any layer sees it.
+    let huge = send(Speaks::Http1, server, Method::GET, "/shared", &[("x-token", &megabyte)]).await;
+    assert_eq!(huge.status().as_u16(), 431);
+    let malformed: [(&str, &[u8]); 6] = [
+        ("x-forwarded-for", b"not an address"),
+        ("x-forwarded-for", b",,,,"),
+        ("x-forwarded-for", b"\xff\xff"),
+        ("forwarded", b"for=\"[::1"),
+        ("forwarded", b"for=_hidden;;;by="),
+        ("forwarded", b"=;,\"\\"),
+    ];
+    for header in malformed {
+        assert_eq!(ask("/client", &[header]).await, 200, "{header:?}");
+    }
+}
+
+#[derive(Clone)]
+struct Claims {
+    subject: &'static str,
+}
+
+#[tokio::test]
+async fn a_key_may_be_what_the_application_has_decoded() {
+    let program = program();
+    let limit =
+        program.limit("by subject", "1/min").key(extension(|claims: &Claims| Some(claims.subject.into())));
+    let layer = LimitLayer::new(limit);
+    let app = |subject: &'static str| {
+        Router::new().route("/", get(hello)).layer(layer.clone()).layer(Extension(Claims { subject }))
+    };
+    let (alice, bob) = (serve(app("alice")).await, serve(app("bob")).await);
+    assert_eq!(status(Speaks::Http1, alice, "/").await, 200);
+    assert_eq!(status(Speaks::Http1, bob, "/").await, 200);
+    assert_eq!(status(Speaks::Http1, alice, "/").await, 429);
+}

@@ -1,0 +1,288 @@
+//! Guards in front of a service: what counts, until when, and what is answered.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::stage::{Broken, Piecemeal, Player, ask, header, is_pending, request, start, status};
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
+use std::{sync::Arc, time::Duration};
+use tidegate_core::{
+    BreakerSettings, BreakerState, ErrorRateSettings, Report,
+    adaptive::{Aimd, Bounds},
+};
+use tidegate_engine::{AdaptiveLimit, Breaker, Clock, ClockHand, ErrorThrottle};
+use tidegate_rule::{
+    Answer,
+    request::{Reply, key},
+};
+use tidegate_tower::{GuardLayer, Guards, RequestGuard, Until, called, served};
+use tower::{Layer as _, Service as _};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Opens for five seconds at the second failure in a row; then one probe.
+fn breaker() -> (Arc<Breaker>, ClockHand) {
+    let (clock, hand) = Clock::manual();
+    let settings =
+        BreakerSettings::builder().over_calls(2).min_calls(2).probes(1).open_for(SECOND * 5).build().unwrap();
+    (Arc::new(Breaker::with_clock(settings, clock)), hand)
+}
+
+fn limit(of: u32) -> Arc<AdaptiveLimit> {
+    Arc::new(AdaptiveLimit::new(Aimd::new(Bounds::new(1, of, of).unwrap())).unwrap())
+}
+
+#[tokio::test]
+async fn what_fails_is_left_alone_until_a_probe_goes_well() {
+    let (breaker, hand) = breaker();
+    let player = Player::new();
+    let service = GuardLayer::new(RequestGuard::new(breaker.clone()).named("orders")).layer(player.clone());
+
+    player.say(500);
+    assert_eq!([status(&service).await, status(&service).await], [500, 500]);
+    let refused = ask(&service, request()).await.unwrap();
+    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, Some("5")));
+    assert_eq!(header(&refused, "content-type"), Some("application/problem+json"));
+    let body = refused.into_body().collect().await.unwrap().to_bytes();
+    assert!(!body.is_empty());
+    assert_eq!(player.calls(), 2, "a refused call is not made");
+
+    player.say(404);
+    hand.advance(SECOND * 5);
+    assert_eq!(status(&service).await, 404, "the client's own mistake shows that somebody is there");
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[tokio::test]
+async fn clones_and_siblings_share_the_guard() {
+    let (breaker, _hand) = breaker();
+    let layer = GuardLayer::new(breaker);
+    let (one, other) = (Player::new(), Player::new());
+    one.say(0);
+    let (failing, sibling) = (layer.layer(one), layer.clone().layer(other));
+    for service in [failing.clone(), failing] {
+        assert_eq!(ask(&service, request()).await.unwrap_err(), Broken);
+    }
+    assert_eq!(status(&sibling).await, 503);
+}
+
+#[tokio::test]
+async fn a_call_that_is_given_up_says_nothing() {
+    let (breaker, _hand) = breaker();
+    let player = Player::new();
+    let service = GuardLayer::new(breaker.clone()).layer(player.clone());
+    player.hold();
+    for _ in 0..10 {
+        let mut answer = start(&service, request()).await;
+        assert!(is_pending(&mut answer).await);
+    }
+    assert_eq!(breaker.snapshot().counts.calls, 0);
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+struct Said(u16, Option<&'static [u8]>);
+
+impl Reply for Said {
+    fn status(&self) -> u16 {
+        self.0
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.1.filter(|_| name == "grpc-status")
+    }
+}
+
+#[test]
+fn how_answers_count() {
+    use Report::{Failure, Ignored, Success};
+    let table: &[(u16, Option<&[u8]>, Report, Report)] = &[
+        (200, None, Success, Success),
+        (304, None, Success, Success),
+        (400, None, Success, Success),
+        (404, None, Success, Success),
+        (429, None, Ignored, Failure),
+        (500, None, Failure, Failure),
+        (503, None, Failure, Failure),
+        (200, Some(b"0"), Success, Success),
+        (200, Some(b"5"), Success, Success),
+        (200, Some(b"8"), Ignored, Failure),
+        (200, Some(b"13"), Failure, Failure),
+        (200, Some(b"14"), Failure, Failure),
+        (200, Some(b"\xff"), Success, Success),
+        (200, Some(b"999"), Success, Success),
+    ];
+    for (status, code, on_server, on_client) in table {
+        let said = Said(*status, *code);
+        assert_eq!((served(Some(&said)), called(Some(&said))), (*on_server, *on_client), "{status} {code:?}");
+    }
+    assert_eq!((served(None), called(None)), (Failure, Failure));
+}
+
+#[tokio::test]
+async fn a_server_that_has_had_enough_is_spared_by_its_clients() {
+    for (is_client, after) in [(true, 503), (false, 429)] {
+        let (breaker, _hand) = breaker();
+        let player = Player::new();
+        player.say(429);
+        let guard = RequestGuard::new(breaker);
+        let guard = if is_client { guard.for_calls() } else { guard };
+        let service = GuardLayer::new(guard).layer(player);
+        let said = [status(&service).await, status(&service).await, status(&service).await];
+        assert_eq!(said, [429, 429, after]);
+    }
+}
+
+#[tokio::test]
+async fn each_host_has_a_breaker_of_its_own() {
+    let settings = BreakerSettings::builder().over_calls(1).build().unwrap();
+    let breakers = Guards::builder().at_most(10).build(move || Breaker::new(settings.clone()));
+    let breakers = Arc::new(breakers);
+    let player = Player::new();
+    let service = GuardLayer::new(RequestGuard::by_key(breakers.clone(), key::host())).layer(player.clone());
+    let to = |host: usize| Request::builder().uri(format!("http://h{host}.test/")).body(()).unwrap();
+
+    player.say(500);
+    ask(&service, to(0)).await.unwrap();
+    player.say(200);
+    assert_eq!(ask(&service, to(0)).await.unwrap().status(), 503);
+    assert_eq!(ask(&service, to(1)).await.unwrap().status(), 200);
+    for host in 0..1_000 {
+        ask(&service, to(host)).await.unwrap();
+    }
+    assert_eq!(breakers.kept(), 10, "a flood of hosts makes no more");
+    assert_eq!(ask(&service, to(0)).await.unwrap().status(), 503, "and takes none away");
+}
+
+#[tokio::test]
+async fn what_is_answered_can_be_anything() {
+    let (breaker, _hand) = breaker();
+    breaker.force_open();
+    let guard = RequestGuard::new(breaker).named("orders").answer(|limited| {
+        Answer::new(200).header("x-from", "cache").text(format!("stale, since {} is away", limited.rule()))
+    });
+    let answer = ask(&GuardLayer::new(guard).layer(Player::new()), request()).await.unwrap();
+    assert_eq!((answer.status().as_u16(), header(&answer, "x-from")), (200, Some("cache")));
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "stale, since orders is away");
+}
+
+#[tokio::test]
+async fn a_forced_open_breaker_says_come_back_in_a_second() {
+    let (breaker, _hand) = breaker();
+    breaker.force_open();
+    let refused = ask(&GuardLayer::new(breaker).layer(Player::new()), request()).await.unwrap();
+    assert_eq!(header(&refused, "retry-after"), Some("1"));
+}
+
+#[tokio::test]
+async fn an_error_throttle_is_a_guard_too() {
+    let (clock, _hand) = Clock::manual();
+    let settings = ErrorRateSettings::builder().requests_over(2).build().unwrap();
+    let throttle = Arc::new(ErrorThrottle::with_clock(settings, "1/min", clock).unwrap());
+    let player = Player::new();
+    player.say(500);
+    let service = GuardLayer::new(throttle.clone()).layer(player.clone());
+    for _ in 0..10 {
+        status(&service).await;
+    }
+    assert!(throttle.is_limiting());
+    assert_eq!(status(&service).await, 503);
+}
+
+#[tokio::test]
+async fn grpc_is_told_in_grpc() {
+    let (breaker, _hand) = breaker();
+    breaker.open_for(SECOND * 7);
+    let mut call = request();
+    call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    let refused = ask(&GuardLayer::new(breaker).layer(Player::new()), call).await.unwrap();
+    assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (200, Some("14")));
+    assert_eq!(header(&refused, "content-type"), Some("application/grpc"));
+    assert!(refused.headers().contains_key("grpc-status-details-bin"));
+    assert!(refused.into_body().collect().await.unwrap().to_bytes().is_empty());
+}
+
+/// A service that answers with a body that comes piece by piece.
+fn slowly(
+    body: Piecemeal,
+) -> impl tower::Service<
+    Request<()>,
+    Response = Response<Piecemeal>,
+    Error = Broken,
+    Future = std::future::Ready<Result<Response<Piecemeal>, Broken>>,
+> {
+    let mut body = Some(body);
+    tower::service_fn(move |_: Request<()>| std::future::ready(Ok(Response::new(body.take().unwrap()))))
+}
+
+#[tokio::test]
+async fn a_call_is_in_flight_until_its_body_has_ended() {
+    let limit = limit(4);
+    let (pieces, body) = Piecemeal::new();
+    let mut service =
+        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(slowly(body));
+    let mut body = service.call(request()).await.unwrap().into_body();
+    assert_eq!(limit.in_flight(), 1);
+    pieces.send(Ok(Frame::data(Bytes::from("half")))).unwrap();
+    body.frame().await.unwrap().unwrap();
+    assert_eq!(limit.in_flight(), 1);
+    drop(pieces);
+    assert!(body.frame().await.is_none());
+    assert_eq!(limit.in_flight(), 0, "ended, though nobody dropped it");
+    drop(body);
+
+    let (_pieces, body) = Piecemeal::new();
+    let mut service =
+        GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(slowly(body));
+    let answer = service.call(request()).await.unwrap();
+    assert_eq!(limit.in_flight(), 1);
+    drop(answer);
+    assert_eq!(limit.in_flight(), 0, "given up");
+
+    let (_pieces, body) = Piecemeal::new();
+    let mut service = GuardLayer::new(limit.clone()).layer(slowly(body));
+    let _answer = service.call(request()).await.unwrap();
+    assert_eq!(limit.in_flight(), 0, "only until the head, unless told otherwise");
+}
+
+/// A server that knows the length stops there, and never asks for the end.
+#[tokio::test]
+async fn a_body_of_known_length_ends_with_its_last_byte() {
+    let limit = limit(4);
+    let service = GuardLayer::new(RequestGuard::new(limit.clone()).until(Until::Body)).layer(Player::new());
+    let mut body = ask(&service, request()).await.unwrap().into_body();
+    assert_eq!(limit.in_flight(), 1);
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "hello");
+    assert_eq!(limit.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn a_body_tells_how_it_went() {
+    let trailers = |code: &str| {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", code.parse().unwrap());
+        Ok(Frame::trailers(trailers))
+    };
+    let endings = [
+        (Ok(Frame::data(Bytes::from("all"))), 0),
+        (Err(Broken), 1),
+        (trailers("0"), 0),
+        (trailers("5"), 0),
+        (trailers("8"), 1),
+        (trailers("14"), 1),
+    ];
+    for (last, failures) in endings {
+        let (breaker, _hand) = breaker();
+        let (pieces, body) = Piecemeal::new();
+        let mut service = GuardLayer::new(RequestGuard::new(breaker.clone()).for_calls().until(Until::Body))
+            .layer(slowly(body));
+        let mut body = service.call(request()).await.unwrap().into_body();
+        pieces.send(last).unwrap();
+        drop(pieces);
+        while let Some(Ok(_)) = body.frame().await {}
+        let counts = breaker.snapshot().counts;
+        assert_eq!((counts.calls, counts.failures), (1, failures));
+    }
+}

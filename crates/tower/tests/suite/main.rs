@@ -1,0 +1,25 @@
+//! The layers, in one program: it is built and linked once.
+
+mod access;
+#[cfg(feature = "axum")]
+mod axum;
+mod bandwidth;
+mod concurrency;
+mod contract;
+mod facts;
+#[cfg(feature = "tonic")]
+mod grpc;
+mod guard;
+#[cfg(all(feature = "axum", feature = "reqwest"))]
+mod guard_clients;
+mod hyper;
+mod polite;
+#[cfg(feature = "reqwest")]
+mod polite_reqwest;
+mod priority;
+#[cfg(feature = "axum")]
+mod servers;
+mod service_contract;
+mod stage;
+#[cfg(feature = "tonic")]
+mod tonic;
