@@ -1,6 +1,8 @@
 //! The stories and laws of the engine, in one program: it is built and linked once. What looks at the whole process lies
 //! beside this folder.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
 mod access;
 mod bad_input;
 mod bandwidth;

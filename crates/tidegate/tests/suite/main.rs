@@ -1,6 +1,8 @@
 //! The examples and the rules in Redis, in one program: it is built and linked once. What sets up the rules of a whole
 //! program lies beside this folder.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
 mod example_actix;
 #[cfg(all(feature = "axum", feature = "redis"))]
 mod example_fleet;

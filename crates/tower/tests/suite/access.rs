@@ -31,7 +31,7 @@ fn from(peer: &str) -> Request<()> {
 
 async fn status<S, R>(service: &S, request: Request<()>) -> u16
 where
-    S: Service<Request<()>, Response = http::Response<R>, Error = stage::Broken> + Clone,
+    S: Service<Request<()>, Response = http::Response<R>, Error = crate::stage::Broken> + Clone,
 {
     ask(service, request).await.unwrap().status().as_u16()
 }

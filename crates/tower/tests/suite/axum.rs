@@ -211,7 +211,7 @@ async fn a_rule_may_wait_instead_of_refusing() {
     let waits = Declaration::of("waits").quota("10/s burst 1").unwrap().wait(Duration::from_millis(250));
     let app: Router = Router::new().route("/", get(hello)).layer(LimitLayer::new(program.declared(waits)));
     let call = || {
-        let request = stage::get("/").map(|()| Body::empty());
+        let request = crate::stage::get("/").map(|()| Body::empty());
         Some(Box::pin(tower::ServiceExt::oneshot(app.clone(), request)))
     };
     let mut calls = [call(), call(), call(), call()];

@@ -69,14 +69,14 @@ async fn a_layer_further_inside_knows_it_too() {
     let facts = RequestFacts::new().and(|_, facts| facts.with_user("from-a-token").with("tenant", "acme"));
     let facts = FactsLayer::new(facts);
     let inner =
-        GuardLayer::new(RequestGuard::by_key(guards.clone(), key::user())).layer(stage::Player::new());
+        GuardLayer::new(RequestGuard::by_key(guards.clone(), key::user())).layer(crate::stage::Player::new());
     let service = facts.layer(inner);
-    assert_eq!(stage::status(&service).await, 200);
+    assert_eq!(crate::stage::status(&service).await, 200);
     assert_eq!(guards.kept(), 1);
 
     let seen = service_fn(|request: Request<()>| async move {
         let beside = request.extensions().get::<Facts>().cloned();
-        Ok::<_, stage::Broken>((beside, Facts::current()))
+        Ok::<_, crate::stage::Broken>((beside, Facts::current()))
     });
     let (beside, around) = ask(&facts.layer(seen), from([192, 0, 2, 1], "")).await.unwrap();
     assert_eq!(beside.as_ref(), around.as_deref());

@@ -1,5 +1,7 @@
 //! The layers, in one program: it is built and linked once.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
 mod access;
 #[cfg(feature = "axum")]
 mod axum;

@@ -63,5 +63,5 @@ async fn when_it_is_full_the_batch_is_shed_and_the_user_is_not() {
 async fn a_class_that_there_is_not_is_an_answer_too() {
     let limit = PriorityLimit::new([Class::new("all", "100%".parse().unwrap())], 10).unwrap();
     let service = PriorityLayer::new(RequestPriority::new(limit, |_, _| Arrival::of(7))).layer(Player::new());
-    assert_eq!(stage::status(&service).await, 503);
+    assert_eq!(crate::stage::status(&service).await, 503);
 }
