@@ -1,6 +1,14 @@
 // Nothing that is generated gives cause for a warning.
 
-#![deny(warnings, unused, missing_docs, unreachable_code, future_incompatible, let_underscore, nonstandard_style)]
+#![deny(
+    warnings,
+    unused,
+    missing_docs,
+    unreachable_code,
+    future_incompatible,
+    let_underscore,
+    nonstandard_style
+)]
 #![allow(dead_code)]
 #![forbid(unsafe_code)]
 
@@ -14,7 +22,9 @@ use tidegate::{Limited, Report, breaker, concurrency, limit};
 #[breaker]
 #[inline]
 #[must_use = "as before"]
-pub fn all(id: u64) -> Result<u64, Limited> { Ok(id) }
+pub fn all(id: u64) -> Result<u64, Limited> {
+    Ok(id)
+}
 
 /// Documented.
 #[breaker(failure = |_| Report::Success, on_limit = other)]

@@ -38,6 +38,9 @@ async fn asynchronous(opened: Number, cost: Number, asked: &str, limited: u32) -
 fn main() {
     let first = blocking(1, 2, "a", 3, 4);
     let second = blocking(1, 2, "a", 3, 4);
-    ::core::assert!(::core::matches!((first, second), (::core::result::Result::Ok(7), ::core::result::Result::Err(_))));
+    ::core::assert!(::core::matches!(
+        (first, second),
+        (::core::result::Result::Ok(7), ::core::result::Result::Err(_))
+    ));
     ::core::mem::drop(asynchronous(1, 1, "a", 1));
 }
