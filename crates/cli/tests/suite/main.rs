@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 mod closed_loop;
+mod pictures;
 mod simulate;
 mod verify;
