@@ -181,7 +181,7 @@ fn check(children: [Child; PROCESSES], mode: Mode) -> Vec<u64> {
 
 fn spawn(command: &mut Command, server: &RedisServer) -> Child {
     command
-        .args(["--exact", "process_of_a_fleet", "--ignored", "--nocapture"])
+        .args(["--exact", "fleet::process_of_a_fleet", "--ignored", "--nocapture"])
         .env(CHILD, server.address().to_string())
         .stdout(Stdio::piped())
         .spawn()
