@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
+use crate::common::store;
 use std::{
     fs,
     path::Path,
@@ -78,7 +79,7 @@ struct Keys {
 impl Keys {
     fn of(server: &RedisServer) -> Self {
         let runtime = Arc::new(tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
-        let store = runtime.block_on(RedisStore::connect(&server.url())).unwrap();
+        let store = runtime.block_on(store(&server.url()));
         Self { runtime, store, made: AtomicU64::new(0) }
     }
 
