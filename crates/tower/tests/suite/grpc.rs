@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod stage;
-
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidegate_core::{BreakerSettings, BreakerState};
 use tidegate_engine::{Breaker, Clock};
@@ -88,7 +86,7 @@ async fn an_interceptor_counts_by_metadata_too() {
 /// Several rules, a cost, an answer of its own, and what a request lacks.
 #[tokio::test]
 async fn an_interceptor_asks_a_whole_gate() {
-    let program = stage::program();
+    let program = crate::stage::program();
     let user = || key::header("x-user").unwrap();
     let all = program.limit("all", "5/min").cost(|head: &dyn Head| match head.header("x-user") {
         Some(b"bob") => 2,
@@ -98,7 +96,7 @@ async fn an_interceptor_asks_a_whole_gate() {
     let mut client = HealthClient::new(channel(with_gate(gate).await));
     let status = client.check(check(None)).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    assert_eq!(stage::left(&all), 5, "all of them, or none");
+    assert_eq!(crate::stage::left(&all), 5, "all of them, or none");
     let story =
         [("alice", Ok(())), ("alice", Ok(())), ("alice", Err("each")), ("bob", Ok(())), ("eve", Ok(()))];
     for (user, expected) in story.into_iter().chain([("eve", Err("all"))]) {
@@ -122,7 +120,7 @@ async fn an_interceptor_asks_a_whole_gate() {
 
 #[tokio::test]
 async fn an_interceptor_without_its_store_is_unavailable() {
-    let program = stage::closed_program();
+    let program = crate::stage::closed_program();
     let mut client = HealthClient::new(channel(with_gate(program.limit("calls", "5/min")).await));
     let status = client.check(check(None)).await.unwrap_err();
     assert_eq!(
