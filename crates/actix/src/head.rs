@@ -50,6 +50,10 @@ impl Head for RequestHead<'_> {
         self.request.path()
     }
 
+    fn query(&self) -> Option<&str> {
+        self.request.uri().query()
+    }
+
     fn host(&self) -> Option<&str> {
         let named = || self.request.headers().get(header::HOST)?.to_str().ok();
         self.request.uri().host().or_else(named)

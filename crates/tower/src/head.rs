@@ -44,6 +44,10 @@ impl Head for HttpHead<'_> {
         self.uri.path()
     }
 
+    fn query(&self) -> Option<&str> {
+        self.uri.query()
+    }
+
     fn host(&self) -> Option<&str> {
         self.uri.host().or_else(|| self.headers.get(header::HOST)?.to_str().ok())
     }

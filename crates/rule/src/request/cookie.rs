@@ -2,12 +2,19 @@
 
 use super::Head;
 
+/// Calls `each` with every value of a cookie, without quotes if it has any; the name is compared as it is.
+pub fn each_cookie<'a>(head: &'a dyn Head, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+    head.each_header("cookie", &mut |line| {
+        line.split(|byte| *byte == b';').filter_map(|pair| value(pair, name)).for_each(&mut *each);
+    });
+}
+
 /// The first cookie of this name that has a value.
 pub(super) fn find<'a>(head: &'a dyn Head, name: &str) -> Option<&'a [u8]> {
     let mut found = None;
-    head.each_header("cookie", &mut |line| {
-        if found.is_none() {
-            found = line.split(|byte| *byte == b';').find_map(|pair| value(pair, name));
+    each_cookie(head, name, &mut |value| {
+        if found.is_none() && !value.is_empty() {
+            found = Some(value);
         }
     });
     found
@@ -16,6 +23,5 @@ pub(super) fn find<'a>(head: &'a dyn Head, name: &str) -> Option<&'a [u8]> {
 fn value<'a>(pair: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let value = pair.trim_ascii().strip_prefix(name.as_bytes())?.trim_ascii_start().strip_prefix(b"=")?;
     let value = value.trim_ascii();
-    let value = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-    Some(value).filter(|value| !value.is_empty())
+    Some(value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value))
 }

@@ -11,6 +11,11 @@ pub trait Head {
     /// The path, as it came.
     fn path(&self) -> &str;
 
+    /// What stands behind the `?` of the address, as it came; `None` if there is nothing, or the surface does not tell.
+    fn query(&self) -> Option<&str> {
+        None
+    }
+
     /// The host that was asked for, if it was said.
     fn host(&self) -> Option<&str>;
 

@@ -9,7 +9,7 @@
 //! # Ok::<(), tidegate_core::SettingError>(())
 //! ```
 
-use super::{Address, Head, KeyValue, TrustedProxies, cookie};
+use super::{Address, Head, KeyValue, TrustedProxies, cookie, query};
 use crate::Facts;
 use std::{borrow::Cow, fmt, sync::Arc};
 use tidegate_core::SettingError;
@@ -48,6 +48,7 @@ enum Source {
     Client { proxies: TrustedProxies, bits: u8 },
     Header(Arc<str>),
     Cookie(Arc<str>),
+    Query(Arc<str>),
     Host,
     Method,
     Path,
@@ -83,6 +84,11 @@ pub fn header(name: &str) -> Result<Key, SettingError> {
 pub fn cookie(name: &str) -> Result<Key, SettingError> {
     super::name(name, "cookie")?;
     Ok(Key { source: Source::Cookie(name.into()) })
+}
+
+/// A parameter behind the `?` of the address. Whoever sends the request chooses it.
+pub fn query(name: impl Into<Arc<str>>) -> Key {
+    Key { source: Source::Query(name.into()) }
 }
 
 /// The host that was asked for, in lower case, without a port.
@@ -194,7 +200,8 @@ impl Source {
             Self::Client { proxies, bits } => Some(Address::of_prefix(proxies.client(head)?, *bits).into()),
             Self::Header(name) => head.header(name).filter(|value| !value.is_empty()).map(KeyValue::from),
             Self::Cookie(name) => cookie::find(head, name).map(KeyValue::from),
-            Self::Host => head.host().and_then(plain_host).map(KeyValue::Text),
+            Self::Query(name) => query::find(head, name).map(KeyValue::from_bytes),
+            Self::Host => head.host().and_then(host_name).map(KeyValue::Text),
             Self::Method => Some(head.method().into()),
             Self::Path => Some(head.path().into()),
             Self::Route => Some(head.route().unwrap_or_else(|| head.path()).into()),
@@ -224,7 +231,7 @@ fn user_of(head: &dyn Head) -> Option<Cow<'_, str>> {
 }
 
 /// The one name of a host: clients may write `Example.com`, `example.com.` and `example.com:80`.
-fn plain_host(host: &str) -> Option<Cow<'_, str>> {
+pub fn host_name(host: &str) -> Option<Cow<'_, str>> {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
@@ -245,6 +252,7 @@ impl fmt::Debug for Key {
             Source::Client { proxies, bits } => write!(f, "client/{bits} behind {proxies:?}"),
             Source::Header(name) => write!(f, "header {name}"),
             Source::Cookie(name) => write!(f, "cookie {name}"),
+            Source::Query(name) => write!(f, "query {name}"),
             Source::Host => f.write_str("host"),
             Source::Method => f.write_str("method"),
             Source::Path => f.write_str("path"),

@@ -6,12 +6,15 @@ mod forwarded;
 mod head;
 pub mod key;
 mod proxies;
+mod query;
 mod value;
 
 pub use address::Address;
+pub use cookie::each_cookie;
 pub use head::{Head, Reply};
-pub use key::{Key, Missing};
+pub use key::{Key, Missing, host_name};
 pub use proxies::{AddressHeader, TrustedProxies};
+pub use query::{Plus, decoded, each_query};
 pub use value::KeyValue;
 
 use tidegate_core::SettingError;

@@ -1,0 +1,171 @@
+//! Which requests a rule is about: a `match`, compiled.
+//!
+//! Nothing here depends on how many rules there are; see [`RuleIndex`](crate::index::RuleIndex) for that.
+
+mod expression;
+mod glob;
+mod networks;
+mod path;
+mod seen;
+mod values;
+
+pub(crate) use expression::Compiled as CompiledExpression;
+pub(crate) use glob::GlobMatcher;
+pub use networks::Lists;
+pub(crate) use networks::table;
+pub(crate) use path::{PathMatcher, PlainPath, Segments, Step};
+pub use seen::Seen;
+pub(crate) use values::Place;
+
+use crate::model::{Expression, Match};
+use networks::Networks;
+use std::sync::Arc;
+use tidegate_core::SettingError;
+use values::Wanted;
+
+/// A [`Match`], ready to be asked. Clones are the same.
+///
+/// * `method`, `header`, `query` and `cookie` are compared as they are, with `*` for any text. Where a request has several
+///   headers, parameters or cookies of a name, one that fits is enough.
+/// * `path` is compared in its plain spelling, see [`Seen`].
+/// * `host` is compared in lower case, without a port and a last dot.
+/// * `client` is the address of the client as trusted proxies tell it. A request whose client is not known is from nowhere.
+/// * `when` is true or it is not: what cannot be worked out is not true, and is counted.
+#[derive(Clone, Debug)]
+pub struct Matcher {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    methods: Box<[Box<str>]>,
+    paths: Box<[PathMatcher]>,
+    hosts: Box<[GlobMatcher]>,
+    wanted: Box<[Wanted]>,
+    clients: Option<Networks>,
+    not: Option<Matcher>,
+    when: Option<CompiledExpression>,
+}
+
+/// Why a request is none of those that are meant: the first that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// Its method.
+    Method,
+    /// Its path.
+    Path,
+    /// Its host.
+    Host,
+    /// A header, a parameter or a cookie: where, and which.
+    Value(&'static str, Arc<str>),
+    /// Its client.
+    Client,
+    /// It is one of those that `not` leaves out.
+    Not,
+    /// The expression.
+    When,
+}
+
+impl Matcher {
+    /// A match of a policy with these lists. An error names what cannot be, and what to write instead.
+    pub fn new(matching: &Match, lists: &Lists) -> Result<Self, SettingError> {
+        let wanted = Wanted::all(Place::Header, &matching.headers)
+            .chain(Wanted::all(Place::Query, &matching.queries))
+            .chain(Wanted::all(Place::Cookie, &matching.cookies));
+        let clients = match matching.clients.is_empty() {
+            true => None,
+            false => Some(Networks::new(&matching.clients, lists)?),
+        };
+        let inner = Inner {
+            methods: matching.methods.iter().map(|method| method.as_str().into()).collect(),
+            paths: matching.paths.iter().map(PathMatcher::new).collect(),
+            hosts: matching.hosts.iter().map(GlobMatcher::new).collect(),
+            wanted: wanted.collect(),
+            clients,
+            not: matching.not.as_ref().map(|not| Self::new(not, lists)).transpose()?,
+            when: matching.when.as_ref().map(CompiledExpression::new).transpose()?,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Whether this request is meant.
+    #[inline]
+    pub fn matches(&self, seen: &Seen<'_>) -> bool {
+        self.mismatch(seen).is_none()
+    }
+
+    /// Why this request is not meant; `None` if it is. What costs least is looked at first.
+    pub fn mismatch(&self, seen: &Seen<'_>) -> Option<Mismatch> {
+        let Inner { methods, paths, hosts, wanted, clients, not, when } = &*self.inner;
+        let head = seen.head();
+        if !methods.is_empty() && !methods.iter().any(|method| **method == *head.method()) {
+            return Some(Mismatch::Method);
+        }
+        if !paths.is_empty() && !paths.iter().any(|path| path.fits(seen.path())) {
+            return Some(Mismatch::Path);
+        }
+        let is_host = |host: &str| hosts.iter().any(|glob| glob.fits(host.as_bytes()));
+        if !hosts.is_empty() && !seen.host().is_some_and(is_host) {
+            return Some(Mismatch::Host);
+        }
+        if let Some(lacking) = wanted.iter().find(|wanted| !wanted.is_met_by(head)) {
+            return Some(Mismatch::Value(lacking.place.word(), lacking.name.clone()));
+        }
+        if clients
+            .as_ref()
+            .is_some_and(|clients| !seen.client().is_some_and(|client| clients.contain(client)))
+        {
+            return Some(Mismatch::Client);
+        }
+        if not.as_ref().is_some_and(|not| not.matches(seen)) {
+            return Some(Mismatch::Not);
+        }
+        when.as_ref().is_some_and(|when| !when.holds(seen)).then_some(Mismatch::When)
+    }
+
+    /// How often an expression in it could not be worked out.
+    pub fn failures(&self) -> u64 {
+        let when = self.inner.when.as_ref().map_or(0, CompiledExpression::failures);
+        let not = self.inner.not.as_ref().map_or(0, Self::failures);
+        when.saturating_add(not)
+    }
+
+    /// What a name of the path that fits stands for.
+    pub(crate) fn capture<'s>(&self, name: &str, seen: &'s Seen<'_>) -> Option<&'s [u8]> {
+        self.path_of(seen)?.capture(name, seen.path())
+    }
+
+    /// The pattern that fits.
+    pub(crate) fn path_of(&self, seen: &Seen<'_>) -> Option<&PathMatcher> {
+        self.inner.paths.iter().find(|path| path.fits(seen.path()))
+    }
+
+    pub(crate) fn methods(&self) -> &[Box<str>] {
+        &self.inner.methods
+    }
+
+    pub(crate) fn paths(&self) -> &[PathMatcher] {
+        &self.inner.paths
+    }
+
+    pub(crate) fn hosts(&self) -> &[GlobMatcher] {
+        &self.inner.hosts
+    }
+
+    /// Whether all requests are meant.
+    pub(crate) fn is_everything(&self) -> bool {
+        let Inner { methods, paths, hosts, wanted, clients, not, when } = &*self.inner;
+        methods.is_empty()
+            && paths.is_empty()
+            && hosts.is_empty()
+            && wanted.is_empty()
+            && clients.is_none()
+            && not.is_none()
+            && when.is_none()
+    }
+}
+
+/// Whether an expression can be compiled, and what to write instead if not.
+pub fn check_expression(expression: &Expression) -> Result<(), SettingError> {
+    CompiledExpression::new(expression).map(drop)
+}

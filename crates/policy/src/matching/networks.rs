@@ -1,0 +1,189 @@
+//! Networks of clients, and the lists that policies name them by.
+
+use crate::model::{Network, Policy};
+use arc_swap::ArcSwap;
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tidegate_core::SettingError;
+use tidegate_engine::{Access, AccessList, AccessListBuilder, Prefix, Stance};
+
+/// The lists of a policy, as they are now: those from files can be read again. Clones are the same lists.
+#[derive(Clone, Debug, Default)]
+pub struct Lists {
+    named: Arc<BTreeMap<String, Named>>,
+}
+
+#[derive(Debug)]
+struct Named {
+    said: Vec<Prefix>,
+    files: Vec<PathBuf>,
+    now: Arc<ArcSwap<Content>>,
+}
+
+/// What a list holds: to be looked up, and to be put into others.
+#[derive(Debug, Default)]
+pub(crate) struct Content {
+    table: AccessList,
+    prefixes: Vec<(Stance, Prefix)>,
+}
+
+/// The name that stands for everybody.
+const ALL: &str = "all";
+
+impl Lists {
+    /// Those of a policy, with their files read; `base` is where names of files start from. All that is wrong is told.
+    pub fn read(policy: &Policy, base: &Path) -> Result<Self, Vec<SettingError>> {
+        let (mut named, mut wrong) = (BTreeMap::new(), Vec::new());
+        for (name, list) in &policy.lists {
+            let files: Vec<_> = list.files.iter().map(|file| base.join(file)).collect();
+            match content(name, &list.networks, &files) {
+                Ok(content) => {
+                    let now = Arc::new(ArcSwap::from_pointee(content));
+                    named.insert(name.clone(), Named { said: list.networks.clone(), files, now });
+                }
+                Err(error) => wrong.push(error),
+            }
+        }
+        match wrong.is_empty() {
+            true => Ok(Self { named: Arc::new(named) }),
+            false => Err(wrong),
+        }
+    }
+
+    /// Reads all files again. A list of which one is wrong stays as it is, and that is told.
+    pub fn reread(&self) -> Result<(), Vec<SettingError>> {
+        let mut wrong = Vec::new();
+        for (name, list) in self.named.iter().filter(|(_, list)| !list.files.is_empty()) {
+            match content(name, &list.said, &list.files) {
+                Ok(content) => list.now.store(Arc::new(content)),
+                Err(error) => wrong.push(error),
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    /// The files that should be watched.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.named.values().flat_map(|list| list.files.iter().map(PathBuf::as_path))
+    }
+
+    fn get(&self, name: &str) -> Result<&Arc<ArcSwap<Content>>, SettingError> {
+        self.named.get(name).map(|list| &list.now).ok_or_else(|| {
+            let known: Vec<_> = self.named.keys().map(String::as_str).chain([ALL]).collect();
+            SettingError::new(format!("unknown list `{name}`"), format!("use one of {}", known.join(", ")))
+        })
+    }
+
+    /// All that some networks stand for, as entries of a table.
+    pub(crate) fn entries(
+        &self,
+        networks: &[Network],
+        stance: Stance,
+    ) -> Result<Vec<(Stance, Prefix)>, SettingError> {
+        let mut entries = Vec::new();
+        for network in networks {
+            match network {
+                Network::Prefix(prefix) => entries.push((stance, *prefix)),
+                Network::List(name) if name == ALL => {
+                    entries.extend(everybody().map(|prefix| (stance, prefix)))
+                }
+                Network::List(name) => {
+                    let list = self.get(name)?.load();
+                    // What a list leaves out of its own networks is not meant by naming it.
+                    let meant = list.prefixes.iter().filter(|(listed, _)| *listed == Stance::Allow);
+                    entries.extend(meant.map(|(_, prefix)| (stance, *prefix)));
+                }
+            }
+        }
+        Ok(entries)
+    }
+}
+
+fn everybody() -> impl Iterator<Item = Prefix> {
+    let all: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    all.into_iter().filter_map(|first| Prefix::new(first, 0).ok())
+}
+
+/// Reads a list: what is said, and its files, with one network on each line.
+fn content(name: &str, said: &[Prefix], files: &[PathBuf]) -> Result<Content, SettingError> {
+    let mut prefixes: Vec<_> = said.iter().map(|prefix| (Stance::Allow, *prefix)).collect();
+    for file in files {
+        let shown = file.display();
+        let text = read_file(file).map_err(|error| {
+            SettingError::new(
+                format!("list `{name}`: `{shown}` cannot be read: {error}"),
+                "name a file that can be",
+            )
+        })?;
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() {
+                continue;
+            }
+            let (stance, network) = match line.strip_prefix('!') {
+                Some(network) => (Stance::Deny, network.trim()),
+                None => (Stance::Allow, line),
+            };
+            let prefix = network.parse::<Prefix>().map_err(|error| {
+                let problem = format!("list `{name}`: {shown}, line {number}: {}", error.problem());
+                SettingError::new(problem, error.fix())
+            })?;
+            prefixes.push((stance, prefix));
+        }
+    }
+    let table = table(prefixes.iter().copied());
+    let table = table
+        .map_err(|error| SettingError::new(format!("list `{name}`: {}", error.problem()), error.fix()))?;
+    Ok(Content { table, prefixes })
+}
+
+/// No file of networks is this large by intent.
+const LARGEST: u64 = 64 << 20;
+
+fn read_file(path: &Path) -> io::Result<String> {
+    match fs::metadata(path)?.len() {
+        length if length > LARGEST => Err(io::Error::other(format!("{length} bytes are too many"))),
+        _ => fs::read_to_string(path),
+    }
+}
+
+/// Entries as one table, where the longest prefix wins.
+pub(crate) fn table(entries: impl IntoIterator<Item = (Stance, Prefix)>) -> Result<AccessList, SettingError> {
+    let add = |list: AccessListBuilder, (stance, prefix)| match stance {
+        Stance::Allow => list.allow(prefix),
+        Stance::Deny => list.deny(prefix),
+    };
+    let built = entries.into_iter().fold(AccessList::builder(), add).build();
+    built.map_err(|error| SettingError::new(error.to_string().replace('\n', "; "), "leave one of them out"))
+}
+
+/// Where clients may be from.
+#[derive(Clone, Debug)]
+pub(crate) struct Networks {
+    said: Option<Arc<AccessList>>,
+    lists: Vec<Arc<ArcSwap<Content>>>,
+}
+
+impl Networks {
+    pub(crate) fn new(networks: &[Network], lists: &Lists) -> Result<Self, SettingError> {
+        let (mut said, mut named) = (Vec::new(), Vec::new());
+        for network in networks {
+            match network {
+                Network::List(name) if name != ALL => named.push(lists.get(name)?.clone()),
+                here => said.extend(lists.entries(std::slice::from_ref(here), Stance::Allow)?),
+            }
+        }
+        let said = if said.is_empty() { None } else { Some(Arc::new(table(said)?)) };
+        Ok(Self { said, lists: named })
+    }
+
+    pub(crate) fn contain(&self, address: IpAddr) -> bool {
+        let is_in = |table: &AccessList| table.check(address) == Access::Allowed;
+        self.said.as_deref().is_some_and(is_in) || self.lists.iter().any(|list| is_in(&list.load().table))
+    }
+}

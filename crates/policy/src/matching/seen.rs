@@ -1,0 +1,50 @@
+//! A request as matchers see it.
+
+use super::PlainPath;
+use std::{borrow::Cow, cell::OnceCell, fmt, net::IpAddr};
+use tidegate_rule::request::{Head, TrustedProxies, host_name};
+
+/// A request as matchers see it. What several of them look at is worked out once, and only if one does.
+///
+/// Its path is seen in one spelling, since a backend may read many as the same: escapes are undone once (an escaped slash
+/// is a slash), what stands behind a `;` in a segment is left out, empty segments and `.` are left out, and `..` takes away
+/// the segment before it. Large and small letters differ.
+pub struct Seen<'a> {
+    head: &'a dyn Head,
+    proxies: &'a TrustedProxies,
+    path: OnceCell<PlainPath<'a>>,
+    host: OnceCell<Option<Cow<'a, str>>>,
+    client: OnceCell<Option<IpAddr>>,
+}
+
+impl<'a> Seen<'a> {
+    /// This request, whose client these proxies tell.
+    pub fn new(head: &'a dyn Head, proxies: &'a TrustedProxies) -> Self {
+        Self { head, proxies, path: OnceCell::new(), host: OnceCell::new(), client: OnceCell::new() }
+    }
+
+    /// The request.
+    pub fn head(&self) -> &'a dyn Head {
+        self.head
+    }
+
+    /// Its client.
+    pub fn client(&self) -> Option<IpAddr> {
+        *self.client.get_or_init(|| self.proxies.client(self.head))
+    }
+
+    /// Its host, in lower case, without a port.
+    pub fn host(&self) -> Option<&str> {
+        self.host.get_or_init(|| self.head.host().and_then(host_name)).as_deref()
+    }
+
+    pub(crate) fn path(&self) -> &PlainPath<'a> {
+        self.path.get_or_init(|| PlainPath::of(self.head.path()))
+    }
+}
+
+impl fmt::Debug for Seen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Seen({} {})", self.head.method(), self.path().shown())
+    }
+}

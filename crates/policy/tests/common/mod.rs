@@ -1,0 +1,171 @@
+//! A request that is nothing but its head, and matches as they are written in a file.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::{any::Any, net::IpAddr};
+use tidegate_policy::model::{Expression, Glob, Match, Network, PathPattern, Rest, Segment, Values};
+use tidegate_rule::request::Head;
+
+/// A request as a test writes it down: `POST example.com/login?next=1`.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) host: Option<String>,
+    pub(crate) path: String,
+    pub(crate) query: Option<String>,
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+impl Request {
+    pub(crate) fn of(line: &str) -> Self {
+        let (method, address) = line.split_once(' ').unwrap();
+        let slash = address.find('/').unwrap();
+        let (path, query) = match address[slash..].split_once('?') {
+            Some((path, query)) => (path, Some(query.to_owned())),
+            None => (&address[slash..], None),
+        };
+        Self {
+            method: method.to_owned(),
+            host: Some(address[..slash].to_owned()).filter(|host| !host.is_empty()),
+            path: path.to_owned(),
+            query,
+            peer: Some([192, 0, 2, 1].into()),
+            headers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn from(self, peer: &str) -> Self {
+        Self { peer: Some(peer.parse().unwrap()), ..self }
+    }
+
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+impl Head for Request {
+    fn method(&self) -> &str {
+        &self.method
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.query.as_deref()
+    }
+
+    fn host(&self) -> Option<&str> {
+        self.host.as_deref()
+    }
+
+    fn route(&self) -> Option<&str> {
+        None
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_bytes())
+    }
+
+    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        self.headers.iter().filter(|(known, _)| known == name).for_each(|(_, value)| each(value.as_bytes()));
+    }
+
+    fn extensions(&self) -> Option<&dyn Any> {
+        None
+    }
+}
+
+/// A pattern as it is written.
+pub(crate) fn path(text: &str) -> PathPattern {
+    let (mut segments, mut rest) = (Vec::new(), None);
+    for part in text.split('/').filter(|part| !part.is_empty()) {
+        match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
+            Some(name) => match name.strip_suffix("**") {
+                Some(name) => rest = Some(Rest::Named(name.to_owned())),
+                None => segments.push(Segment::Named(name.to_owned())),
+            },
+            None if part == "**" => rest = Some(Rest::Any),
+            None if part.contains('*') => segments.push(Segment::Glob(Glob(part.to_owned()))),
+            None => segments.push(Segment::Text(part.to_owned())),
+        }
+    }
+    PathPattern { segments, rest }
+}
+
+/// Matches, in parts.
+pub(crate) trait MatchExt {
+    fn method(self, method: &str) -> Self;
+    fn path(self, path: &str) -> Self;
+    fn host(self, host: &str) -> Self;
+    fn header(self, name: &str, value: &str) -> Self;
+    fn query(self, name: &str, value: &str) -> Self;
+    fn cookie(self, name: &str, value: &str) -> Self;
+    fn client(self, network: &str) -> Self;
+    fn without(self, not: Match) -> Self;
+    fn when(self, expression: &str) -> Self;
+}
+
+fn values(value: &str) -> Values {
+    Values(value.split('|').map(|value| Glob(value.to_owned())).collect())
+}
+
+impl MatchExt for Match {
+    fn method(mut self, method: &str) -> Self {
+        self.methods.push(method.to_owned());
+        self
+    }
+
+    fn path(mut self, text: &str) -> Self {
+        self.paths.push(path(text));
+        self
+    }
+
+    fn host(mut self, host: &str) -> Self {
+        self.hosts.push(Glob(host.to_owned()));
+        self
+    }
+
+    fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.insert(name.to_owned(), values(value));
+        self
+    }
+
+    fn query(mut self, name: &str, value: &str) -> Self {
+        self.queries.insert(name.to_owned(), values(value));
+        self
+    }
+
+    fn cookie(mut self, name: &str, value: &str) -> Self {
+        self.cookies.insert(name.to_owned(), values(value));
+        self
+    }
+
+    fn client(mut self, network: &str) -> Self {
+        self.clients.push(match network.parse() {
+            Ok(prefix) => Network::Prefix(prefix),
+            Err(_) => Network::List(network.to_owned()),
+        });
+        self
+    }
+
+    fn without(self, not: Match) -> Self {
+        Self { not: Some(Box::new(not)), ..self }
+    }
+
+    fn when(self, expression: &str) -> Self {
+        Self { when: Some(Expression(expression.into())), ..self }
+    }
+}
+
+/// A match of anything.
+pub(crate) fn any() -> Match {
+    Match::default()
+}

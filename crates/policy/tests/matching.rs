@@ -1,0 +1,207 @@
+//! Which requests a match is about.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod common;
+
+use common::{MatchExt as _, Request, any};
+use proptest::prelude::*;
+use std::{collections::BTreeMap, fs, path::Path};
+use tidegate_policy::{
+    matching::{Lists, Matcher, Mismatch, Seen, check_expression},
+    model::{Expression, List, Match, Policy},
+};
+use tidegate_rule::request::TrustedProxies;
+
+fn mismatch(matching: &Match, request: &Request) -> Option<Mismatch> {
+    let matcher = Matcher::new(matching, &Lists::default()).unwrap();
+    matcher.mismatch(&Seen::new(request, &TrustedProxies::none()))
+}
+
+#[test]
+fn all_that_is_said_must_hold() {
+    let value = |place, name: &str| Some(Mismatch::Value(place, name.into()));
+    let get = any().method("GET").method("HEAD");
+    let host = any().host("example.com").host("*.example.com");
+    let plan = any().header("x-plan", "free|trial*");
+    let debug = any().query("debug", "*");
+    let session = any().cookie("session", "*");
+    let cases = [
+        (&get, Request::of("GET /"), None),
+        (&get, Request::of("get /"), Some(Mismatch::Method)),
+        (&host, Request::of("GET EXAMPLE.com.:8080/"), None),
+        (&host, Request::of("GET a.b.example.com/"), None),
+        (&host, Request::of("GET badexample.com/"), Some(Mismatch::Host)),
+        (&host, Request::of("GET /"), Some(Mismatch::Host)),
+        (&plan, Request::of("GET /").header("x-plan", "trial-2"), None),
+        (&plan, Request::of("GET /").header("x-plan", "gold").header("x-plan", "free"), None),
+        (&plan, Request::of("GET /").header("x-plan", "gold"), value("header", "x-plan")),
+        (&plan, Request::of("GET /"), value("header", "x-plan")),
+        (&debug, Request::of("GET /?debug"), None),
+        (&debug, Request::of("GET /?a=1&%64ebug=1"), None),
+        (&debug, Request::of("GET /?debugger=1"), value("query", "debug")),
+        (&session, Request::of("GET /").header("cookie", "a=1; session=x"), None),
+        (&session, Request::of("GET /").header("cookie", "xsession=x"), value("cookie", "session")),
+    ];
+    for (matching, request, expected) in cases {
+        assert_eq!(mismatch(matching, &request), expected, "{matching:?} {request:?}");
+    }
+}
+
+#[test]
+fn what_is_left_out_is_not_meant() {
+    let users = any().path("/users/**").without(any().path("/users/me/**").method("GET"));
+    assert_eq!(mismatch(&users, &Request::of("GET /users/7")), None);
+    assert_eq!(mismatch(&users, &Request::of("GET /users//%6de/photos")), Some(Mismatch::Not));
+    assert_eq!(mismatch(&users, &Request::of("POST /users/me")), None);
+    assert_eq!(mismatch(&users, &Request::of("GET /user")), Some(Mismatch::Path));
+    let nothing = any().without(any());
+    assert_eq!(mismatch(&nothing, &Request::of("GET /")), Some(Mismatch::Not));
+}
+
+#[test]
+fn a_client_is_who_trusted_proxies_say_it_is() {
+    let inside =
+        Matcher::new(&any().client("10.0.0.0/8").client("2001:db8::/32"), &Lists::default()).unwrap();
+    let proxies = TrustedProxies::new(["192.0.2.1"]).unwrap();
+    let told =
+        |peer: &str, forwarded: &str| Request::of("GET /").from(peer).header("x-forwarded-for", forwarded);
+    let cases = [
+        (told("192.0.2.1", "10.1.2.3"), true),
+        (told("192.0.2.1", "10.1.2.3, 198.51.100.1"), false),
+        (told("198.51.100.1", "10.1.2.3"), false),
+        (told("::ffff:10.9.9.9", ""), true),
+        (told("2001:db8::1", ""), true),
+        (Request { peer: None, ..Request::of("GET /") }, false),
+    ];
+    for (request, is_inside) in cases {
+        assert_eq!(inside.matches(&Seen::new(&request, &proxies)), is_inside, "{request:?}");
+    }
+}
+
+#[test]
+fn lists_are_read_again_as_a_whole_or_not_at_all() {
+    let folder = std::env::temp_dir().join(format!("tidegate-lists-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("office.txt");
+    fs::write(&file, "# the office\n10.0.0.0/8\n!10.1.0.0/16\n").unwrap();
+    let list = List { networks: vec!["192.0.2.0/24".parse().unwrap()], files: vec!["office.txt".into()] };
+    let policy = Policy { lists: BTreeMap::from([("office".to_owned(), list)]), ..Policy::default() };
+    let lists = Lists::read(&policy, &folder).unwrap();
+    assert_eq!(lists.files().collect::<Vec<_>>(), [file.as_path()]);
+
+    let office = Matcher::new(&any().client("office"), &lists).unwrap();
+    let is_in =
+        |peer: &str| office.matches(&Seen::new(&Request::of("GET /").from(peer), &TrustedProxies::none()));
+    assert_eq!([is_in("10.2.0.1"), is_in("10.1.0.1"), is_in("192.0.2.9")], [true, false, true]);
+
+    fs::write(&file, "10.0.0.0/8\n10.0.0.1/8\n").unwrap();
+    let wrong = lists.reread().unwrap_err();
+    let told = wrong[0].to_string();
+    assert!(told.contains("office.txt, line 2") && told.contains("write `10.0.0.0/8`"), "{told}");
+    assert_eq!([is_in("10.2.0.1"), is_in("10.1.0.1")], [true, false], "it stays as it was");
+
+    fs::write(&file, "198.51.100.0/24\n").unwrap();
+    lists.reread().unwrap();
+    assert_eq!([is_in("10.2.0.1"), is_in("198.51.100.1"), is_in("192.0.2.9")], [false, true, true]);
+    fs::remove_dir_all(&folder).unwrap();
+
+    let missing = Lists::read(&policy, Path::new("/nowhere")).unwrap_err();
+    assert!(missing[0].to_string().contains("cannot be read"), "{missing:?}");
+    let unknown = Matcher::new(&any().client("offices"), &lists).unwrap_err();
+    assert_eq!(unknown.to_string(), "unknown list `offices`; use one of office, all");
+}
+
+#[test]
+fn an_expression_says_the_rest() {
+    let upload = || Request::of("POST api.example.com/a/%62?page=2").header("content-length", "2000");
+    let asked = upload().header("accept", "text/html").header("cookie", "s=1");
+    let cases = [
+        ("request.size > 1000", true),
+        ("request.size > 3000", false),
+        ("request.method == 'POST' && request.path == '/a/b'", true),
+        ("request.host.endsWith('.example.com')", true),
+        ("request.client == '192.0.2.1'", true),
+        ("request.headers.accept.startsWith('text/')", true),
+        ("request.headers['accept'] in ['text/html', 'text/plain']", true),
+        ("'x-plan' in request.headers", false),
+        ("has(request.headers.accept) && !has(request.cookies.t)", true),
+        ("int(request.query['page']) == 2 || request.query['none'] == 'x'", true),
+        ("request.path.split('/')[1] == 'a' ? true : false", true),
+        // What cannot be worked out is not true.
+        ("request.headers['x-none'] == 'a'", false),
+        ("request.path.split('/')[9] == 'a'", false),
+        ("request.size / 0 == 1", false),
+        ("request.path", false),
+        ("int(request.path) == 1", false),
+    ];
+    for (expression, is_true) in cases {
+        let found = mismatch(&any().when(expression), &asked);
+        assert_eq!(found, (!is_true).then_some(Mismatch::When), "{expression}");
+    }
+}
+
+#[test]
+fn what_cannot_be_worked_out_is_counted() {
+    let matcher =
+        Matcher::new(&any().when("request.headers['x-plan'] == 'free'"), &Lists::default()).unwrap();
+    let proxies = TrustedProxies::none();
+    assert!(!matcher.matches(&Seen::new(&Request::of("GET /"), &proxies)));
+    assert!(!matcher.matches(&Seen::new(&Request::of("GET /").header("x-plan", "gold"), &proxies)));
+    assert!(matcher.matches(&Seen::new(&Request::of("GET /").header("x-plan", "free"), &proxies)));
+    assert_eq!(matcher.failures(), 1);
+    // Under `not` it is the safe side, too: who makes it fail is limited.
+    let other = any().without(any().when("request.headers['x-plan'] == 'gold'"));
+    assert_eq!(mismatch(&other, &Request::of("GET /")), None);
+}
+
+#[test]
+fn no_request_decides_how_long_an_expression_takes() {
+    let long = format!("'{}' == 'a'", "a".repeat(1_000));
+    let cases = [
+        ("[1, 2].all(x, x > 0)", "an expression with a loop"),
+        ("request.path.split('').map(x, x).size() > 0", "an expression with a loop"),
+        ("request.path.replace('a', request.path) == ''", "an expression cannot call `replace`"),
+        ("request.path.matches('(a+)+')", "an expression cannot call `matches`"),
+        ("request.headers[request.path] == ''", "a name that is not known ahead"),
+        ("request.headers == 1", "`request.headers` as a whole"),
+        ("request.headers['X-Plan'] == ''", "write it in lower case: `x-plan`"),
+        ("request.body == ''", "unknown `request.body`; use one of request.method"),
+        ("path == '/'", "unknown name `path`; use one of request.method"),
+        ("request == 1", "`request` as a whole"),
+        ("{'a': 1}.a == 1", "a table in an expression"),
+        ("request.size >", "is no expression"),
+        ("", "is no expression"),
+        (&long, "an expression of 1009 bytes; write one of 1000 bytes at most"),
+    ];
+    for (expression, told) in cases {
+        let error = check_expression(&Expression(expression.into())).unwrap_err().to_string();
+        assert!(error.contains(told), "{expression}: {error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever is written, there is an answer.
+    #[test]
+    fn no_expression_breaks_anything(
+        words in proptest::collection::vec(
+            prop_oneof![
+                Just("request.path".to_owned()), Just("request.headers['a']".to_owned()), Just(".split('/')".to_owned()),
+                Just("==".to_owned()), Just("&&".to_owned()), Just("(".to_owned()), Just(")".to_owned()), Just("[".to_owned()),
+                Just("]".to_owned()), Just("-".to_owned()), Just("!".to_owned()), Just("?".to_owned()), Just(":".to_owned()),
+                Just("1".to_owned()), Just("'".to_owned()), Just("in".to_owned()), Just("+".to_owned()), Just(".substring(-1)".to_owned()),
+                Just("9223372036854775807".to_owned()), Just("%0".to_owned()), "\\PC{0,3}",
+            ],
+            0..12,
+        ),
+    ) {
+        let matching = any().when(&words.join(" "));
+        if let Ok(matcher) = Matcher::new(&matching, &Lists::default()) {
+            let request = Request::of("GET /a/b").header("a", "ü");
+            matcher.matches(&Seen::new(&request, &TrustedProxies::none()));
+        }
+    }
+}

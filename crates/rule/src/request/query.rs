@@ -1,0 +1,84 @@
+//! Parameters behind the `?` of a request.
+
+use super::Head;
+use std::borrow::Cow;
+
+/// Calls `each` with every value of a parameter: `a` has `1` and `2 3` in `?a=1&b&a=2+3`. Names and values are decoded
+/// once, and one without `=` has an empty value.
+pub fn each_query<'a>(head: &'a dyn Head, name: &str, each: &mut dyn FnMut(Cow<'a, [u8]>)) {
+    for pair in head.query().unwrap_or_default().split('&').map(str::as_bytes) {
+        let equals = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
+        if decoded(&pair[..equals], Plus::IsSpace)[..] == *name.as_bytes() {
+            each(decoded(pair.get(equals + 1..).unwrap_or_default(), Plus::IsSpace));
+        }
+    }
+}
+
+/// The first parameter of this name that has a value.
+pub(super) fn find<'a>(head: &'a dyn Head, name: &str) -> Option<Cow<'a, [u8]>> {
+    let mut found = None;
+    each_query(head, name, &mut |value| {
+        if found.is_none() && !value.is_empty() {
+            found = Some(value);
+        }
+    });
+    found
+}
+
+/// What a `+` stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plus {
+    /// Itself, as in a path.
+    IsPlus,
+    /// A space, as forms write it.
+    IsSpace,
+}
+
+/// Text without its escapes: `%2F` is `/`. They are undone once, and what is none stays as it is.
+pub fn decoded(text: &[u8], plus: Plus) -> Cow<'_, [u8]> {
+    let is_escaped = |byte: &u8| *byte == b'%' || (*byte == b'+' && plus == Plus::IsSpace);
+    let Some(first) = text.iter().position(is_escaped) else { return text.into() };
+    let mut plain = Vec::with_capacity(text.len());
+    plain.extend_from_slice(&text[..first]);
+    let mut rest = &text[first..];
+    while let [byte, behind @ ..] = rest {
+        let (byte, behind) = match (byte, behind) {
+            (b'%', [high, low, behind @ ..]) => match (digit(*high), digit(*low)) {
+                (Some(high), Some(low)) => (high << 4 | low, behind),
+                _ => (b'%', &rest[1..]),
+            },
+            (b'+', behind) if plus == Plus::IsSpace => (b' ', behind),
+            (byte, behind) => (*byte, behind),
+        };
+        plain.push(byte);
+        rest = behind;
+    }
+    plain.into()
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Plus, decoded};
+
+    #[test]
+    fn escapes_are_undone_once() {
+        let cases: [(&str, &[u8]); 8] = [
+            ("plain", b"plain"),
+            ("%2Flogin%2f", b"/login/"),
+            ("%252F", b"%2F"),
+            ("100%", b"100%"),
+            ("%2", b"%2"),
+            ("%zz%4", b"%zz%4"),
+            ("a+b%2B", b"a b+"),
+            ("%ff", b"\xff"),
+        ];
+        for (text, plain) in cases {
+            assert_eq!(*decoded(text.as_bytes(), Plus::IsSpace), *plain, "{text}");
+        }
+        assert_eq!(*decoded(b"a+b", Plus::IsPlus), *b"a+b");
+    }
+}
