@@ -24,6 +24,7 @@ pub struct Declaration {
     pub(crate) wait: Duration,
     pub(crate) message: Option<Arc<str>>,
     pub(crate) capacity: Option<Capacity>,
+    pub(crate) places: Option<usize>,
 }
 
 impl Declaration {
@@ -39,6 +40,7 @@ impl Declaration {
             wait: Duration::ZERO,
             message: None,
             capacity: None,
+            places: None,
         }
     }
 
@@ -86,5 +88,11 @@ impl Declaration {
     #[must_use]
     pub fn capacity(self, capacity: Capacity) -> Self {
         Self { capacity: Some(capacity), ..self }
+    }
+
+    /// How many calls may wait in line, over all keys, where it is counted in memory.
+    #[must_use]
+    pub fn places(self, places: usize) -> Self {
+        Self { places: Some(places), ..self }
     }
 }

@@ -175,6 +175,14 @@ impl Plan {
         self.stray.as_deref()
     }
 
+    /// Whether it stays with the limiter that a rule has now, or would find everything in the store where that has left it.
+    pub(crate) fn keeps(&self, now: &Terms) -> bool {
+        match (&self.terms.limiter, &now.limiter) {
+            (Some(next), Some(now)) => Arc::ptr_eq(next, now) || next.in_memory().is_none(),
+            (next, _) => next.is_none(),
+        }
+    }
+
     /// A rule that was not there before has nothing to change.
     pub(crate) fn into_terms(self) -> Terms {
         self.terms
@@ -232,6 +240,9 @@ fn build(
     }
     if let Some(capacity) = declared.capacity {
         memory = memory.capacity(capacity);
+    }
+    if let Some(places) = declared.places {
+        memory = memory.waiting_places(places);
     }
     let mut builder = SharedLimiter::builder(name).memory(memory).on_outage(outage);
     if let Some(store) = store {

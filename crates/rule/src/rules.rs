@@ -94,6 +94,27 @@ impl Rules {
         outcome
     }
 
+    /// Declares these rules as if for the first time, and has them and all others follow these settings: all of them, or
+    /// none if there is anything wrong.
+    ///
+    /// What [`Rules::apply`] says of counters holds here, too: those of a rule that stays as it is stay, and those of one
+    /// whose numbers change carry over what was used. A rule that starts anew is another one than before: whoever holds
+    /// that goes on with it. A rule that nobody declares again is forgotten when nobody holds it any more.
+    pub fn redeclare(
+        &self,
+        declarations: Vec<Declaration>,
+        settings: Settings,
+    ) -> Result<Vec<Rule>, SettingsError> {
+        let turn = self.turn();
+        let _turn = turn.lock();
+        let given = Arc::new(settings);
+        let settings = given.resolved();
+        let (stores, connect) = self.with(|inner| (inner.stores.clone(), inner.connect));
+        let stores = stores.follow(&settings, connect)?;
+        let lives = self.with(|inner| inner.redeclare(declarations, &given, settings, stores))?;
+        Ok(lives.into_iter().map(Rule::new).collect())
+    }
+
     /// All rules in use, by name.
     pub fn list(&self) -> Vec<Rule> {
         self.lock().rules.values().filter_map(Weak::upgrade).map(Rule::new).collect()
@@ -159,6 +180,60 @@ impl Inner {
         self.guards.retain(|live| live.strong_count() > 0);
         self.guards.push(Arc::downgrade(&live));
         Ok(live)
+    }
+
+    fn redeclare(
+        &mut self,
+        declarations: Vec<Declaration>,
+        given: &Arc<Settings>,
+        settings: Settings,
+        stores: Stores,
+    ) -> Result<Vec<Arc<Live>>, SettingsError> {
+        let mut names = BTreeSet::new();
+        let mut plans = Vec::new();
+        for declaration in declarations {
+            let name: Arc<str> = declaration.name.as_ref().into();
+            if !names.insert(name.clone()) {
+                let (problem, fix) =
+                    ("two rules have this name".to_owned(), "give one another name".to_owned());
+                return Err(SettingsError::Unfit { rule: name.to_string(), problem, fix });
+            }
+            let live = self.rules.get(&name).and_then(Weak::upgrade);
+            let live = live.filter(|live| live.declared().choice == declaration.choice);
+            let now = live.as_ref().map(|live| live.terms());
+            let plan = Plan::of(&name, &declaration, &settings, &stores, now.as_deref())?;
+            // A new limiter in memory is quick only in a rule that was made with it.
+            let live = live.filter(|_| now.as_deref().is_some_and(|now| plan.keeps(now)));
+            plans.push((name, declaration, live, plan));
+        }
+        let is_other = |live: &Arc<Live>| !names.contains(live.name());
+        let others = self.rules.values().filter_map(Weak::upgrade).filter(is_other);
+        let mut followed = Vec::new();
+        for live in others.chain(self.guards.iter().filter_map(Weak::upgrade)) {
+            let plan = Plan::of(live.name(), &live.declared(), &settings, &stores, Some(&live.terms()))?;
+            followed.push((live, plan));
+        }
+        // Nothing can go wrong from here on.
+        for (live, plan) in followed {
+            self.notices.extend(plan.carry_out(&live));
+        }
+        let mut lives = Vec::with_capacity(plans.len());
+        for (name, declaration, live, plan) in plans {
+            let live = match live {
+                Some(live) => {
+                    live.declare(declaration);
+                    self.notices.extend(plan.carry_out(&live));
+                    live
+                }
+                None => Arc::new(Live::new(name.clone(), declaration, plan.into_terms())),
+            };
+            self.rules.insert(name, Arc::downgrade(&live));
+            lives.push(live);
+        }
+        self.rules.retain(|_, live| live.strong_count() > 0);
+        (self.given, self.settings, self.stores) = (given.clone(), settings, stores);
+        self.applied += 1;
+        Ok(lives)
     }
 
     fn take_over(

@@ -75,7 +75,21 @@ pub(super) fn ask_at_hand(gate: &Gate, head: &dyn Head) -> Option<(Place, Decisi
     if limits[place + 1..].iter().any(applies) {
         return None;
     }
-    let limit = &limits[place];
+    decide_at_hand(&limits[place], head).map(|decision| (place, decision))
+}
+
+/// Asks the limits at these places, whoever found out that they are the ones that apply.
+pub(super) fn ask_those(gate: &Gate, head: &dyn Head, places: &[Place]) -> Asked {
+    if let [place] = *places
+        && let Some(decision) = gate.limits().get(place).and_then(|only| decide_at_hand(only, head))
+    {
+        return Asked::Now(Rulings::one(One::decided(place, Mode::Enforce, decision)));
+    }
+    ask_each(gate, head, places.iter().copied())
+}
+
+#[inline]
+fn decide_at_hand(limit: &RequestLimit, head: &dyn Head) -> Option<Decision> {
     let limiter = limit.rule().at_hand().filter(|_| limit.is_plain())?;
     let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
     // The most usual key of all is hashed as what it is: the same hash as that of the value that `find` makes of it.
@@ -86,7 +100,7 @@ pub(super) fn ask_at_hand(gate: &Gate, head: &dyn Head) -> Option<(Place, Decisi
             check(limiter, &key, cost, tier)
         }
     };
-    Some((place, decision))
+    Some(decision)
 }
 
 #[inline]
@@ -135,11 +149,14 @@ struct InLine {
 
 #[inline(never)]
 pub(super) fn ask_several(gate: &Gate, head: &dyn Head) -> Asked {
+    let limits = gate.limits();
+    ask_each(gate, head, (0..limits.len()).filter(|place| limits[*place].applies_to(head)))
+}
+
+fn ask_each(gate: &Gate, head: &dyn Head, places: impl Iterator<Item = Place>) -> Asked {
     let (mut enforced, mut shadowed) = (Vec::new(), Vec::new());
-    for (place, limit) in gate.limits().iter().enumerate() {
-        if !limit.applies_to(head) {
-            continue;
-        }
+    for place in places {
+        let Some(limit) = gate.limits().get(place) else { continue };
         let (mode, Some(limiter)) = (limit.rule().mode(), limit.rule().limiter()) else { continue };
         if mode == Mode::Off {
             continue;
@@ -151,6 +168,7 @@ pub(super) fn ask_several(gate: &Gate, head: &dyn Head) -> Asked {
             }
             Found::Refused | Found::Nothing => continue,
         };
+        let mode = limit.mode_for(mode, &key);
         let question = question(place, limit, mode, &limiter, key, head);
         if mode == Mode::Enforce { enforced.push(question) } else { shadowed.push(question) }
     }
@@ -178,7 +196,7 @@ fn question(
     let line = is_line.then(|| InLine {
         limiter: limiter.clone(),
         key: key.into_owned(),
-        waiter: Waiter::new(cost).deadline(patience),
+        waiter: Waiter::new(cost).deadline(patience).priority(limit.priority_of(head)),
     });
     Question { place, mode, ask, line }
 }

@@ -1,13 +1,13 @@
 //! One rule, and which requests it is about.
 
-use super::{charge::Charge, route::Route};
+use super::{charge::Charge, route::Route, share::is_chosen};
 use crate::{
-    Declaration, Rule, Rules,
-    request::{Head, Key, Missing, key},
+    Declaration, Mode, Rule, Rules,
+    request::{Head, Key, KeyValue, Missing, key},
 };
 use std::{borrow::Cow, fmt, sync::Arc};
-use tidegate_core::{Kind, Quota};
-use tidegate_engine::BuildError;
+use tidegate_core::{Kind, Quota, Share};
+use tidegate_engine::{BuildError, Priority};
 
 /// A rule applied to requests: to which, counted for whom, at what cost.
 ///
@@ -38,6 +38,9 @@ pub struct RequestLimit {
     cost: Option<Arc<Cost>>,
     tier: Option<Arc<Tier>>,
     charge: Charge,
+    priority: Option<Arc<Rank>>,
+    /// The part of its keys for which it is enforced; all of them where there is none.
+    share: Option<Share>,
     /// Whether what is at hand says everything: there is nothing to settle later, and no slot to hold.
     is_plain: bool,
 }
@@ -45,6 +48,7 @@ pub struct RequestLimit {
 type Test = dyn Fn(&dyn Head) -> bool + Send + Sync;
 type Cost = dyn Fn(&dyn Head) -> u64 + Send + Sync;
 type Tier = dyn Fn(&dyn Head) -> usize + Send + Sync;
+type Rank = dyn Fn(&dyn Head) -> Priority + Send + Sync;
 
 impl RequestLimit {
     /// A rule for all requests, counted together, at a cost of one each.
@@ -60,6 +64,8 @@ impl RequestLimit {
             cost: None,
             tier: None,
             charge: Charge::ahead(),
+            priority: None,
+            share: None,
             is_plain,
         }
     }
@@ -121,6 +127,32 @@ impl RequestLimit {
         Self { charge, ..self }
     }
 
+    /// Who of those that wait for a slot goes first; the first who came unless told otherwise.
+    #[must_use]
+    pub fn priority(self, priority: impl Fn(&dyn Head) -> Priority + Send + Sync + 'static) -> Self {
+        Self { priority: Some(Arc::new(priority)), ..self }
+    }
+
+    /// Is enforced for this part of its keys only, and in shadow mode for the others. Which ones is decided by a hash of the
+    /// name of the rule and the key: always the same, in every process, and as the part grows none of them is left out.
+    #[must_use]
+    pub fn enforced_for(self, share: Share) -> Self {
+        Self { share: Some(share), is_plain: false, ..self }
+    }
+
+    /// Whether it would be enforced for this key, as far as the part of its keys goes.
+    pub fn chooses(&self, key: &KeyValue<'_>) -> bool {
+        self.share.is_none_or(|share| is_chosen(self.rule.name(), key, share))
+    }
+
+    /// For whom this request is counted; `None` if it is not, or must not be without a key.
+    pub fn key_in<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
+        match (self.key.find(head), self.missing) {
+            (None, Missing::Share) => Some(KeyValue::All),
+            (found, _) => found,
+        }
+    }
+
     /// The rule.
     pub fn rule(&self) -> &Rule {
         &self.rule
@@ -146,6 +178,18 @@ impl RequestLimit {
     #[inline]
     pub(super) fn tier_of(&self, head: &dyn Head) -> usize {
         self.tier.as_ref().map_or(0, |tier| tier(head))
+    }
+
+    /// What is not enforced for this key is in shadow mode.
+    pub(super) fn mode_for(&self, mode: Mode, key: &KeyValue<'_>) -> Mode {
+        match mode {
+            Mode::Enforce if !self.chooses(key) => Mode::Shadow,
+            mode => mode,
+        }
+    }
+
+    pub(super) fn priority_of(&self, head: &dyn Head) -> Priority {
+        self.priority.as_ref().map(|priority| priority(head)).unwrap_or_default()
     }
 
     pub(super) fn payment(&self) -> &Charge {

@@ -14,6 +14,7 @@ mod labels;
 mod limit;
 mod route;
 mod rulings;
+mod share;
 mod verdict;
 
 pub use ask::{Asked, Asking};
@@ -21,6 +22,7 @@ pub use charge::Charge;
 pub use labels::Labels;
 pub use limit::RequestLimit;
 pub use rulings::{HeldSlots, Quick, QuickRuling, Rulings};
+pub use share::is_chosen;
 pub use verdict::{Ruling, Verdict};
 
 use crate::{
@@ -147,6 +149,12 @@ impl Gate {
     /// Asks all rules that apply to this request, after [`Gate::ask_quickly`] had nothing to say.
     pub fn ask_at_length(&self, head: &dyn Head) -> Asked {
         ask::ask_several(self, head)
+    }
+
+    /// Asks the limits at these places in [`Gate::limits`], and no others, whatever each of them says of the requests that
+    /// it is about: for whoever has an index, and knows which ones apply.
+    pub fn ask_those(&self, head: &dyn Head, places: &[usize]) -> Asked {
+        ask::ask_those(self, head, places)
     }
 
     /// What the rulings mean.

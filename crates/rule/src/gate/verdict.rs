@@ -44,9 +44,12 @@ impl<'a> Verdict<'a> {
 
     /// Who refused it: of several, the one for which it has to wait longest. `None` if it is let through.
     pub fn refusal(&self) -> Option<Ruling<'a>> {
-        self.rulings()
-            .filter(|ruling| ruling.one.refuses())
-            .reduce(|worst, other| if other.weight() > worst.weight() { other } else { worst })
+        self.refusals().reduce(|worst, other| if other.weight() > worst.weight() { other } else { worst })
+    }
+
+    /// All who refused it.
+    pub fn refusals(&self) -> impl Iterator<Item = Ruling<'a>> + use<'a> {
+        self.rulings().filter(|ruling| ruling.one.refuses())
     }
 
     /// The error of who refused it. `None` if it is let through, or if it lacks what a rule wants to count it by, which is
@@ -58,11 +61,10 @@ impl<'a> Verdict<'a> {
     /// When it is worth trying again, if that is known: the longest of all that have to be waited for. `None` where one of
     /// the rules will never let it through.
     pub fn retry_after(&self) -> Option<Duration> {
-        let refusals = || self.rulings().filter(|ruling| ruling.one.refuses());
-        if refusals().any(|ruling| ruling.is_hopeless()) {
+        if self.refusals().any(|ruling| ruling.is_hopeless()) {
             return None;
         }
-        refusals().filter_map(|ruling| ruling.limited()?.retry_after()).max()
+        self.refusals().filter_map(|ruling| ruling.limited()?.retry_after()).max()
     }
 
     /// What is answered to a request that is refused, unless the gate says otherwise: 429 and what there is to tell, 503 if

@@ -17,7 +17,7 @@ pub(crate) use text::looks_like_address;
 
 use crate::Mode;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
-use tidegate_core::Quota;
+use tidegate_core::{Quota, SettingError};
 use tidegate_engine::{BuildError, Clock, Outage, Store};
 
 /// Where state lives, what is on, and other numbers for rules than code declares.
@@ -69,6 +69,16 @@ impl From<&str> for StoreAddress {
             "memory" => Self::Memory,
             url => Self::Url(url.to_owned()),
         }
+    }
+}
+
+impl StoreAddress {
+    /// An address as it is written in a file: with `$NAME` and `${NAME}` for what `variable` knows of them, and `$$` for a
+    /// dollar.
+    pub fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingError> {
+        let expanded = text::expanded(text, variable);
+        let address = expanded.map_err(|mistake| SettingError::new(mistake.problem, mistake.fix))?;
+        Ok(address.as_str().into())
     }
 }
 

@@ -108,7 +108,9 @@ impl RequestAccess {
             Stance::Deny => Standing::Denied,
         });
         match standing {
-            Standing::Allowed | Standing::Unlisted => Ok(Guest { visitor, control: self.control.clone() }),
+            Standing::Allowed | Standing::Unlisted => {
+                Ok(Guest { visitor, standing, control: self.control.clone() })
+            }
             Standing::Denied | Standing::Banned(_) => Err(Box::new(self.barred(standing))),
         }
     }
@@ -195,10 +197,16 @@ impl Visitor {
 #[derive(Clone)]
 pub struct Guest {
     visitor: Visitor,
+    standing: Standing,
     control: Arc<AccessControl>,
 }
 
 impl Guest {
+    /// Whether it is on the list, or only not kept out.
+    pub fn standing(&self) -> Standing {
+        self.standing
+    }
+
     /// It was answered, and that counts as this: a failure is a denial further inside, and the bans' own rule decides whether
     /// it is banned for that.
     pub fn answered(self, report: Report) {
@@ -208,7 +216,7 @@ impl Guest {
     }
 
     fn denied(self) {
-        let Self { visitor, control } = self;
+        let Self { visitor, control, .. } = self;
         match visitor {
             Visitor::Address(address) => {
                 if control.check(address) == Standing::Unlisted {

@@ -1,0 +1,63 @@
+//! A part of all keys, always the same one.
+
+use std::fmt::{self, Write as _};
+use tidegate_core::Share;
+
+/// Whether a key is in this part of a rule's keys: always the same ones, in every process. A key that is in one part is in
+/// every larger one, too.
+pub fn is_chosen(rule: &str, key: &dyn fmt::Display, share: Share) -> bool {
+    let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
+    // It cannot fail.
+    let _written = write!(hash, "{rule}\0{key}");
+    // The low bits of this hash alone would follow those of the last letter.
+    let mixed = (hash.0 ^ (hash.0 >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let place = (u128::from(mixed) * 1_000_000) >> 64;
+    place < u128::from(share.millionths())
+}
+
+/// FNV-1a: the same number in every process and on every machine, which no seeded hash is.
+struct Fnv(u64);
+
+impl fmt::Write for Fnv {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn percent(percent: f64) -> Share {
+        Share::percent(percent).unwrap()
+    }
+
+    fn chosen(rule: &str, share: Share) -> Vec<u32> {
+        (0..10_000).filter(|key| is_chosen(rule, key, share)).collect()
+    }
+
+    #[test]
+    fn a_part_of_the_keys_is_about_that_large_and_grows_without_leaving_anybody_out() {
+        let (tenth, half) = (chosen("login", percent(10.0)), chosen("login", percent(50.0)));
+        assert!((900..1_100).contains(&tenth.len()) && (4_800..5_200).contains(&half.len()));
+        assert!(tenth.iter().all(|key| half.contains(key)));
+        assert_eq!(chosen("login", Share::NONE).len(), 0);
+        assert_eq!(chosen("login", Share::ALL).len(), 10_000);
+        let other = chosen("search", percent(10.0));
+        assert!(
+            tenth.iter().filter(|key| other.contains(key)).count() < 200,
+            "rules choose apart from each other"
+        );
+    }
+
+    #[test]
+    fn it_is_the_same_part_everywhere() {
+        assert_eq!(chosen("login", percent(0.05)), SAME);
+    }
+
+    /// Another program must find these, too.
+    const SAME: [u32; 7] = [2090, 3069, 3759, 6011, 6934, 7923, 9139];
+}

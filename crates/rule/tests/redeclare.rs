@@ -1,0 +1,124 @@
+//! Rules that are declared anew as a whole, and gates that are told which of them apply.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+mod common;
+
+use common::Request;
+use tidegate_core::{Quota, Share};
+use tidegate_engine::Clock;
+use tidegate_rule::{
+    Asked, Declaration, Gate, RequestLimit, Rule, RuleSettings, Rules, Settings,
+    request::{KeyValue, key},
+};
+
+fn settings(clock: &Clock) -> Settings {
+    Settings::new().clock(clock.clone())
+}
+
+fn declared(name: &'static str, quotas: &[&str]) -> Declaration {
+    quotas.iter().fold(Declaration::of(name), |declaration, quota| declaration.quota(*quota).unwrap())
+}
+
+/// How many of ten calls are let through.
+fn admitted(rule: &Rule) -> usize {
+    (0..10).filter(|_| rule.admit_blocking("alice", 1).is_ok()).count()
+}
+
+#[test]
+fn counters_survive_as_far_as_a_rule_stays_what_it_was() {
+    let (rules, (clock, _hand)) = (Rules::new(), Clock::manual());
+    let redeclare = |declarations: Vec<Declaration>| rules.redeclare(declarations, settings(&clock));
+    let first = redeclare(vec![
+        declared("same", &["5/min"]),
+        declared("more", &["2/min"]),
+        declared("other", &["2/min"]),
+        declared("gone", &["2/min"]),
+    ])
+    .unwrap();
+    assert_eq!(first.iter().map(admitted).collect::<Vec<_>>(), [5, 2, 2, 2]);
+
+    let second = redeclare(vec![
+        declared("more", &["4/min"]),
+        declared("same", &["5/min"]),
+        declared("other", &["3/min", "100/h"]),
+        declared("new", &["1/min"]),
+    ])
+    .unwrap();
+    // What was used is carried over; with another number of quotas it starts anew, quick as if it had always been so.
+    assert_eq!(second.iter().map(admitted).collect::<Vec<_>>(), [2, 0, 3, 1]);
+    assert!(second.iter().all(|rule| rule.at_hand().is_some()));
+    assert_eq!(first[2].quotas().len(), 1, "whoever holds the old one goes on with it");
+
+    drop(first);
+    let third = redeclare(vec![declared("gone", &["2/min"])]).unwrap();
+    assert_eq!(admitted(&third[0]), 2, "nobody held it any more");
+    drop(second);
+    redeclare(Vec::new()).unwrap();
+    assert_eq!(rules.list().iter().map(Rule::name).collect::<Vec<_>>(), ["gone"], "this test holds it");
+}
+
+#[test]
+fn what_is_wrong_changes_nothing() {
+    let (rules, (clock, _hand)) = (Rules::new(), Clock::manual());
+    let rule = rules.redeclare(vec![declared("login", &["3/min"])], settings(&clock)).unwrap().remove(0);
+    assert_eq!(admitted(&rule), 3);
+
+    let twice = vec![declared("login", &["9/min"]), declared("login", &["8/min"])];
+    let error = rules.redeclare(twice, settings(&clock)).unwrap_err();
+    assert_eq!(error.to_string(), "rule `login`: two rules have this name; give one another name");
+    let elsewhere = settings(&clock).rule("new", RuleSettings::new().store("nowhere"));
+    let both = vec![declared("login", &["9/min"]), declared("new", &["9/min"])];
+    assert!(rules.redeclare(both, elsewhere).unwrap_err().to_string().contains("names the store `nowhere`"));
+    let mixed: [Quota; 2] = ["3/min".parse().unwrap(), "3 at once".parse().unwrap()];
+    let tiers = vec![declared("login", &["9/min"]), Declaration::of("tiers").tiers(mixed)];
+    assert!(rules.redeclare(tiers, settings(&clock)).is_err());
+
+    assert_eq!((admitted(&rule), rule.quotas()), (0, vec!["3/min".parse().unwrap()]));
+    assert_eq!(rules.list().len(), 1);
+}
+
+#[test]
+fn only_those_that_are_named_are_asked() {
+    let (clock, _hand) = Clock::manual();
+    let names = ["a", "b", "c"].map(|name| declared(name, &["1/min"]));
+    let limits = Rules::new().redeclare(names.into(), settings(&clock)).unwrap();
+    let gate = Gate::new(limits.into_iter().map(RequestLimit::new));
+    let request = Request::from("192.0.2.1");
+    let asked = |places: &[usize]| match gate.ask_those(&request, places) {
+        Asked::Now(rulings) => {
+            let verdict = gate.verdict(&rulings);
+            let names: Vec<_> = verdict.rulings().map(|ruling| ruling.name().to_owned()).collect();
+            (names.concat(), verdict.is_admitted())
+        }
+        Asked::Later(_) => panic!("everything is at hand"),
+    };
+    assert_eq!(asked(&[]), (String::new(), true));
+    assert_eq!(asked(&[1]), ("b".to_owned(), true));
+    assert_eq!(asked(&[0, 2]), ("ac".to_owned(), true));
+    assert_eq!(asked(&[1]), ("b".to_owned(), false));
+    assert_eq!(asked(&[7]), (String::new(), true), "there is no such rule");
+}
+
+#[test]
+fn a_rule_is_enforced_for_a_part_of_its_keys() {
+    let (clock, _hand) = Clock::manual();
+    let rule =
+        Rules::new().redeclare(vec![declared("login", &["1/min"])], settings(&clock)).unwrap().remove(0);
+    let half = RequestLimit::new(rule).key(key::peer()).enforced_for(Share::percent(50.0).unwrap());
+    let gate = Gate::new([half]);
+    let mut refused = 0;
+    for last in 0..100 {
+        let request = Request::from(&format!("192.0.2.{last}"));
+        let is_admitted = || match gate.ask(&request) {
+            Asked::Now(rulings) => gate.verdict(&rulings).is_admitted(),
+            Asked::Later(_) => panic!("everything is at hand"),
+        };
+        assert!(is_admitted());
+        let is_refused = !is_admitted();
+        let chosen = gate.limits()[0].chooses(&KeyValue::from(request.peer.unwrap()));
+        assert_eq!(is_refused, chosen, "{request:?}");
+        refused += usize::from(is_refused);
+    }
+    assert!((30..70).contains(&refused), "{refused}");
+}
