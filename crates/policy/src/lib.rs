@@ -19,6 +19,7 @@
 //! Nothing here waits, keeps a count or speaks to a network: a text becomes a [`Policy`](model::Policy), which can be
 //! printed, looked through for mistakes, explained, and made into a gate of `tidegate-rule`.
 
+pub mod compile;
 pub mod index;
 pub mod matching;
 pub mod model;

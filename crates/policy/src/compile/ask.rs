@@ -1,0 +1,322 @@
+//! Asking a policy about a request.
+//!
+//! Lists and bans come first, since they cost nothing; then breakers and adaptive limits, which give back what they gave
+//! when a quota refuses; then all quotas together. Where quotas are waited for, nothing else is held meanwhile, and what
+//! guards is asked again behind the wait.
+
+use super::{
+    Inner, PolicyGate,
+    guards::{Leave, PolicyRule},
+    instead::Instead,
+};
+use crate::{matching::Seen, model::OnLimit};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+use tidegate_core::{Rejection, Report};
+use tidegate_engine::{Bandwidth, Cause, Standing};
+use tidegate_rule::{
+    Answer, Asked, HeldSlots, Limited, Mode, Rulings, Verdict,
+    request::{Head, Reply},
+    surface::{Barred, Guest, called},
+};
+
+/// What a policy says to a request, now or when it has been waited for.
+#[derive(Debug)]
+pub enum PolicyAsked {
+    /// Here it is.
+    Now(Passage),
+    /// There is a store to be asked, or a turn to be waited for.
+    Later(Asking),
+}
+
+/// What a policy will have said. Dropping it gives back whatever it has taken so far.
+pub struct Asking {
+    passage: Pin<Box<dyn Future<Output = Passage> + Send>>,
+}
+
+/// Whether a request is let through.
+#[derive(Debug)]
+pub enum Passage {
+    /// It is, and holds this until it has been answered.
+    Admitted(Admission),
+    /// It is not.
+    Refused(Box<Refusal>),
+}
+
+/// What a request holds that was let through. Dropping it without a word gives its slots back and pays what was taken.
+#[must_use = "dropping it gives back the slots of the request"]
+pub struct Admission {
+    gate: PolicyGate,
+    rulings: Rulings,
+    leaves: Vec<Leave>,
+    guests: Vec<(usize, Guest)>,
+    down: Vec<Bandwidth>,
+    up: Vec<Bandwidth>,
+}
+
+/// What is held until the body of an answer has been sent: the slots of a request.
+pub type Held = HeldSlots;
+
+/// Why a request is not let through, and what becomes of it instead.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The rule that refused.
+    pub rule: Arc<str>,
+    /// Why.
+    pub why: Why,
+    /// What becomes of it.
+    pub instead: Instead,
+    /// When it is worth trying again, if that is known.
+    pub retry_after: Option<Duration>,
+}
+
+/// Why a request is not let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// A quota is used up, or a turn did not come.
+    Limited,
+    /// It lacks what it is counted by.
+    NoKey,
+    /// It comes from where nobody is let in.
+    Denied,
+    /// It is banned for a time.
+    Banned,
+    /// What it asks for is protected: a breaker is open, or there is too much in flight.
+    Guarded,
+}
+
+impl PolicyGate {
+    /// Asks all rules that are about this request: at once where everything is at hand, else as a future that owns all it
+    /// needs.
+    pub fn ask(&self, head: &dyn Head) -> PolicyAsked {
+        let inner = &*self.inner;
+        let mut found = Vec::new();
+        inner.index.find(&Seen::new(head, &inner.proxies), &mut found);
+        let mut asking =
+            Question { head, places: Vec::new(), admission: Admission::new(self), guarded: Vec::new() };
+        for place in found {
+            if let Err(refusal) = asking.knock(inner, place) {
+                return PolicyAsked::Now(Passage::Refused(refusal));
+            }
+        }
+        if let Err(refusal) = asking.pass(inner) {
+            return PolicyAsked::Now(Passage::Refused(refusal));
+        }
+        match inner.gate.ask_those(head, &asking.places) {
+            Asked::Now(rulings) => {
+                let Question { admission, .. } = asking;
+                let accept = head.header("accept");
+                PolicyAsked::Now(admission.conclude(rulings, accept))
+            }
+            Asked::Later(rulings) => PolicyAsked::Later(asking.wait(rulings)),
+        }
+    }
+}
+
+/// A request that is being asked about.
+struct Question<'h> {
+    head: &'h dyn Head,
+    /// Limits that are to be asked.
+    places: Vec<usize>,
+    /// Rules with guards, each with the class of the request.
+    guarded: Vec<(usize, usize)>,
+    admission: Admission,
+}
+
+impl Question<'_> {
+    /// Asks the lists of one rule, and notes what else is to be asked of it.
+    fn knock(&mut self, inner: &Inner, place: usize) -> Result<(), Box<Refusal>> {
+        let Some(rule) = inner.rules.get(place) else { return Ok(()) };
+        if rule.has_only_quotas() {
+            self.places.extend(rule.limit);
+            return Ok(());
+        }
+        let mode = rule.mode(self.head);
+        if mode == Mode::Off {
+            return Ok(());
+        }
+        match rule.door.as_ref().map(|door| door.knock(self.head)) {
+            Some(Err(barred)) if mode == Mode::Enforce => {
+                return Err(Refusal::barred(rule, *barred, self.head.header("accept")));
+            }
+            // Past all other limits of this rule.
+            Some(Ok(guest)) if guest.standing() == Standing::Allowed => return Ok(()),
+            Some(Ok(guest)) => self.admission.guests.push((place, guest)),
+            Some(Err(_)) | None => {}
+        }
+        self.places.extend(rule.limit);
+        if mode == Mode::Enforce {
+            if rule.has_guards() {
+                self.guarded.push((place, rule.class_of(self.head)));
+            }
+            let (down, up) = rule.bandwidth(self.head);
+            self.admission.down.extend(down);
+            self.admission.up.extend(up);
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, inner: &Inner) -> Result<(), Box<Refusal>> {
+        pass(inner, &self.guarded, &mut self.admission.leaves)
+            .map_err(|(rule, rejection)| Refusal::guarded(rule, rejection, self.head.header("accept")))
+    }
+
+    /// What guards is given back while quotas are waited for: a wait is no work.
+    fn wait(self, rulings: tidegate_rule::Asking) -> Asking {
+        let Self { head, guarded, mut admission, .. } = self;
+        let accept = head.header("accept").map(<[u8]>::to_vec);
+        admission.leaves.clear();
+        let passage = async move {
+            let rulings = rulings.await;
+            let gate = admission.gate.clone();
+            if gate.inner.gate.verdict(&rulings).is_admitted() {
+                let passed = pass(&gate.inner, &guarded, &mut admission.leaves);
+                if let Err((rule, rejection)) = passed {
+                    return Passage::Refused(Refusal::guarded(rule, rejection, accept.as_deref()));
+                }
+            }
+            admission.conclude(rulings, accept.as_deref())
+        };
+        Asking { passage: Box::pin(passage) }
+    }
+}
+
+fn pass<'r>(
+    inner: &'r Inner,
+    guarded: &[(usize, usize)],
+    leaves: &mut Vec<Leave>,
+) -> Result<(), (&'r PolicyRule, Rejection)> {
+    for (place, class) in guarded {
+        let Some(rule) = inner.rules.get(*place) else { continue };
+        rule.pass(*class, leaves).map_err(|rejection| (rule, rejection))?;
+    }
+    Ok(())
+}
+
+impl Admission {
+    fn new(gate: &PolicyGate) -> Self {
+        Self {
+            gate: gate.clone(),
+            rulings: Rulings::default(),
+            leaves: Vec::new(),
+            guests: Vec::new(),
+            down: Vec::new(),
+            up: Vec::new(),
+        }
+    }
+
+    /// What the rulings of all quotas mean for it.
+    fn conclude(mut self, rulings: Rulings, accept: Option<&[u8]>) -> Passage {
+        let gate = self.gate.clone();
+        let verdict = gate.inner.gate.verdict(&rulings);
+        let Some(refusal) = verdict.refusal() else {
+            self.rulings = rulings;
+            return Passage::Admitted(self);
+        };
+        let name = refusal.name();
+        let rules = &gate.inner.rules;
+        let place = rules.iter().position(|rule| rule.name() == name);
+        // Every rule that refused counts it against its guest.
+        let refused = |place: &usize| {
+            let name = rules.get(*place).map(PolicyRule::name);
+            verdict.refusals().any(|ruling| Some(ruling.name()) == name)
+        };
+        self.guests.drain(..).filter(|(place, _)| refused(place)).for_each(|(_, guest)| guest.denied());
+        let on_limit = place.and_then(|place| rules.get(place)).map(|rule| &rule.source.on_limit);
+        let usual = gate.inner.gate.answer_to(&verdict);
+        Passage::Refused(Box::new(Refusal {
+            rule: name.into(),
+            why: if refusal.lacks_key() { Why::NoKey } else { Why::Limited },
+            instead: Instead::of(on_limit.unwrap_or(&OnLimit::default()), usual, accept),
+            retry_after: verdict.retry_after(),
+        }))
+    }
+
+    /// What its quotas said, and what to tell of them.
+    pub fn verdict(&self) -> Verdict<'_> {
+        self.gate.inner.gate.verdict(&self.rulings)
+    }
+
+    /// The byte rates of what it is sent: all of them hold.
+    pub fn down(&self) -> &[Bandwidth] {
+        &self.down
+    }
+
+    /// The byte rates of what it sends: all of them hold.
+    pub fn up(&self) -> &[Bandwidth] {
+        &self.up
+    }
+
+    /// Whether anything is settled or given back with the answer.
+    pub fn holds_anything(&self) -> bool {
+        self.rulings.holds_anything() || !self.leaves.is_empty()
+    }
+
+    /// It was answered: tells its guards, and settles what was taken. What is returned holds its slots; drop it when the body
+    /// has been sent.
+    pub fn settle(mut self, reply: &dyn Reply) -> Held {
+        let report = called(Some(reply));
+        self.leaves.drain(..).for_each(|leave| leave.report(report));
+        let rulings = std::mem::take(&mut self.rulings);
+        rulings.settle(&self.gate.inner.gate, reply)
+    }
+
+    /// There was no answer: its guards hear of a failure, and what was taken is paid.
+    pub fn fail(mut self) {
+        self.leaves.drain(..).for_each(|leave| leave.report(Report::Failure));
+    }
+}
+
+impl Refusal {
+    fn barred(rule: &PolicyRule, barred: Barred, accept: Option<&[u8]>) -> Box<Self> {
+        let why = if barred.retry_after.is_some() { Why::Banned } else { Why::Denied };
+        Box::new(Self {
+            rule: rule.name().into(),
+            why,
+            instead: Instead::of(&rule.source.on_limit, barred.answer, accept),
+            retry_after: barred.retry_after,
+        })
+    }
+
+    fn guarded(rule: &PolicyRule, rejection: Rejection, accept: Option<&[u8]>) -> Box<Self> {
+        let message = rule.source.message.as_deref().map(Into::into);
+        let limited = Limited::new(rule.name(), Cause::Rejected(rejection)).with_message(message);
+        let usual = Answer::from(&limited);
+        let usual = match usual.get("retry-after") {
+            Some(_) => usual,
+            None => usual.header("retry-after", "1"),
+        };
+        Box::new(Self {
+            rule: rule.name().into(),
+            why: Why::Guarded,
+            instead: Instead::of(&rule.source.on_limit, usual, accept),
+            retry_after: limited.retry_after(),
+        })
+    }
+}
+
+impl Future for Asking {
+    type Output = Passage;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Passage> {
+        Poll::Ready(ready!(self.passage.as_mut().poll(context)))
+    }
+}
+
+impl fmt::Debug for Asking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Asking")
+    }
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admission").field("rulings", &self.rulings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,304 @@
+//! What one rule holds beside its quotas: lists, bans, a breaker, an adaptive limit, bandwidth.
+
+use super::{
+    keys::{CLASSES, Keys, Tier},
+    rules::Limiting,
+};
+use crate::{
+    matching::{Lists, Matcher, table},
+    model::{Access, Adaptive, BreakerTerms, Enforcement, Rule},
+};
+use std::{fmt, sync::Arc};
+use tidegate_core::{
+    BreakerSettings, Micros, Rejection, Report, SettingError, Share,
+    adaptive::{Anchored, Bounds},
+    triage::{Arrival, Class},
+};
+use tidegate_engine::{
+    AccessControl, AccessList, Bandwidth, Bandwidths, Bans, Breaker, Clock, Guard as _, Pass, PriorityLimit,
+    Stance,
+};
+use tidegate_rule::{
+    Mode, is_chosen,
+    request::{Head, Key, KeyValue, Missing, TrustedProxies},
+    surface::Door,
+};
+
+/// A rule as it is asked.
+pub(crate) struct PolicyRule {
+    pub(crate) source: Rule,
+    pub(crate) matcher: Matcher,
+    /// Its place in the gate, if it has quotas.
+    pub(crate) limit: Option<usize>,
+    pub(crate) limiting: Option<Limiting>,
+    pub(crate) key: Key,
+    pub(crate) proxies: TrustedProxies,
+    pub(crate) control: Option<Arc<AccessControl>>,
+    pub(crate) door: Option<Door>,
+    pub(crate) breaker: Option<Arc<Breaker>>,
+    pub(crate) adaptive: Option<Arc<PriorityLimit>>,
+    pub(crate) class: Option<Arc<Tier>>,
+    pub(crate) down: Option<Arc<Bandwidths>>,
+    pub(crate) up: Option<Arc<Bandwidths>>,
+}
+
+/// Leave to call what is behind a rule, to be told how it went.
+pub(crate) enum Leave {
+    Breaker(Pass<Arc<Breaker>>),
+    Adaptive(Pass<Arc<PriorityLimit>>),
+}
+
+impl Leave {
+    pub(crate) fn report(self, report: Report) {
+        match self {
+            Self::Breaker(pass) => pass.report(report),
+            Self::Adaptive(pass) => pass.report(report),
+        }
+    }
+}
+
+impl PolicyRule {
+    pub(crate) fn name(&self) -> &str {
+        &self.source.name
+    }
+
+    /// How often an expression of it could not be worked out.
+    pub(crate) fn failures(&self) -> u64 {
+        self.matcher.failures()
+    }
+
+    /// Whether there is nothing to it but quotas.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.limit.is_some() && self.has_only_quotas()
+    }
+
+    pub(crate) fn has_only_quotas(&self) -> bool {
+        self.door.is_none() && !self.has_guards() && self.down.is_none() && self.up.is_none()
+    }
+
+    pub(crate) fn has_guards(&self) -> bool {
+        self.breaker.is_some() || self.adaptive.is_some()
+    }
+
+    /// What it does with this request, apart from its quotas.
+    pub(crate) fn mode(&self, head: &dyn Head) -> Mode {
+        match &self.source.enforcement {
+            Enforcement::All(mode) => *mode,
+            Enforcement::Part(share) => {
+                let is_chosen =
+                    self.key_of(head).is_some_and(|key| is_chosen(&self.source.name, &key, *share));
+                if is_chosen { Mode::Enforce } else { Mode::Shadow }
+            }
+        }
+    }
+
+    pub(crate) fn key_of<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
+        match (self.key.find(head), self.source.missing) {
+            (None, Missing::Share) => Some(KeyValue::All),
+            (found, _) => found,
+        }
+    }
+
+    /// The class of a request.
+    pub(crate) fn class_of(&self, head: &dyn Head) -> usize {
+        self.class.as_ref().map_or(NORMAL, |class| class(head))
+    }
+
+    /// Takes leave of all its guards. Who has not got all of them gives back what it has.
+    pub(crate) fn pass(&self, class: usize, taken: &mut Vec<Leave>) -> Result<(), Rejection> {
+        if let Some(breaker) = &self.breaker {
+            taken.push(Leave::Breaker(breaker.try_pass_owned()?));
+        }
+        if let Some(adaptive) = &self.adaptive {
+            taken.push(Leave::Adaptive(adaptive.try_pass_owned(Arrival::of(class))?));
+        }
+        Ok(())
+    }
+
+    /// The byte rates of this request: what it is sent, and what it sends.
+    pub(crate) fn bandwidth(&self, head: &dyn Head) -> (Option<Bandwidth>, Option<Bandwidth>) {
+        if self.down.is_none() && self.up.is_none() {
+            return (None, None);
+        }
+        let Some(key) = self.key_of(head) else { return (None, None) };
+        let of = |rates: &Option<Arc<Bandwidths>>| rates.as_ref().map(|rates| rates.key(&key));
+        (of(&self.down), of(&self.up))
+    }
+
+    /// Takes over what lists say now.
+    pub(crate) fn relist(&self, lists: &Lists) -> Result<(), SettingError> {
+        if let (Some(control), Some(access)) = (&self.control, &self.source.access) {
+            control.replace(access_list(access, lists)?);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for PolicyRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyRule").field("name", &self.source.name).finish_non_exhaustive()
+    }
+}
+
+/// The class of requests that have none.
+pub(crate) const NORMAL: usize = 2;
+
+/// What a rule holds, made anew or taken over from the rule of this name before.
+pub(crate) struct Making<'a> {
+    pub(crate) before: Option<&'a PolicyRule>,
+    pub(crate) lists: &'a Lists,
+    pub(crate) proxies: &'a TrustedProxies,
+    pub(crate) clock: Option<&'a Clock>,
+    /// To be done when nothing can go wrong any more.
+    pub(crate) commits: &'a mut Vec<Box<dyn FnOnce()>>,
+}
+
+impl Making<'_> {
+    pub(crate) fn rule(
+        &mut self,
+        source: &Rule,
+        matcher: Matcher,
+        keys: &Keys<'_>,
+    ) -> Result<PolicyRule, SettingError> {
+        let control = source.access.as_ref().map(|access| self.control(access)).transpose()?;
+        let door = control.as_ref().map(|control| Door::new(control.clone()).behind(self.proxies.clone()));
+        let class = source.priority.as_ref().map(|class| keys.class(class)).transpose()?;
+        let rates = source.bandwidth.as_ref();
+        let before =
+            |of: fn(&PolicyRule) -> &Option<Arc<Bandwidths>>| self.before.and_then(|rule| of(rule).clone());
+        let (old_down, old_up) = (before(|rule| &rule.down), before(|rule| &rule.up));
+        Ok(PolicyRule {
+            source: source.clone(),
+            matcher,
+            limit: None,
+            limiting: None,
+            proxies: self.proxies.clone(),
+            key: keys.key(&source.key)?,
+            control,
+            door,
+            breaker: source.breaker.as_ref().map(|terms| self.breaker(terms)).transpose()?,
+            adaptive: source.adaptive.as_ref().map(|terms| self.adaptive(terms)).transpose()?,
+            class,
+            down: rates.and_then(|rates| rates.down).map(|rate| self.rates(rate, old_down)).transpose()?,
+            up: rates.and_then(|rates| rates.up).map(|rate| self.rates(rate, old_up)).transpose()?,
+        })
+    }
+
+    /// Bans outlive a change of the list.
+    fn control(&mut self, access: &Access) -> Result<Arc<AccessControl>, SettingError> {
+        let list = access_list(access, self.lists)?;
+        let known =
+            self.before.filter(|rule| rule.source.access.as_ref().map(|old| &old.ban) == Some(&access.ban));
+        if let Some(control) = known.and_then(|rule| rule.control.clone()) {
+            let (list, kept) = (list, control.clone());
+            self.commits.push(Box::new(move || kept.replace(list)));
+            return Ok(control);
+        }
+        let mut bans = Bans::builder();
+        if let Some(rule) = &access.ban {
+            bans = bans.automatic(rule.clone());
+        }
+        if let Some(clock) = self.clock {
+            bans = bans.clock(clock.clone());
+        }
+        let bans =
+            bans.build().map_err(|error| SettingError::new(error.to_string(), "give another `ban`"))?;
+        Ok(Arc::new(AccessControl::new(list, bans)))
+    }
+
+    fn breaker(&self, terms: &BreakerTerms) -> Result<Arc<Breaker>, SettingError> {
+        let known = self.before.filter(|rule| rule.source.breaker.as_ref() == Some(terms));
+        if let Some(breaker) = known.and_then(|rule| rule.breaker.clone()) {
+            return Ok(breaker);
+        }
+        let settings = breaker_settings(terms)?;
+        Ok(Arc::new(match self.clock {
+            Some(clock) => Breaker::with_clock(settings, clock.clone()),
+            None => Breaker::new(settings),
+        }))
+    }
+
+    fn adaptive(&self, terms: &Adaptive) -> Result<Arc<PriorityLimit>, SettingError> {
+        let known = self.before.filter(|rule| rule.source.adaptive.as_ref() == Some(terms));
+        if let Some(adaptive) = known.and_then(|rule| rule.adaptive.clone()) {
+            return Ok(adaptive);
+        }
+        let (least, most) = (count(terms.least.unwrap_or(1))?, count(terms.most.unwrap_or(1_000))?);
+        let initial = 20.clamp(least.min(most), most.max(least));
+        let target = Micros::from(terms.target);
+        let controller = Anchored::new(target)?.bounds(Bounds::new(least, initial, most)?);
+        let classes: Result<Vec<_>, _> =
+            CLASSES.iter().map(|(name, share)| Ok(Class::new(*name, Share::percent(*share)?))).collect();
+        let mut builder = PriorityLimit::builder(classes?);
+        if let Some(clock) = self.clock {
+            builder = builder.clock(clock.clone());
+        }
+        builder.build_adaptive(controller).map(Arc::new)
+    }
+
+    fn rates(
+        &mut self,
+        rate: tidegate_core::Quota,
+        before: Option<Arc<Bandwidths>>,
+    ) -> Result<Arc<Bandwidths>, SettingError> {
+        let mut builder = Bandwidth::builder();
+        if let Some(clock) = self.clock {
+            builder = builder.clock(clock.clone());
+        }
+        // Made in any case: what cannot be is found out before anything changes.
+        let made = builder.build_by_key(rate);
+        let made =
+            made.map_err(|error| SettingError::new(format!("bandwidth `{rate}`: {error}"), "write `1MB/s`"))?;
+        match before {
+            None => Ok(Arc::new(made)),
+            Some(before) => {
+                let kept = before.clone();
+                // What it refused, `made` would have refused, too.
+                self.commits.push(Box::new(move || _ = kept.change(rate)));
+                Ok(before)
+            }
+        }
+    }
+}
+
+fn count(number: u64) -> Result<u32, SettingError> {
+    u32::try_from(number)
+        .map_err(|_| SettingError::new(format!("{number} in flight"), "give a smaller number"))
+}
+
+/// The breaker that terms mean, which upstreams have, too.
+pub fn breaker_settings(terms: &BreakerTerms) -> Result<BreakerSettings, SettingError> {
+    let mut settings = BreakerSettings::builder();
+    if let Some(rate) = terms.failure_rate {
+        settings = settings.failure_rate(rate);
+    }
+    match (terms.slow_rate, terms.slow) {
+        (rate, Some(slow)) => settings = settings.slow_calls(rate.unwrap_or(Share::ALL), slow),
+        (Some(_), None) => {
+            return Err(SettingError::new(
+                "a rate of slow calls, and nothing is slow",
+                "say from when: `slow: 1s`",
+            ));
+        }
+        (None, None) => {}
+    }
+    if let Some(calls) = terms.over {
+        settings = settings.over_calls(count(calls)?);
+    }
+    if let Some(calls) = terms.least {
+        settings = settings.min_calls(calls);
+    }
+    if let Some(time) = terms.open {
+        settings = settings.open_for(time);
+    }
+    if let Some(probes) = terms.probes {
+        settings = settings.probes(count(probes)?);
+    }
+    settings.build()
+}
+
+fn access_list(access: &Access, lists: &Lists) -> Result<AccessList, SettingError> {
+    let deny = lists.entries(&access.deny, Stance::Deny)?;
+    let allow = lists.entries(&access.allow, Stance::Allow)?;
+    table(deny.into_iter().chain(allow))
+}

@@ -1,0 +1,256 @@
+//! A policy in force: what a surface asks about every request.
+//!
+//! ```text
+//!   Policy ──compile──▶ PolicyGate          request ──ask──▶ let through ──reply──▶ settle
+//!      ▲                    │ swapped                   └──▶ refused: what to do instead
+//!      └── a new file ──────┘ as a whole, or not at all
+//! ```
+
+mod ask;
+mod error;
+mod guards;
+mod instead;
+mod keys;
+mod live;
+mod rules;
+
+pub use ask::{Admission, Asking, Held, Passage, PolicyAsked, Refusal, Why};
+pub use error::{PolicyError, PolicyProblem};
+pub use guards::breaker_settings;
+pub use instead::Instead;
+pub use live::LivePolicy;
+
+use crate::{
+    index::RuleIndex,
+    matching::{Lists, Matcher, Seen},
+    model::{Policy, Route},
+};
+use error::Problems;
+use guards::PolicyRule;
+use rules::{Made, declare};
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tidegate_core::Ratio;
+use tidegate_engine::{Clock, LoadMonitor, Scaled, SharedLimiter, load::Scalable as _};
+use tidegate_rule::{
+    Gate, Rules,
+    request::{Head, TrustedProxies},
+};
+
+/// Makes gates of policies: where their rules are, and what names in a policy start from.
+///
+/// ```
+/// use tidegate_policy::{compile::Compiler, model::Policy};
+/// use tidegate_rule::Rules;
+///
+/// let compiler = Compiler::new(Rules::new());
+/// let gate = compiler.compile(&Policy::default(), None)?;
+/// let next = compiler.compile(&Policy::default(), Some(&gate))?;    // counters stay
+/// # Ok::<(), tidegate_policy::compile::PolicyError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    rules: Rules,
+    base: PathBuf,
+    clock: Option<Clock>,
+}
+
+impl Compiler {
+    /// One whose rules are among these: of all policies that it compiles, rules of the same name share their counters.
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, base: PathBuf::new(), clock: None }
+    }
+
+    /// The folder that names of files start from; the current one unless told otherwise.
+    #[must_use]
+    pub fn base(self, base: impl Into<PathBuf>) -> Self {
+        Self { base: base.into(), ..self }
+    }
+
+    /// The clock of everything that is counted in memory; the machine's unless told otherwise.
+    #[must_use]
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock: Some(clock), ..self }
+    }
+
+    /// Puts a policy in force, in place of the one before. All that is wrong with it is told, and then nothing has changed.
+    ///
+    /// Counters of a rule that did not change stay, and those of one whose numbers did carry over what was used. Breakers,
+    /// adaptive limits and bans stay as long as what is said of them does. Whoever still holds the gate before can go on
+    /// asking it; it counts in the same rules.
+    pub fn compile(&self, policy: &Policy, before: Option<&PolicyGate>) -> Result<PolicyGate, PolicyError> {
+        let made = Made::of(policy, self, before.map(|before| &*before.inner))?;
+        // A limiter is compared with what was declared, not with what a schedule has made of that.
+        let paused = before.map(PolicyGate::pause);
+        let declared = self.rules.redeclare(made.declarations, made.settings);
+        let limits = match declared {
+            Ok(rules) => declare(rules, &made.rules),
+            Err(error) => {
+                drop(paused);
+                return Err(PolicyError::of_settings(&error));
+            }
+        };
+        if let Some(paused) = paused {
+            paused.forget();
+        }
+        made.commits.into_iter().for_each(|commit| commit());
+        let gate = Gate::new(limits).fields(policy.headers);
+        let inner = Inner {
+            gate,
+            index: made.index,
+            rules: made.rules,
+            routes: made.routes,
+            route_index: made.route_index,
+            proxies: made.proxies,
+            lists: made.lists,
+            monitor: made.monitor,
+            scaled: Mutex::default(),
+        };
+        let gate = PolicyGate { inner: Arc::new(inner) };
+        gate.follow();
+        Ok(gate)
+    }
+}
+
+/// A policy in force. Clones are the same gate.
+#[derive(Clone)]
+pub struct PolicyGate {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    /// All limits, one for each rule that has some.
+    gate: Gate,
+    index: RuleIndex,
+    rules: Vec<PolicyRule>,
+    routes: Vec<Route>,
+    route_index: RuleIndex,
+    proxies: TrustedProxies,
+    lists: Lists,
+    /// What schedules follow; `None` where there are none.
+    monitor: Option<LoadMonitor>,
+    scaled: Mutex<Vec<Scaled<SharedLimiter>>>,
+}
+
+impl PolicyGate {
+    /// Its limits, each with the requests that it is about: to be asked by whoever needs nothing but limits.
+    pub fn gate(&self) -> &Gate {
+        &self.inner.gate
+    }
+
+    /// The gate, if asking it says all there is to say: one rule for all requests, with nothing but quotas. Then
+    /// [`Gate::ask_by_peer`] may be the quickest way.
+    pub fn only_limit(&self) -> Option<&Gate> {
+        match &self.inner.rules[..] {
+            [only] if only.is_plain() && self.inner.index.matchers().iter().all(Matcher::is_everything) => {
+                Some(&self.inner.gate)
+            }
+            _ => None,
+        }
+    }
+
+    /// Where a request goes: the first route that matches.
+    pub fn route(&self, head: &dyn Head) -> Option<&Route> {
+        let inner = &*self.inner;
+        let is_first = inner.route_index.matchers().first().is_some_and(Matcher::is_everything);
+        let place = match is_first {
+            true => Some(0),
+            false => inner.route_index.first(&Seen::new(head, &inner.proxies)),
+        };
+        place.and_then(|place| inner.routes.get(place))
+    }
+
+    /// Whose word on addresses of clients counts.
+    pub fn proxies(&self) -> &TrustedProxies {
+        &self.inner.proxies
+    }
+
+    /// Its lists, whose files should be watched.
+    pub fn lists(&self) -> &Lists {
+        &self.inner.lists
+    }
+
+    /// Reads the files of all lists again. What is wrong stays as it is, and is told.
+    pub fn reread_lists(&self) -> Result<(), PolicyError> {
+        let mut problems = Problems::default();
+        if let Err(wrong) = self.inner.lists.reread() {
+            wrong.iter().for_each(|error| problems.add(None, error));
+        }
+        for rule in &self.inner.rules {
+            if let Err(error) = rule.relist(&self.inner.lists) {
+                problems.add(Some(rule.name()), &error);
+            }
+        }
+        problems.none()
+    }
+
+    /// Has schedules follow the time; to be called every second or so. Nothing happens where there are none.
+    pub fn follow_time(&self) {
+        if let Some(monitor) = &self.inner.monitor {
+            monitor.sample_once();
+        }
+    }
+
+    /// How often an expression of a rule could not be worked out, by the name of the rule; only where it did happen.
+    pub fn failures(&self) -> impl Iterator<Item = (&str, u64)> {
+        let failures = self.inner.rules.iter().map(|rule| (rule.name(), rule.failures()));
+        failures.filter(|(_, failures)| *failures > 0)
+    }
+
+    /// Has all rules with a schedule follow it.
+    fn follow(&self) {
+        let Some(monitor) = &self.inner.monitor else { return };
+        let mut scaled = self.inner.scaled.lock().unwrap_or_else(PoisonError::into_inner);
+        for rule in &self.inner.rules {
+            let limiter = rule.limit.and_then(|place| self.inner.gate.limits().get(place)?.rule().limiter());
+            if let (Some(schedule), Some(limiter)) = (&rule.source.schedule, limiter) {
+                // That its quotas can be multiplied was tried before.
+                scaled.extend(Scaled::builder(limiter).by_schedule(schedule.clone()).follow(monitor).ok());
+            }
+        }
+    }
+
+    /// Has all rules be as they are declared, until this is dropped.
+    fn pause(&self) -> Paused<'_> {
+        self.inner.scaled.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        Paused(Some(self))
+    }
+}
+
+/// A gate whose schedules are not followed for a moment.
+struct Paused<'a>(Option<&'a PolicyGate>);
+
+impl Paused<'_> {
+    /// Another gate follows its own.
+    fn forget(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        if let Some(gate) = self.0 {
+            gate.follow();
+        }
+    }
+}
+
+impl fmt::Debug for PolicyGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyGate").field("rules", &self.inner.rules).finish_non_exhaustive()
+    }
+}
+
+/// Whether quotas can be multiplied by every factor of a schedule.
+fn can_follow(
+    quotas: &Vec<tidegate_core::Quota>,
+    factors: impl Iterator<Item = Ratio>,
+) -> Result<(), tidegate_engine::BuildError> {
+    for factor in factors {
+        SharedLimiter::scale(quotas, factor)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! Rules of a policy, as those of `tidegate-rule`.
+
+use super::{
+    Compiler, Inner, can_follow,
+    error::{PolicyError, Problems},
+    guards::{Making, PolicyRule},
+    keys::{self, Keys, Number, Tier, rank},
+};
+use crate::{
+    index::RuleIndex,
+    matching::{Lists, Matcher},
+    model::{Enforcement, Fallback, OnLimit, Policy, QueueOrder, Quotas, Route, Rule},
+};
+use std::{env, sync::Arc};
+use tidegate_core::{Quota, Schedule, SettingError};
+use tidegate_engine::{Capacity, LoadMonitor};
+use tidegate_rule::{
+    Declaration, RequestLimit, RuleSettings, Settings, StoreAddress, request::TrustedProxies,
+};
+
+/// All that a policy was made into, before anything is changed.
+pub(super) struct Made {
+    pub(super) rules: Vec<PolicyRule>,
+    pub(super) index: RuleIndex,
+    pub(super) routes: Vec<Route>,
+    pub(super) route_index: RuleIndex,
+    pub(super) proxies: TrustedProxies,
+    pub(super) lists: Lists,
+    pub(super) declarations: Vec<Declaration>,
+    pub(super) settings: Settings,
+    pub(super) commits: Vec<Box<dyn FnOnce()>>,
+    pub(super) monitor: Option<LoadMonitor>,
+}
+
+/// What the limiters of all rules may take together; each has its part of it, within reason.
+const MEMORY: u64 = 1 << 30;
+
+impl Made {
+    pub(super) fn of(
+        policy: &Policy,
+        compiler: &Compiler,
+        before: Option<&Inner>,
+    ) -> Result<Self, PolicyError> {
+        let mut problems = Problems::default();
+        let lists = Lists::read(policy, &compiler.base).unwrap_or_else(|wrong| {
+            wrong.iter().for_each(|error| problems.add(None, error));
+            Lists::default()
+        });
+        let proxies = TrustedProxies::new(policy.trusted_proxies.iter().map(ToString::to_string));
+        let proxies = problems.take(None, proxies).unwrap_or_else(TrustedProxies::none);
+        let mut commits = Vec::new();
+        let (mut rules, mut declarations) = (Vec::new(), Vec::new());
+        for source in &policy.rules {
+            let name = Some(source.name.as_str());
+            let made = Matcher::new(&source.matching, &lists).and_then(|matcher| {
+                let keys = Keys {
+                    proxies: &proxies,
+                    trusts_nobody: policy.trusted_proxies.is_empty(),
+                    user: policy.user.as_ref(),
+                    matcher: &matcher,
+                };
+                let before =
+                    before.and_then(|before| before.rules.iter().find(|rule| rule.name() == source.name));
+                let clock = compiler.clock.as_ref();
+                let mut making =
+                    Making { before, lists: &lists, proxies: &proxies, clock, commits: &mut commits };
+                let mut rule = making.rule(source, matcher.clone(), &keys)?;
+                if let Some((declaration, limiting)) = limiting(source, policy, &keys)? {
+                    rule.limit = Some(declarations.len());
+                    rule.limiting = Some(limiting);
+                    declarations.push(declaration);
+                }
+                check(source, policy)?;
+                Ok(rule)
+            });
+            rules.extend(problems.take(name, made));
+        }
+        let mut route_matchers = Vec::new();
+        for route in &policy.routes {
+            route_matchers.extend(problems.take(None, Matcher::new(&route.matching, &lists)));
+        }
+        let settings = problems.take(None, settings(policy, compiler));
+        let monitor = problems.take(None, monitor(policy, compiler)).flatten();
+        problems.none()?;
+        Ok(Self {
+            index: RuleIndex::new(rules.iter().map(|rule| rule.matcher.clone())),
+            rules,
+            routes: policy.routes.clone(),
+            route_index: RuleIndex::new(route_matchers),
+            proxies,
+            lists,
+            declarations,
+            settings: settings.unwrap_or_default(),
+            commits,
+            monitor,
+        })
+    }
+}
+
+/// How the requests of a rule are counted.
+pub(crate) struct Limiting {
+    cost: Option<Arc<Number>>,
+    tier: Option<Arc<Tier>>,
+    rank: Option<Arc<Tier>>,
+}
+
+/// The rules that were declared, each with the requests that it is about.
+pub(super) fn declare(declared: Vec<tidegate_rule::Rule>, rules: &[PolicyRule]) -> Vec<RequestLimit> {
+    let limiting = rules.iter().filter_map(|rule| Some((rule, rule.limiting.as_ref()?)));
+    declared
+        .into_iter()
+        .zip(limiting)
+        .map(|(declared, (rule, limiting))| limit(declared, rule, limiting))
+        .collect()
+}
+
+fn limit(declared: tidegate_rule::Rule, rule: &PolicyRule, limiting: &Limiting) -> RequestLimit {
+    let source = &rule.source;
+    let mut limit = RequestLimit::new(declared).key(rule.key.clone()).missing(source.missing);
+    if !rule.matcher.is_everything() {
+        let (matcher, proxies) = (rule.matcher.clone(), rule.proxies.clone());
+        limit = limit.when(move |head| matcher.matches(&crate::matching::Seen::new(head, &proxies)));
+    }
+    if let Some(cost) = limiting.cost.clone() {
+        limit = limit.cost(move |head| cost(head));
+    }
+    if let Some(tier) = limiting.tier.clone() {
+        limit = limit.tier(move |head| tier(head));
+    }
+    if let Some(class) = limiting.rank.clone() {
+        limit = limit.priority(move |head| rank(class(head)));
+    }
+    if let Some(charge) = &source.charge {
+        limit = limit.charge(keys::charge(charge));
+    }
+    match source.enforcement {
+        Enforcement::All(_) => limit,
+        Enforcement::Part(share) => limit.enforced_for(share),
+    }
+}
+
+/// What is declared of a rule with quotas.
+fn limiting(
+    source: &Rule,
+    policy: &Policy,
+    keys: &Keys<'_>,
+) -> Result<Option<(Declaration, Limiting)>, SettingError> {
+    let mut declaration = Declaration::of(source.name.clone());
+    let mut limiting = Limiting { cost: keys.cost(&source.cost)?, tier: None, rank: None };
+    let quotas = match &source.quotas {
+        Quotas::All(quotas) if quotas.is_empty() => return Ok(None),
+        Quotas::All(quotas) => {
+            for quota in quotas {
+                declaration = declaration.quota(*quota).map_err(|error| of_build(&error))?;
+            }
+            quotas.clone()
+        }
+        Quotas::Tiers(tiers) => {
+            limiting.tier = Some(keys.tier(tiers)?);
+            let quotas: Vec<Quota> =
+                tiers.each.iter().map(|(_, quota)| *quota).chain([tiers.otherwise]).collect();
+            declaration = declaration.tiers(quotas.clone());
+            quotas
+        }
+    };
+    if let Some(schedule) = &source.schedule {
+        can_follow(&quotas, Schedule::factors(schedule)).map_err(|error| of_build(&error))?;
+    }
+    if let (Some(queue), Some(class)) = (&source.queue, &source.priority)
+        && queue.order == QueueOrder::Priority
+    {
+        limiting.rank = Some(keys.class(class)?);
+    }
+    let each = MEMORY / u64::try_from(policy.rules.len().max(1)).unwrap_or(u64::MAX);
+    declaration = declaration.capacity(Capacity::Bytes(each.clamp(1 << 20, 64 << 20))).wait(source.wait);
+    if let Some(queue) = &source.queue {
+        declaration = declaration.places(usize::try_from(queue.most).unwrap_or(usize::MAX));
+    }
+    if let Some(message) = &source.message {
+        declaration = declaration.message(message.as_str());
+    }
+    if let Enforcement::All(mode) = source.enforcement {
+        declaration = declaration.mode(mode);
+    }
+    Ok(Some((declaration, limiting)))
+}
+
+/// What names other parts of the policy.
+fn check(source: &Rule, policy: &Policy) -> Result<(), SettingError> {
+    if let OnLimit::Fallback(Fallback::Upstream(name)) = &source.on_limit
+        && !policy.upstreams.contains_key(name)
+    {
+        let known: Vec<_> = policy.upstreams.keys().map(String::as_str).collect();
+        let fix = format!("use one of {}", known.join(", "));
+        return Err(SettingError::new(format!("unknown upstream `{name}`"), fix));
+    }
+    Ok(())
+}
+
+/// Where counts are kept, and what each rule says of that.
+fn settings(policy: &Policy, compiler: &Compiler) -> Result<Settings, SettingError> {
+    let variable = |name: &str| env::var(name).ok();
+    let stores = &policy.stores;
+    let mut settings = Settings::new();
+    if let Some(StoreAddress::Url(url)) =
+        stores.default.as_deref().map(|text| StoreAddress::expanded(text, &variable)).transpose()?
+    {
+        settings = settings.store_at(url);
+    }
+    for (name, address) in &stores.named {
+        settings = settings.named_store(name, StoreAddress::expanded(address, &variable)?);
+    }
+    if let Some(prefix) = &stores.prefix {
+        settings = settings.prefix(prefix);
+    }
+    if let Some(deadline) = stores.deadline {
+        settings = settings.deadline(deadline);
+    }
+    if let Some(outage) = stores.on_outage {
+        settings = settings.on_outage(outage);
+    }
+    if let Some(clock) = &compiler.clock {
+        settings = settings.clock(clock.clone());
+    }
+    for rule in &policy.rules {
+        let mut its = RuleSettings::new();
+        if let Some(store) = &rule.store {
+            its = its.store(store);
+        }
+        if let Some(outage) = rule.on_outage {
+            its = its.on_outage(outage);
+        }
+        settings = settings.rule(&rule.name, its);
+    }
+    Ok(settings)
+}
+
+fn monitor(policy: &Policy, compiler: &Compiler) -> Result<Option<LoadMonitor>, SettingError> {
+    if policy.rules.iter().all(|rule| rule.schedule.is_none()) {
+        return Ok(None);
+    }
+    let mut monitor = LoadMonitor::builder();
+    if let Some(clock) = &compiler.clock {
+        monitor = monitor.clock(clock.clone());
+    }
+    monitor.build().map(Some)
+}
+
+fn of_build(error: &tidegate_engine::BuildError) -> SettingError {
+    SettingError::new(error.to_string(), "give other quotas")
+}

@@ -1,0 +1,336 @@
+//! Who is let through a policy, and what becomes of the others.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+mod common;
+#[path = "common/rules.rs"]
+mod rules;
+
+use common::{MatchExt as _, Request, any};
+use rules::{access, admitted, gate, ip, now, policy, refusal, refuser, rule};
+use std::{collections::BTreeMap, time::Duration};
+use tidegate_core::Share;
+use tidegate_engine::Clock;
+use tidegate_policy::{
+    compile::{Compiler, Instead, LivePolicy, Passage, PolicyAsked, PolicyGate, Why},
+    model::{
+        Adaptive, Bandwidth, BreakerTerms, Enforcement, Fallback, OnLimit, Policy, Priority, Queue,
+        QueueOrder, Reject, Route, Rule,
+    },
+};
+use tidegate_rule::{Answer, Mode, Rules, request::Reply};
+
+struct Status(u16);
+
+impl Reply for Status {
+    fn status(&self) -> u16 {
+        self.0
+    }
+    fn header(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+fn answer(gate: &PolicyGate, request: &Request) -> Answer {
+    match refusal(gate, request).unwrap().instead {
+        Instead::Answer(answer) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_rule_says_what_becomes_of_those_over_its_limit() {
+    let over = |on_limit: OnLimit| {
+        let upstreams = BTreeMap::from([("spare".to_owned(), upstream())]);
+        let said = Policy { upstreams, ..policy([Rule { on_limit, ..rule("one", &["1/min"]) }]) };
+        let gate = gate(&said);
+        assert_eq!(refuser(&gate, &Request::of("GET /")), "");
+        gate
+    };
+    let request = Request::of("GET /");
+    let reject = Reject {
+        status: Some(503),
+        headers: BTreeMap::from([("x-reason".to_owned(), "quota".to_owned())]),
+        body: Some("Slow down.".to_owned()),
+        bodies: vec![
+            ("application/json".to_owned(), r#"{"error":"slow"}"#.to_owned()),
+            ("text/html".to_owned(), "<p>Slow down.</p>".to_owned()),
+        ],
+    };
+    let rejecting = over(OnLimit::Reject(reject));
+    let told = |accept: &str| {
+        let answer = answer(&rejecting, &request.clone().header("accept", accept));
+        assert_eq!(
+            (answer.status, answer.get("x-reason"), answer.get("retry-after")),
+            (503, Some("quota"), Some("60"))
+        );
+        (answer.get("content-type").unwrap().to_owned(), answer.body)
+    };
+    assert_eq!(told("text/html, */*;q=0.1").0, "application/json", "the first that it takes");
+    assert_eq!(told("text/html").1, "<p>Slow down.</p>");
+    assert_eq!(told("image/png"), ("text/plain; charset=utf-8".to_owned(), "Slow down.".to_owned()));
+
+    let elsewhere = answer(&over(OnLimit::Redirect { location: "/busy".to_owned(), status: 303 }), &request);
+    assert_eq!((elsewhere.status, elsewhere.get("location")), (303, Some("/busy")));
+    let headers = BTreeMap::from([("content-type".to_owned(), "application/json".to_owned())]);
+    let empty = OnLimit::Fallback(Fallback::Body { status: 200, headers, body: "[]".to_owned() });
+    let empty = answer(&over(empty), &request);
+    assert_eq!(
+        (empty.status, empty.get("content-type"), &*empty.body),
+        (200, Some("application/json"), "[]")
+    );
+    let instead = |on_limit: OnLimit| refusal(&over(on_limit), &request).unwrap().instead;
+    assert_eq!(instead(OnLimit::Drop), Instead::Drop);
+    let spare = OnLimit::Fallback(Fallback::Upstream("spare".to_owned()));
+    assert_eq!(instead(spare), Instead::Upstream("spare".into()));
+
+    let nowhere = OnLimit::Fallback(Fallback::Upstream("nowhere".to_owned()));
+    let said = policy([Rule { on_limit: nowhere, ..rule("one", &["1/min"]) }]);
+    let error = Compiler::new(Rules::new()).compile(&said, None).unwrap_err();
+    assert!(error.to_string().starts_with("rule `one`: unknown upstream `nowhere`"), "{error}");
+}
+
+fn upstream() -> tidegate_policy::model::Upstream {
+    use tidegate_policy::model::{Balance, Protocol, Retries, Timeouts, Upstream};
+    Upstream {
+        servers: Vec::new(),
+        balance: Balance::default(),
+        protocol: Protocol::default(),
+        timeouts: Timeouts::default(),
+        keep_alive: 1,
+        health: None,
+        breaker: None,
+        retries: Retries { most: 0, budget: Share::NONE },
+    }
+}
+
+#[test]
+fn lists_come_first_and_the_listed_pass_by_the_limits() {
+    let lists = access(&["198.51.100.0/24"], &["198.51.100.7"], None);
+    let office = access(&["all"], &["10.0.0.0/8"], None);
+    let gate = gate(&policy([
+        Rule { key: ip(), access: Some(lists), ..rule("everybody", &["2/min"]) },
+        Rule { matching: any().path("/admin/**"), access: Some(office), ..rule("admin", &[]) },
+    ]));
+    let from = |peer: &str| Request::of("GET /").from(peer);
+    assert_eq!(admitted(&gate, &from("192.0.2.1")), 2);
+    assert_eq!(admitted(&gate, &from("198.51.100.7")), 10);
+    let refused = refusal(&gate, &from("198.51.100.8")).unwrap();
+    assert_eq!((&*refused.rule, refused.why), ("everybody", Why::Denied));
+    assert!(matches!(refused.instead, Instead::Answer(answer) if answer.status == 403));
+    let admin = Request::of("GET /admin");
+    assert_eq!(refuser(&gate, &admin.clone().from("192.0.2.9")), "admin");
+    assert_eq!(refuser(&gate, &admin.clone().from("10.1.1.1")), "");
+    assert_eq!(refuser(&gate, &Request { peer: None, ..admin }), "everybody", "nobody knows who it is");
+}
+
+#[test]
+fn whoever_is_denied_too_often_is_banned() {
+    let (clock, hand) = Clock::manual();
+    let banning = access(&[], &[], Some("3/min for 1h"));
+    let said = policy([Rule { key: ip(), access: Some(banning), ..rule("login", &["1/s"]) }]);
+    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said).unwrap();
+    let request = Request::of("POST /login");
+    let why = || refusal(&live.now(), &request).map(|refusal| refusal.why);
+    let said_to = [why(), why(), why(), why(), why()];
+    let limited = Some(Why::Limited);
+    assert_eq!(said_to[..3], [None, limited, limited]);
+    assert_eq!(said_to[4], Some(Why::Banned), "{said_to:?}");
+    // A ban outlives a change of the policy, and ends in its time.
+    live.replace(&policy([Rule { message: Some("No.".to_owned()), ..said.rules[0].clone() }])).unwrap();
+    assert_eq!(why(), Some(Why::Banned));
+    hand.advance(Duration::from_secs(3_600));
+    assert_eq!(why(), None);
+}
+
+#[test]
+fn what_fails_is_spared_and_hears_of_it() {
+    let terms = BreakerTerms {
+        failure_rate: Some(Share::percent(50.0).unwrap()),
+        slow_rate: None,
+        slow: None,
+        over: Some(2),
+        least: Some(2),
+        open: Some(Duration::from_secs(5)),
+        probes: Some(1),
+    };
+    let said = policy([Rule { breaker: Some(terms), ..rule("app", &["100/min"]) }]);
+    let gate = gate(&said);
+    let request = Request::of("GET /");
+    for reply in [Status(200), Status(500)] {
+        let Passage::Admitted(admission) = now(gate.ask(&request)) else { panic!("let through") };
+        assert!(admission.holds_anything());
+        drop(admission.settle(&reply));
+    }
+    let refused = refusal(&gate, &request).unwrap();
+    assert_eq!((refused.why, refused.retry_after), (Why::Guarded, Some(Duration::from_secs(5))));
+    assert!(matches!(refused.instead, Instead::Answer(answer) if answer.status == 503));
+}
+
+#[test]
+fn the_less_important_are_shed_first() {
+    let adaptive = Adaptive { target: Duration::from_millis(100), least: Some(10), most: Some(10) };
+    let by = Priority::Found { by: rules::header("x-class"), otherwise: "low".to_owned() };
+    let gate = gate(&policy([Rule { adaptive: Some(adaptive), priority: Some(by), ..rule("app", &[]) }]));
+    let mut held = Vec::new();
+    let mut ask = |class: &str| match now(gate.ask(&Request::of("GET /").header("x-class", class))) {
+        Passage::Admitted(admission) => {
+            held.push(admission);
+            true
+        }
+        Passage::Refused(refusal) => {
+            assert_eq!(refusal.why, Why::Guarded);
+            false
+        }
+    };
+    for _ in 0..20 {
+        ask("critical");
+    }
+    assert!(!ask("nonsense"));
+    held.clear();
+    assert!(matches!(now(gate.ask(&Request::of("GET /"))), Passage::Admitted(_)));
+}
+
+#[test]
+fn bytes_have_a_rate_for_each_key() {
+    let rates = Bandwidth { down: Some("1MB/s".parse().unwrap()), up: None };
+    let said = policy([Rule { key: ip(), bandwidth: Some(rates), ..rule("slow", &[]) }]);
+    let live = LivePolicy::new(Compiler::new(Rules::new()), &said).unwrap();
+    let Passage::Admitted(admission) = now(live.now().ask(&Request::of("GET /"))) else {
+        panic!("let through")
+    };
+    assert_eq!((admission.down().len(), admission.up().len()), (1, 0));
+    let faster = Bandwidth { down: Some("2MB/s".parse().unwrap()), up: Some("1kB/s".parse().unwrap()) };
+    live.replace(&policy([Rule { bandwidth: Some(faster), ..said.rules[0].clone() }])).unwrap();
+    let rate = admission.down()[0].quota().rate().unwrap();
+    assert_eq!(rate.amount(), 2_000_000, "those under way are told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_is_waited_for_with_nothing_else_held() {
+    let adaptive = Adaptive { target: Duration::from_millis(100), least: Some(2), most: Some(2) };
+    let queue = Queue { most: 1, order: QueueOrder::Fifo };
+    let said = policy([Rule {
+        adaptive: Some(adaptive),
+        wait: Duration::from_secs(5),
+        queue: Some(queue),
+        ..rule("one", &["1 at once"])
+    }]);
+    let gate = Compiler::new(Rules::new()).compile(&said, None).unwrap();
+    let ask = || match gate.ask(&Request::of("GET /")) {
+        PolicyAsked::Later(asking) => asking,
+        PolicyAsked::Now(passage) => panic!("{passage:?}"),
+    };
+    let Passage::Admitted(first) = ask().await else { panic!("there is room") };
+    // Were those who wait in flight, the third would be one too many.
+    let (second, third) = (tokio::spawn(ask()), tokio::spawn(ask()));
+    tokio::task::yield_now().await;
+    drop(first.settle(&Status(200)));
+    let (second, third) = (second.await.unwrap(), third.await.unwrap());
+    let waited = [second, third];
+    let is_limited =
+        |passage: &&Passage| matches!(passage, Passage::Refused(refusal) if refusal.why == Why::Limited);
+    assert_eq!(waited.iter().filter(is_limited).count(), 1);
+    let admitted = waited.iter().filter(|passage| matches!(passage, Passage::Admitted(_))).count();
+    assert_eq!(admitted, 1, "one place in line: {waited:?}");
+}
+
+#[test]
+fn a_new_policy_keeps_what_it_does_not_change() {
+    let (clock, _hand) = Clock::manual();
+    let terms = BreakerTerms {
+        failure_rate: None,
+        slow_rate: None,
+        slow: None,
+        over: Some(1),
+        least: Some(1),
+        open: None,
+        probes: None,
+    };
+    let guarded = Rule { matching: any().path("/app"), breaker: Some(terms), ..rule("app", &[]) };
+    let said = |quota: &str| {
+        policy([
+            Rule { matching: any().path("/same"), ..rule("same", &["3/min"]) },
+            Rule { matching: any().path("/more"), ..rule("more", &[quota]) },
+            guarded.clone(),
+        ])
+    };
+    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said("3/min")).unwrap();
+    let count = |path: &str| admitted(&live.now(), &Request::of(&format!("GET {path}")));
+    assert_eq!([count("/same"), count("/more")], [3, 3]);
+    let Passage::Admitted(app) = now(live.now().ask(&Request::of("GET /app"))) else { panic!("let through") };
+    app.fail();
+    assert_eq!(count("/app"), 0);
+
+    for _ in 0..3 {
+        live.replace(&said("5/min")).unwrap();
+        live.replace(&said("3/min")).unwrap();
+    }
+    assert_eq!([count("/same"), count("/more"), count("/app")], [0, 0, 0]);
+    live.replace(&said("5/min")).unwrap();
+    assert_eq!([count("/same"), count("/more")], [0, 2], "what was used is carried over");
+
+    let mut wrong = said("100/min");
+    wrong.rules[0].quotas = tidegate_policy::model::Quotas::All(vec!["100/min".parse().unwrap()]);
+    wrong.rules[2].store = Some("nowhere".to_owned());
+    assert!(live.replace(&wrong).is_err());
+    wrong.rules[2] = Rule { matching: any().when("nonsense"), ..rule("x", &["1/s"]) };
+    assert!(live.replace(&wrong).is_err());
+    assert_eq!([count("/same"), count("/more"), count("/app")], [0, 0, 0], "nothing has changed");
+
+    live.replace(&policy([])).unwrap();
+    live.replace(&said("3/min")).unwrap();
+    assert_eq!([count("/same"), count("/more")], [3, 3], "what was gone is forgotten");
+}
+
+#[test]
+fn a_schedule_multiplies_quotas_and_survives_a_reload() {
+    let (clock, hand) = Clock::manual();
+    let scheduled = |quota: &str, schedule: &str| {
+        policy([Rule { schedule: Some(schedule.parse().unwrap()), ..rule("one", &[quota]) }])
+    };
+    let compiler = Compiler::new(Rules::new()).clock(clock.clone());
+    let midnight = |hours: u64| Duration::from_secs(hours * 3_600);
+    let now = u64::try_from(Duration::from(clock.now()).as_secs()).unwrap() % 86_400;
+    hand.advance(midnight(24) - Duration::from_secs(now));
+    let live = LivePolicy::new(compiler, &scheduled("2/min", "09:00-18:00 x3")).unwrap();
+    let quota = || live.now().gate().limits()[0].rule().quotas()[0].to_string();
+    assert_eq!(quota(), "2/min");
+    hand.advance(midnight(10));
+    live.now().follow_time();
+    assert_eq!(quota(), "6/min");
+    live.replace(&scheduled("3/min", "09:00-18:00 x3")).unwrap();
+    assert_eq!(quota(), "9/min");
+    // What cannot be changes nothing, not even for a moment that anybody would see.
+    let mut wrong = scheduled("4/min", "09:00-18:00 x3");
+    wrong.rules[0].store = Some("nowhere".to_owned());
+    assert!(live.replace(&wrong).is_err());
+    assert_eq!(quota(), "9/min");
+    hand.advance(midnight(9));
+    live.now().follow_time();
+    assert_eq!(quota(), "3/min");
+}
+
+#[test]
+fn rules_that_are_watched_or_off_keep_nobody_out() {
+    for mode in [Mode::Shadow, Mode::Off] {
+        let barred = access(&["all"], &[], None);
+        let said =
+            Rule { access: Some(barred), enforcement: Enforcement::All(mode), ..rule("one", &["1/min"]) };
+        assert_eq!(admitted(&gate(&policy([said])), &Request::of("GET /")), 10, "{mode}");
+    }
+}
+
+#[test]
+fn a_request_goes_to_the_first_route_that_matches() {
+    let route = |matching, upstream: &str| Route { matching, upstream: upstream.to_owned() };
+    let routes =
+        vec![route(any().path("/api/**"), "api"), route(any().host("a.test"), "a"), route(any(), "rest")];
+    let gate = gate(&Policy { routes, ..Policy::default() });
+    let goes = |request: &str| gate.route(&Request::of(request)).map(|route| route.upstream.clone()).unwrap();
+    assert_eq!(
+        [goes("GET a.test//api/x"), goes("GET a.test/"), goes("GET b.test/apis")],
+        ["api", "a", "rest"]
+    );
+    assert!(rules::gate(&Policy::default()).route(&Request::of("GET /")).is_none());
+}
