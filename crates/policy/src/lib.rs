@@ -20,6 +20,11 @@
 //! printed, looked through for mistakes, explained, and made into a gate of `tidegate-rule`.
 
 pub mod compile;
+mod explain;
 pub mod index;
+mod lint;
 pub mod matching;
 pub mod model;
+
+pub use explain::{Applied, Counted, Explained, Explanation, Finding, KeyFound, Spent, SpentQuota, explain};
+pub use lint::{Advice, Lint, lint};

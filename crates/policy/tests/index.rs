@@ -72,8 +72,8 @@ fn rules() -> impl Strategy<Value = Match> {
     );
     let paths = proptest::collection::vec(paths(), 0..3);
     (methods, hosts, paths, proptest::option::of(Just(()))).prop_map(|(methods, hosts, paths, not)| {
-        let rule = methods.into_iter().fold(any(), |rule, method| rule.method(method));
-        let rule = hosts.into_iter().fold(rule, |rule, host| rule.host(host));
+        let rule = methods.into_iter().fold(any(), Match::method);
+        let rule = hosts.into_iter().fold(rule, Match::host);
         let rule = paths.into_iter().fold(rule, |rule, path| rule.path(&path));
         match not {
             Some(()) => rule.without(any().path("/a/**").method("GET")),

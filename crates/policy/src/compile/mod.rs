@@ -26,8 +26,9 @@ use crate::{
     model::{Policy, Route},
 };
 use error::Problems;
-use guards::PolicyRule;
-use rules::{Made, declare};
+pub(crate) use guards::PolicyRule;
+pub(crate) use rules::Made;
+use rules::declare;
 use std::{
     fmt,
     path::PathBuf,

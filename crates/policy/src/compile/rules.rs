@@ -15,16 +15,17 @@ use std::{env, sync::Arc};
 use tidegate_core::{Quota, Schedule, SettingError};
 use tidegate_engine::{Capacity, LoadMonitor};
 use tidegate_rule::{
-    Declaration, RequestLimit, RuleSettings, Settings, StoreAddress, request::TrustedProxies,
+    Declaration, RequestLimit, RuleSettings, Settings, StoreAddress,
+    request::{Head, TrustedProxies},
 };
 
 /// All that a policy was made into, before anything is changed.
-pub(super) struct Made {
-    pub(super) rules: Vec<PolicyRule>,
+pub(crate) struct Made {
+    pub(crate) rules: Vec<PolicyRule>,
     pub(super) index: RuleIndex,
     pub(super) routes: Vec<Route>,
-    pub(super) route_index: RuleIndex,
-    pub(super) proxies: TrustedProxies,
+    pub(crate) route_index: RuleIndex,
+    pub(crate) proxies: TrustedProxies,
     pub(super) lists: Lists,
     pub(super) declarations: Vec<Declaration>,
     pub(super) settings: Settings,
@@ -36,7 +37,7 @@ pub(super) struct Made {
 const MEMORY: u64 = 1 << 30;
 
 impl Made {
-    pub(super) fn of(
+    pub(crate) fn of(
         policy: &Policy,
         compiler: &Compiler,
         before: Option<&Inner>,
@@ -102,6 +103,18 @@ pub(crate) struct Limiting {
     cost: Option<Arc<Number>>,
     tier: Option<Arc<Tier>>,
     rank: Option<Arc<Tier>>,
+}
+
+impl Limiting {
+    /// What this request costs.
+    pub(crate) fn cost_of(&self, head: &dyn Head) -> u64 {
+        self.cost.as_ref().map_or(1, |cost| cost(head))
+    }
+
+    /// The place of this request's tier, if there are tiers.
+    pub(crate) fn tier_of(&self, head: &dyn Head) -> Option<usize> {
+        self.tier.as_ref().map(|tier| tier(head))
+    }
 }
 
 /// The rules that were declared, each with the requests that it is about.

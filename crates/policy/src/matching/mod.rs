@@ -19,7 +19,7 @@ pub(crate) use values::Place;
 
 use crate::model::{Expression, Match};
 use networks::Networks;
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 use tidegate_core::SettingError;
 use values::Wanted;
 
@@ -64,6 +64,20 @@ pub enum Mismatch {
     Not,
     /// The expression.
     When,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Method => f.write_str("it is about other methods"),
+            Self::Path => f.write_str("it is about other paths"),
+            Self::Host => f.write_str("it is about other hosts"),
+            Self::Value(place, name) => write!(f, "it wants another {place} `{name}`"),
+            Self::Client => f.write_str("it is about clients from elsewhere"),
+            Self::Not => f.write_str("its `not` leaves this out"),
+            Self::When => f.write_str("its `when` is not true"),
+        }
+    }
 }
 
 impl Matcher {

@@ -90,7 +90,7 @@ impl Lists {
             match network {
                 Network::Prefix(prefix) => entries.push((stance, *prefix)),
                 Network::List(name) if name == ALL => {
-                    entries.extend(everybody().map(|prefix| (stance, prefix)))
+                    entries.extend(everybody().map(|prefix| (stance, prefix)));
                 }
                 Network::List(name) => {
                     let list = self.get(name)?.load();

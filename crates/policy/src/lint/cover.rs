@@ -1,0 +1,141 @@
+//! Which requests are meant by two matches: all of one by the other, or none by both.
+//!
+//! Both are careful: what they say is so, and what they do not say may be so as well.
+
+use crate::{
+    matching::GlobMatcher,
+    model::{Glob, Match, Network, PathPattern, Segment, Values},
+};
+use std::collections::BTreeMap;
+
+/// Whether every request that `inner` means is one that `outer` means.
+pub(super) fn covers(outer: &Match, inner: &Match) -> bool {
+    let is_method = outer.methods.is_empty()
+        || !inner.methods.is_empty() && inner.methods.iter().all(|method| outer.methods.contains(method));
+    is_method
+        && each_in(&outer.paths, &inner.paths, path_covers)
+        && each_in(&outer.hosts, &inner.hosts, glob_covers)
+        && values_cover(&outer.headers, &inner.headers)
+        && values_cover(&outer.queries, &inner.queries)
+        && values_cover(&outer.cookies, &inner.cookies)
+        && each_in(&outer.clients, &inner.clients, network_covers)
+        && (outer.not.is_none()
+            || outer.not == inner.not
+            || leaves_out_nothing_of(outer.not.as_deref(), inner))
+        && (outer.when.is_none() || outer.when == inner.when)
+}
+
+/// Whether no request is meant by both.
+pub(super) fn are_disjoint(one: &Match, other: &Match) -> bool {
+    let are_apart = |one: &[String], other: &[String]| {
+        !one.is_empty() && !other.is_empty() && !one.iter().any(|method| other.contains(method))
+    };
+    are_apart(&one.methods, &other.methods)
+        || none_of(&one.paths, &other.paths, paths_are_disjoint)
+        || none_of(&one.hosts, &other.hosts, globs_are_disjoint)
+        || one.not.as_ref().is_some_and(|not| covers(not, other))
+        || other.not.as_ref().is_some_and(|not| covers(not, one))
+}
+
+/// What is left out has nothing to do with these.
+fn leaves_out_nothing_of(not: Option<&Match>, these: &Match) -> bool {
+    not.is_some_and(|not| are_disjoint(not, these))
+}
+
+/// Where nothing is said, everything is meant.
+fn each_in<T>(outer: &[T], inner: &[T], covers: fn(&T, &T) -> bool) -> bool {
+    let is_covered = |inner: &T| outer.iter().any(|outer| covers(outer, inner));
+    outer.is_empty() || !inner.is_empty() && inner.iter().all(is_covered)
+}
+
+fn none_of<T>(one: &[T], other: &[T], are_disjoint: fn(&T, &T) -> bool) -> bool {
+    let is_apart = |one: &T| other.iter().all(|other| are_disjoint(one, other));
+    !one.is_empty() && !other.is_empty() && one.iter().all(is_apart)
+}
+
+fn values_cover(outer: &BTreeMap<String, Values>, inner: &BTreeMap<String, Values>) -> bool {
+    outer.iter().all(|(name, outer)| {
+        inner.get(name).is_some_and(|inner| {
+            !inner.0.is_empty()
+                && inner.0.iter().all(|inner| outer.0.iter().any(|outer| glob_covers(outer, inner)))
+        })
+    })
+}
+
+fn glob_covers(outer: &Glob, inner: &Glob) -> bool {
+    // A star in the inner text is a sign like any other then, which only a star of the outer one fits.
+    outer == inner || outer.0 == "*" || GlobMatcher::new(outer).fits(inner.0.as_bytes())
+}
+
+/// Two texts differ, or a text is not such.
+fn globs_are_disjoint(one: &Glob, other: &Glob) -> bool {
+    let (first, second) = (GlobMatcher::new(one), GlobMatcher::new(other));
+    match (first.text(), second.text()) {
+        (Some(text), _) => !second.fits(text),
+        (_, Some(text)) => !first.fits(text),
+        (None, None) => false,
+    }
+}
+
+fn network_covers(outer: &Network, inner: &Network) -> bool {
+    match (outer, inner) {
+        (Network::Prefix(outer), Network::Prefix(inner)) => {
+            let same_family = outer.first().is_ipv4() == inner.first().is_ipv4();
+            same_family && outer.bits() <= inner.bits() && outer.contains(inner.first())
+        }
+        (Network::List(outer), inner) => outer == "all" || *inner == Network::List(outer.clone()),
+        (Network::Prefix(_), Network::List(_)) => false,
+    }
+}
+
+fn segments(path: &PathPattern) -> Vec<&Segment> {
+    path.segments
+        .iter()
+        .filter(|segment| !matches!(segment, Segment::Text(text) if text.is_empty()))
+        .collect()
+}
+
+fn path_covers(outer: &PathPattern, inner: &PathPattern) -> bool {
+    let (outer_steps, inner_steps) = (segments(outer), segments(inner));
+    let has_length = match (&outer.rest, &inner.rest) {
+        (Some(_), _) => inner_steps.len() >= outer_steps.len(),
+        (None, Some(_)) => false,
+        (None, None) => inner_steps.len() == outer_steps.len(),
+    };
+    has_length && outer_steps.iter().zip(inner_steps).all(|(outer, inner)| segment_covers(outer, inner))
+}
+
+fn segment_covers(outer: &Segment, inner: &Segment) -> bool {
+    match (outer, inner) {
+        (Segment::Named(_), _) => true,
+        (Segment::Glob(outer), _) if outer.0 == "*" => true,
+        (Segment::Text(outer), Segment::Text(inner)) => outer == inner,
+        (Segment::Glob(outer), Segment::Text(inner)) => GlobMatcher::new(outer).fits(inner.as_bytes()),
+        (Segment::Glob(outer), Segment::Glob(inner)) => glob_covers(outer, inner),
+        _ => false,
+    }
+}
+
+fn paths_are_disjoint(one: &PathPattern, other: &PathPattern) -> bool {
+    let (first, second) = (segments(one), segments(other));
+    let is_too_short = match (&one.rest, &other.rest) {
+        (None, None) => first.len() != second.len(),
+        (Some(_), None) => second.len() < first.len(),
+        (None, Some(_)) => first.len() < second.len(),
+        (Some(_), Some(_)) => false,
+    };
+    is_too_short || first.iter().zip(second).any(|(one, other)| segments_are_disjoint(one, other))
+}
+
+fn segments_are_disjoint(one: &Segment, other: &Segment) -> bool {
+    let glob = |segment: &Segment| match segment {
+        Segment::Text(text) => Glob(text.clone()),
+        Segment::Glob(glob) => glob.clone(),
+        Segment::Named(_) => Glob("*".to_owned()),
+    };
+    match (one, other) {
+        // A star in a text is no star.
+        (Segment::Text(one), Segment::Text(other)) => one != other,
+        (one, other) => globs_are_disjoint(&glob(one), &glob(other)),
+    }
+}

@@ -1,0 +1,345 @@
+//! What a policy says that is hardly meant.
+
+mod cover;
+
+use crate::{
+    explain::{Counted, counted, is_everybody},
+    model::{Cost, Enforcement, Key, Match, Part, Policy, Quotas, Rule, Segment},
+};
+use cover::{are_disjoint, covers};
+use std::{collections::BTreeMap, fmt, mem};
+use tidegate_core::{Demand, Kind, Micros, Outcome, Quota, Retry};
+use tidegate_engine::Outage;
+use tidegate_rule::{Mode, request::Missing};
+
+/// Something that is hardly meant: where, why, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// What it is.
+    pub lint: Lint,
+    /// The rule.
+    pub rule: String,
+    /// Why.
+    pub reason: String,
+    /// What to do about it.
+    pub fix: String,
+}
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lint {
+    /// `unreachable`: another limit is always reached first.
+    Unreachable,
+    /// `cost-over-burst`: a request costs more than is ever granted.
+    CostOverBurst,
+    /// `never-matches`: no request is meant.
+    NeverMatches,
+    /// `open-login`: a guess at a password is not limited while a store is away.
+    OpenLogin,
+    /// `key-not-carried`: requests do not have what they are counted by.
+    KeyNotCarried,
+}
+
+impl fmt::Display for Lint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unreachable => "unreachable",
+            Self::CostOverBurst => "cost-over-burst",
+            Self::NeverMatches => "never-matches",
+            Self::OpenLogin => "open-login",
+            Self::KeyNotCarried => "key-not-carried",
+        })
+    }
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rule `{}`: {}; {} ({})", self.rule, self.reason, self.fix, self.lint)
+    }
+}
+
+/// Looks for what is hardly meant. It is careful: what it finds is so, and it does not find everything. Rules that are off
+/// are left alone.
+pub fn lint(policy: &Policy) -> Vec<Advice> {
+    let mut found = Vec::new();
+    for (place, rule) in policy.rules.iter().enumerate() {
+        if rule.enforcement == Enforcement::All(Mode::Off) {
+            continue;
+        }
+        let mut add = |lint: Lint, reason: String, fix: &str| {
+            found.push(Advice { lint, rule: rule.name.clone(), reason, fix: fix.to_owned() });
+        };
+        match never_matches(policy, rule) {
+            Some((reason, fix)) => add(Lint::NeverMatches, reason, fix),
+            None => {
+                if let Some(reason) = unreachable(policy, place) {
+                    add(Lint::Unreachable, reason, "leave it out, or tighten it");
+                }
+            }
+        }
+        if let Some(reason) = needless_quota(rule) {
+            add(Lint::Unreachable, reason, "leave it out, or tighten it");
+        }
+        if let Some(reason) = cost_over_burst(rule) {
+            add(Lint::CostOverBurst, reason, "give a burst that is as large, or a smaller cost");
+        }
+        let outage = match counted(policy, rule) {
+            Counted::Memory => None,
+            Counted::DefaultStore(outage) | Counted::Store(_, outage) => Some(outage),
+        };
+        if outage == Some(Outage::Open) && is_like_a_login(rule) {
+            let reason = "while its store is away, passwords can be guessed without a limit".to_owned();
+            add(Lint::OpenLogin, reason, "write `on-outage: local`, or `closed`");
+        }
+        for (reason, fix) in not_carried(policy, rule) {
+            add(Lint::KeyNotCarried, reason, fix);
+        }
+    }
+    found
+}
+
+/// No request is meant: by what the rule says itself, or since no route is for it.
+fn never_matches(policy: &Policy, rule: &Rule) -> Option<(String, &'static str)> {
+    let matching = &rule.matching;
+    if matching.not.as_ref().is_some_and(|not| covers(not, matching)) {
+        return Some(("its `not` leaves out everything that it is about".to_owned(), "narrow the `not`"));
+    }
+    let is_dot = |segment: &Segment| matches!(segment, Segment::Text(text) if text == "." || text == "..");
+    let is_unspelled = |path: &crate::model::PathPattern| path.segments.iter().any(is_dot);
+    if !matching.paths.is_empty() && matching.paths.iter().all(is_unspelled) {
+        let reason = "paths are compared without `.` and `..`".to_owned();
+        return Some((reason, "write the path without them"));
+    }
+    let empty = |values: &BTreeMap<String, crate::model::Values>| {
+        values.iter().find(|(_, values)| values.0.is_empty()).map(|(name, _)| name.clone())
+    };
+    let lists = [&matching.headers, &matching.queries, &matching.cookies];
+    if let Some(name) = lists.into_iter().find_map(empty) {
+        return Some((format!("`{name}` has no value that would do"), "write `*` for any value"));
+    }
+    if !policy.routes.is_empty() && policy.routes.iter().all(|route| are_disjoint(&route.matching, matching))
+    {
+        return Some((
+            "no route is for such requests".to_owned(),
+            "write a route for them, or match what a route does",
+        ));
+    }
+    None
+}
+
+/// Another rule that is always asked as well, and is always reached first.
+fn unreachable(policy: &Policy, place: usize) -> Option<String> {
+    let rule = policy.rules.get(place)?;
+    let Quotas::All(quotas) = &rule.quotas else { return None };
+    if quotas.is_empty() || !is_simple(rule) {
+        return None;
+    }
+    let other = policy.rules.iter().enumerate().find(|(other_place, other)| {
+        let Quotas::All(others) = &other.quotas else { return false };
+        let is_tighter = |quota: &Quota| others.iter().any(|other| is_within(other, quota));
+        // Of two that are the same in all of this, the first stays.
+        let is_same =
+            || quotas == others && covers(&rule.matching, &other.matching) && key_covers(rule, other);
+        *other_place != place
+            && (*other_place < place || !is_same())
+            && other.enforcement == Enforcement::All(Mode::Enforce)
+            && is_simple(other)
+            && other.charge.is_none()
+            && other.access.is_none()
+            && cost_of(other) >= cost_of(rule)
+            && covers(&other.matching, &rule.matching)
+            && key_covers(other, rule)
+            && quotas.iter().all(is_tighter)
+    })?;
+    Some(format!("`{}` is about the same requests and is always reached first", other.1.name))
+}
+
+/// A rule whose quotas are all there is to its counting.
+fn is_simple(rule: &Rule) -> bool {
+    matches!(rule.cost, Cost::Fixed(_)) && rule.schedule.is_none()
+}
+
+fn cost_of(rule: &Rule) -> u64 {
+    match rule.cost {
+        Cost::Fixed(cost) => cost,
+        Cost::Found { most, .. } => most,
+    }
+}
+
+/// Whether the keys of `outer` put together what those of `inner` tell apart, or the same.
+fn key_covers(outer: &Rule, inner: &Rule) -> bool {
+    if is_everybody(&outer.key) {
+        return true;
+    }
+    let parts = |key: &Key| match key {
+        Key::Every(parts) => parts.clone(),
+        key => vec![key.clone()],
+    };
+    let inner_parts = parts(&inner.key);
+    outer.missing == Missing::Share && parts(&outer.key).iter().all(|part| inner_parts.contains(part))
+}
+
+/// Two quotas of one rule, one of which is always reached first.
+fn needless_quota(rule: &Rule) -> Option<String> {
+    let Quotas::All(quotas) = &rule.quotas else { return None };
+    quotas.iter().enumerate().find_map(|(place, quota)| {
+        let tighter = quotas.iter().enumerate().find(|(other_place, other)| {
+            *other_place != place && is_within(other, quota) && (*other != quota || *other_place < place)
+        });
+        tighter.map(|(_, other)| format!("its quota `{quota}` is never reached, since `{other}` is before"))
+    })
+}
+
+/// Whether what `tight` lets through is never too much for `wide`: the same algorithm with no more at once and no higher
+/// rate. Windows are compared only where they are as long.
+fn is_within(tight: &Quota, wide: &Quota) -> bool {
+    if mem::discriminant(tight.kind()) != mem::discriminant(wide.kind()) || tight.limit() > wide.limit() {
+        return false;
+    }
+    match (tight.rate(), wide.rate()) {
+        (None, None) => true,
+        (Some(tight), Some(wide_rate)) => {
+            let per = |amount: u64, other: Micros| u128::from(amount) * u128::from(other.get());
+            let is_slower =
+                per(tight.amount(), wide_rate.period()) <= per(wide_rate.amount(), tight.period());
+            let is_bucket = matches!(wide.kind(), Kind::TokenBucket(_));
+            is_slower
+                && tight.unit() == wide_rate.unit()
+                && (is_bucket || tight.period() == wide_rate.period())
+        }
+        _ => false,
+    }
+}
+
+fn cost_over_burst(rule: &Rule) -> Option<String> {
+    let (cost, what) = match &rule.cost {
+        Cost::Fixed(cost) => (*cost, "costs"),
+        Cost::Found { otherwise, most, .. } => ((*otherwise).max(*most), "may cost"),
+    };
+    let quotas: Vec<Quota> = match &rule.quotas {
+        Quotas::All(quotas) => quotas.clone(),
+        Quotas::Tiers(tiers) => tiers.each.iter().map(|(_, quota)| *quota).chain([tiers.otherwise]).collect(),
+    };
+    let quota = quotas.iter().find(|quota| is_never_granted(quota, cost))?;
+    Some(format!("a request {what} {cost}, and `{quota}` never grants more than {}", quota.limit()))
+}
+
+/// Asked of a state that nothing was taken from.
+fn is_never_granted(quota: &Quota, cost: u64) -> bool {
+    let now = Micros::from_secs(1);
+    let mut words = vec![0; quota.width()];
+    quota.create(&mut words[..], now);
+    let step = quota.decide(&mut words[..], now, Demand::within(cost, Micros::MAX));
+    matches!(step.decision.outcome(), Outcome::Deny(Retry::Never))
+}
+
+/// Words by which places are known where secrets are checked.
+const LOGINS: [&str; 14] = [
+    "login", "signin", "sign-in", "logon", "auth", "token", "passw", "otp", "2fa", "mfa", "verify", "signup",
+    "register", "reset",
+];
+
+fn is_like_a_login(rule: &Rule) -> bool {
+    let is_like = |text: &str| {
+        let text = text.to_ascii_lowercase();
+        LOGINS.iter().any(|word| text.contains(word))
+    };
+    let texts =
+        rule.matching.paths.iter().flat_map(|path| &path.segments).filter_map(|segment| match segment {
+            Segment::Text(text) => Some(text.as_str()),
+            Segment::Glob(glob) => Some(glob.0.as_str()),
+            Segment::Named(_) => None,
+        });
+    texts.chain([rule.name.as_str()]).any(is_like)
+}
+
+/// Parts of keys that the requests of a rule do not have.
+fn not_carried(policy: &Policy, rule: &Rule) -> Vec<(String, &'static str)> {
+    let mut found = Vec::new();
+    each_part(&rule.key, &mut |part| found.extend(lacking(policy, rule, part)));
+    if let Quotas::Tiers(tiers) = &rule.quotas {
+        each_part(&tiers.by, &mut |part| found.extend(lacking(policy, rule, part)));
+    }
+    if let Cost::Found { part, .. } = &rule.cost {
+        found.extend(lacking(policy, rule, part));
+    }
+    if let Key::First(parts) = &rule.key
+        && let Some(place) = parts.iter().position(is_always_there)
+        && place + 1 < parts.len()
+    {
+        let reason = "what stands behind a key that every request has is never looked at".to_owned();
+        found.push((reason, "put `ip` or `all` last in `first`"));
+    }
+    found
+}
+
+fn each_part(key: &Key, each: &mut dyn FnMut(&Part)) {
+    match key {
+        Key::All => {}
+        Key::Part(part) => each(part),
+        Key::Every(parts) | Key::First(parts) => parts.iter().for_each(|part| each_part(part, each)),
+    }
+}
+
+fn is_always_there(key: &Key) -> bool {
+    match key {
+        Key::All | Key::Part(Part::Ip { .. } | Part::Method | Part::Path) => true,
+        Key::Part(_) => false,
+        Key::Every(parts) => parts.iter().all(is_always_there),
+        Key::First(parts) => parts.iter().any(is_always_there),
+    }
+}
+
+fn lacking(policy: &Policy, rule: &Rule, part: &Part) -> Option<(String, &'static str)> {
+    let paths = &rule.matching.paths;
+    match part {
+        Part::Capture(name) => {
+            let has_name = |path: &crate::model::PathPattern| {
+                let is_it = |segment: &Segment| matches!(segment, Segment::Named(known) if known == name);
+                let is_rest = matches!(&path.rest, Some(crate::model::Rest::Named(known)) if known == name);
+                is_rest || path.segments.iter().any(is_it)
+            };
+            match paths.iter().filter(|path| has_name(path)).count() {
+                0 => Some((format!("none of its paths has a `{{{name}}}`"), "name a segment of its path so")),
+                some if some < paths.len() => Some((
+                    format!("only some of its paths have a `{{{name}}}`"),
+                    "name a segment in all of them",
+                )),
+                _ => None,
+            }
+        }
+        Part::Route if paths.is_empty() => {
+            Some(("it has no path that could be its `route`".to_owned(), "give it a path, or use `path`"))
+        }
+        Part::User if policy.user.is_none() => Some((
+            "nothing says who the user is".to_owned(),
+            "say it under `user`, as in `user: header x-user`",
+        )),
+        Part::Header(name) => left_out(&rule.matching, name, |not| &not.headers),
+        Part::Cookie(name) => left_out(&rule.matching, name, |not| &not.cookies),
+        Part::Query(name) => left_out(&rule.matching, name, |not| &not.queries),
+        _ => None,
+    }
+}
+
+/// What the `not` of the rule leaves out, whatever its value.
+fn left_out(
+    matching: &Match,
+    name: &str,
+    values: fn(&Match) -> &BTreeMap<String, crate::model::Values>,
+) -> Option<(String, &'static str)> {
+    let not = matching.not.as_deref()?;
+    let wanted = values(not).get(name)?;
+    let is_all = wanted.0.iter().any(|glob| glob.0 == "*");
+    // Only where nothing else must hold as well.
+    let mut rest =
+        Match { headers: BTreeMap::new(), queries: BTreeMap::new(), cookies: BTreeMap::new(), ..not.clone() };
+    rest.not = None;
+    let is_alone = rest == Match::default() && not.headers.len() + not.queries.len() + not.cookies.len() == 1;
+    (is_all && is_alone && not.not.is_none()).then(|| {
+        (
+            format!("its `not` leaves out all requests that have `{name}`"),
+            "count by something that the others have",
+        )
+    })
+}
