@@ -11,6 +11,8 @@ use crate::{
     sync::{Mutex, lock},
 };
 use std::fmt;
+#[cfg(feature = "tokio")]
+use std::sync::Arc;
 use tidegate_core::{
     Micros, Rejection, Report, SettingError,
     adaptive::{Call, Controller},
@@ -71,6 +73,13 @@ impl AdaptiveLimit {
     pub async fn pass(&self, waiter: Waiter) -> Result<Pass<&Self>, Refused> {
         let slot = self.slots.take_owned(waiter).await?;
         Ok(Pass::new(self, self.entry(slot)))
+    }
+
+    /// Waits in line for room, and gives a pass that borrows nothing.
+    #[cfg(feature = "tokio")]
+    pub async fn pass_owned(self: &Arc<Self>, waiter: Waiter) -> Result<Pass<Arc<Self>>, Refused> {
+        let slot = self.slots.take_owned(waiter).await?;
+        Ok(Pass::new(self.clone(), self.entry(slot)))
     }
 
     /// How many calls may be in flight now.

@@ -235,6 +235,35 @@ async fn a_turn_is_waited_for_with_nothing_else_held() {
     assert_eq!(admitted, 1, "one place in line: {waited:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_full_upstream_is_waited_for_and_the_important_go_first() {
+    let adaptive = Adaptive { target: Duration::from_secs(100), least: Some(1), most: Some(1) };
+    let by = Priority::Found { by: rules::header("x-class"), otherwise: "low".to_owned() };
+    let said = policy([Rule {
+        adaptive: Some(adaptive),
+        priority: Some(by),
+        wait: Duration::from_secs(5),
+        ..rule("app", &["100/min"])
+    }]);
+    let gate = Compiler::new(Rules::new()).clock(Clock::tokio()).compile(&said, None).unwrap();
+    let ask = |class: &str| gate.ask(&Request::of("GET /").header("x-class", class));
+    let Passage::Admitted(first) = now(ask("low")) else { panic!("there is room") };
+    let wait = |class: &str| match ask(class) {
+        PolicyAsked::Later(asking) => tokio::spawn(asking),
+        PolicyAsked::Now(passage) => panic!("{passage:?}"),
+    };
+    let (low, high) = (wait("low"), wait("high"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    drop(first.settle(&Status(200)));
+    let Passage::Admitted(high) = high.await.unwrap() else { panic!("its turn has come") };
+    assert!(!low.is_finished());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let Passage::Refused(low) = low.await.unwrap() else { panic!("its turn has not come") };
+    assert_eq!(low.why, Why::Guarded);
+    drop(high.settle(&Status(200)));
+    assert!(matches!(now(ask("low")), Passage::Admitted(_)));
+}
+
 #[test]
 fn a_new_policy_keeps_what_it_does_not_change() {
     let (clock, _hand) = Clock::manual();

@@ -2,20 +2,20 @@
 //!
 //! Lists and bans come first, since they cost nothing; then breakers and adaptive limits, which give back what they gave
 //! when a quota refuses; then all quotas together. Where quotas are waited for, nothing else is held meanwhile, and what
-//! guards is asked again behind the wait.
+//! guards is asked again behind the wait; there it can be stood in line for, too.
 
 use super::{
     Inner, PolicyGate,
-    guards::{Leave, PolicyRule},
+    guards::{Leave, PolicyRule, Stopped},
     instead::Instead,
 };
 use crate::{matching::Seen, model::OnLimit};
 use std::{
     fmt,
-    future::Future,
+    future::{Future, ready},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{self, Context, Poll},
     time::Duration,
 };
 use tidegate_core::{Rejection, Report};
@@ -105,18 +105,25 @@ impl PolicyGate {
                 return PolicyAsked::Now(Passage::Refused(refusal));
             }
         }
-        if let Err(refusal) = asking.pass(inner) {
-            return PolicyAsked::Now(Passage::Refused(refusal));
-        }
-        match inner.gate.ask_those(head, &asking.places) {
-            Asked::Now(rulings) => {
+        let line = match asking.pass(inner) {
+            Ok(line) => line,
+            Err(refusal) => return PolicyAsked::Now(Passage::Refused(refusal)),
+        };
+        match (inner.gate.ask_those(head, &asking.places), line) {
+            (Asked::Now(rulings), Line::None) => {
                 let Question { admission, .. } = asking;
-                let accept = head.header("accept");
-                PolicyAsked::Now(admission.conclude(rulings, accept))
+                PolicyAsked::Now(admission.conclude(rulings, head.header("accept")))
             }
-            Asked::Later(rulings) => PolicyAsked::Later(asking.wait(rulings)),
+            (Asked::Now(rulings), Line::Stand) => PolicyAsked::Later(asking.wait(ready(rulings))),
+            (Asked::Later(rulings), _) => PolicyAsked::Later(asking.wait(rulings)),
         }
     }
+}
+
+/// Whether a guard has to be waited for.
+enum Line {
+    None,
+    Stand,
 }
 
 /// A request that is being asked about.
@@ -162,41 +169,39 @@ impl Question<'_> {
         Ok(())
     }
 
-    fn pass(&mut self, inner: &Inner) -> Result<(), Box<Refusal>> {
-        pass(inner, &self.guarded, &mut self.admission.leaves)
-            .map_err(|(rule, rejection)| Refusal::guarded(rule, rejection, self.head.header("accept")))
+    fn pass(&mut self, inner: &Inner) -> Result<Line, Box<Refusal>> {
+        for (place, class) in &self.guarded {
+            let Some(rule) = inner.rules.get(*place) else { continue };
+            match rule.pass(*class, &mut self.admission.leaves) {
+                Ok(()) => {}
+                Err(Stopped::Full) => return Ok(Line::Stand),
+                Err(stopped) => return Err(Refusal::guarded(rule, stopped, self.head.header("accept"))),
+            }
+        }
+        Ok(Line::None)
     }
 
-    /// What guards is given back while quotas are waited for: a wait is no work.
-    fn wait(self, rulings: tidegate_rule::Asking) -> Asking {
+    /// What guards is given back while quotas are waited for: a wait is no work. Its own line comes last.
+    fn wait(self, rulings: impl Future<Output = Rulings> + Send + 'static) -> Asking {
         let Self { head, guarded, mut admission, .. } = self;
         let accept = head.header("accept").map(<[u8]>::to_vec);
         admission.leaves.clear();
         let passage = async move {
             let rulings = rulings.await;
             let gate = admission.gate.clone();
-            if gate.inner.gate.verdict(&rulings).is_admitted() {
-                let passed = pass(&gate.inner, &guarded, &mut admission.leaves);
-                if let Err((rule, rejection)) = passed {
-                    return Passage::Refused(Refusal::guarded(rule, rejection, accept.as_deref()));
+            if !gate.inner.gate.verdict(&rulings).is_admitted() {
+                return admission.conclude(rulings, accept.as_deref());
+            }
+            for (place, class) in guarded {
+                let Some(rule) = gate.inner.rules.get(place) else { continue };
+                if let Err(stopped) = rule.pass_in_line(class, &mut admission.leaves).await {
+                    return Passage::Refused(Refusal::guarded(rule, stopped, accept.as_deref()));
                 }
             }
             admission.conclude(rulings, accept.as_deref())
         };
         Asking { passage: Box::pin(passage) }
     }
-}
-
-fn pass<'r>(
-    inner: &'r Inner,
-    guarded: &[(usize, usize)],
-    leaves: &mut Vec<Leave>,
-) -> Result<(), (&'r PolicyRule, Rejection)> {
-    for (place, class) in guarded {
-        let Some(rule) = inner.rules.get(*place) else { continue };
-        rule.pass(*class, leaves).map_err(|rejection| (rule, rejection))?;
-    }
-    Ok(())
 }
 
 impl Admission {
@@ -284,9 +289,14 @@ impl Refusal {
         })
     }
 
-    fn guarded(rule: &PolicyRule, rejection: Rejection, accept: Option<&[u8]>) -> Box<Self> {
+    fn guarded(rule: &PolicyRule, stopped: Stopped, accept: Option<&[u8]>) -> Box<Self> {
         let message = rule.source.message.as_deref().map(Into::into);
-        let limited = Limited::new(rule.name(), Cause::Rejected(rejection)).with_message(message);
+        let cause = match stopped {
+            Stopped::Rejected(rejection) => Cause::Rejected(rejection),
+            Stopped::Refused(refused) => Cause::Refused(refused),
+            Stopped::Full => Cause::Rejected(Rejection::Full),
+        };
+        let limited = Limited::new(rule.name(), cause).with_message(message);
         let usual = Answer::from(&limited);
         let usual = match usual.get("retry-after") {
             Some(_) => usual,
@@ -305,7 +315,7 @@ impl Future for Asking {
     type Output = Passage;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Passage> {
-        Poll::Ready(ready!(self.passage.as_mut().poll(context)))
+        Poll::Ready(task::ready!(self.passage.as_mut().poll(context)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What one rule holds beside its quotas: lists, bans, a breaker, an adaptive limit, bandwidth.
 
 use super::{
-    keys::{CLASSES, Keys, Tier},
+    keys::{CLASSES, Keys, Tier, rank},
     rules::Limiting,
 };
 use crate::{
@@ -15,8 +15,8 @@ use tidegate_core::{
     triage::{Arrival, Class},
 };
 use tidegate_engine::{
-    AccessControl, AccessList, Bandwidth, Bandwidths, Bans, Breaker, Clock, Guard as _, Pass, PriorityLimit,
-    Stance,
+    AccessControl, AccessList, AdaptiveLimit, Bandwidth, Bandwidths, Bans, Breaker, Clock, Guard as _, Pass,
+    PriorityLimit, Refused, Slots, Stance, Waiter,
 };
 use tidegate_rule::{
     Mode, is_chosen,
@@ -36,7 +36,7 @@ pub(crate) struct PolicyRule {
     pub(crate) control: Option<Arc<AccessControl>>,
     pub(crate) door: Option<Door>,
     pub(crate) breaker: Option<Arc<Breaker>>,
-    pub(crate) adaptive: Option<Arc<PriorityLimit>>,
+    pub(crate) adaptive: Option<InFlight>,
     pub(crate) class: Option<Arc<Tier>>,
     pub(crate) down: Option<Arc<Bandwidths>>,
     pub(crate) up: Option<Arc<Bandwidths>>,
@@ -45,7 +45,33 @@ pub(crate) struct PolicyRule {
 /// Leave to call what is behind a rule, to be told how it went.
 pub(crate) enum Leave {
     Breaker(Pass<Arc<Breaker>>),
-    Adaptive(Pass<Arc<PriorityLimit>>),
+    Adaptive(Pass<Arc<AdaptiveLimit>>),
+    Classes(Pass<Arc<PriorityLimit>>),
+}
+
+/// As many in flight as the upstream can take.
+#[derive(Clone)]
+pub(crate) enum InFlight {
+    /// The first who comes, or who waits in line: the more important first.
+    Line(Arc<AdaptiveLimit>),
+    /// Nobody waits, and the less important are shed first.
+    Classes(Arc<PriorityLimit>),
+}
+
+/// Why a guard did not let a request through.
+pub(crate) enum Stopped {
+    /// It must not be called.
+    Rejected(Rejection),
+    /// There is a line to stand in.
+    Full,
+    /// It stood in line.
+    Refused(Refused),
+}
+
+impl From<Rejection> for Stopped {
+    fn from(rejection: Rejection) -> Self {
+        Self::Rejected(rejection)
+    }
 }
 
 impl Leave {
@@ -53,6 +79,7 @@ impl Leave {
         match self {
             Self::Breaker(pass) => pass.report(report),
             Self::Adaptive(pass) => pass.report(report),
+            Self::Classes(pass) => pass.report(report),
         }
     }
 }
@@ -105,14 +132,36 @@ impl PolicyRule {
     }
 
     /// Takes leave of all its guards. Who has not got all of them gives back what it has.
-    pub(crate) fn pass(&self, class: usize, taken: &mut Vec<Leave>) -> Result<(), Rejection> {
+    pub(crate) fn pass(&self, class: usize, taken: &mut Vec<Leave>) -> Result<(), Stopped> {
         if let Some(breaker) = &self.breaker {
             taken.push(Leave::Breaker(breaker.try_pass_owned()?));
         }
-        if let Some(adaptive) = &self.adaptive {
-            taken.push(Leave::Adaptive(adaptive.try_pass_owned(Arrival::of(class))?));
+        match &self.adaptive {
+            None => {}
+            Some(InFlight::Classes(limit)) => {
+                taken.push(Leave::Classes(limit.try_pass_owned(Arrival::of(class))?));
+            }
+            Some(InFlight::Line(limit)) => match limit.try_pass_owned() {
+                Ok(pass) => taken.push(Leave::Adaptive(pass)),
+                Err(rejection) if self.source.wait.is_zero() => return Err(rejection.into()),
+                Err(_) => return Err(Stopped::Full),
+            },
         }
         Ok(())
+    }
+
+    /// The same, standing in line where there is one.
+    pub(crate) async fn pass_in_line(&self, class: usize, taken: &mut Vec<Leave>) -> Result<(), Stopped> {
+        if let Some(InFlight::Line(limit)) = self.adaptive.as_ref().filter(|_| !self.source.wait.is_zero()) {
+            let waiter = Waiter::new(1).deadline(self.source.wait).priority(rank(class));
+            taken.push(Leave::Adaptive(limit.pass_owned(waiter).await.map_err(Stopped::Refused)?));
+            // Asked last, so that no probe of it waits.
+            if let Some(breaker) = &self.breaker {
+                taken.push(Leave::Breaker(breaker.try_pass_owned()?));
+            }
+            return Ok(());
+        }
+        self.pass(class, taken)
     }
 
     /// The byte rates of this request: what it is sent, and what it sends.
@@ -177,7 +226,7 @@ impl Making<'_> {
             control,
             door,
             breaker: source.breaker.as_ref().map(|terms| self.breaker(terms)).transpose()?,
-            adaptive: source.adaptive.as_ref().map(|terms| self.adaptive(terms)).transpose()?,
+            adaptive: source.adaptive.as_ref().map(|terms| self.adaptive(terms, source)).transpose()?,
             class,
             down: rates.and_then(|rates| rates.down).map(|rate| self.rates(rate, old_down)).transpose()?,
             up: rates.and_then(|rates| rates.up).map(|rate| self.rates(rate, old_up)).transpose()?,
@@ -218,8 +267,15 @@ impl Making<'_> {
         }))
     }
 
-    fn adaptive(&self, terms: &Adaptive) -> Result<Arc<PriorityLimit>, SettingError> {
-        let known = self.before.filter(|rule| rule.source.adaptive.as_ref() == Some(terms));
+    fn adaptive(&self, terms: &Adaptive, source: &Rule) -> Result<InFlight, SettingError> {
+        let has_line = !source.wait.is_zero() || source.priority.is_none();
+        let places = |rule: &Rule| rule.queue.as_ref().map(|queue| queue.most);
+        let known = self.before.filter(|rule| {
+            let had_line = matches!(rule.adaptive, Some(InFlight::Line(_)));
+            rule.source.adaptive.as_ref() == Some(terms)
+                && had_line == has_line
+                && places(&rule.source) == places(source)
+        });
         if let Some(adaptive) = known.and_then(|rule| rule.adaptive.clone()) {
             return Ok(adaptive);
         }
@@ -227,13 +283,23 @@ impl Making<'_> {
         let initial = 20.clamp(least.min(most), most.max(least));
         let target = Micros::from(terms.target);
         let controller = Anchored::new(target)?.bounds(Bounds::new(least, initial, most)?);
+        if has_line {
+            let mut slots = Slots::builder();
+            if let Some(clock) = self.clock {
+                slots = slots.clock(clock.clone());
+            }
+            if let Some(places) = places(source) {
+                slots = slots.waiting_places(usize::try_from(places).unwrap_or(usize::MAX));
+            }
+            return AdaptiveLimit::with_slots(controller, slots).map(Arc::new).map(InFlight::Line);
+        }
         let classes: Result<Vec<_>, _> =
             CLASSES.iter().map(|(name, share)| Ok(Class::new(*name, Share::percent(*share)?))).collect();
         let mut builder = PriorityLimit::builder(classes?);
         if let Some(clock) = self.clock {
             builder = builder.clock(clock.clone());
         }
-        builder.build_adaptive(controller).map(Arc::new)
+        builder.build_adaptive(controller).map(Arc::new).map(InFlight::Classes)
     }
 
     fn rates(
