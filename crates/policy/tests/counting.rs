@@ -180,6 +180,19 @@ fn a_rule_is_enforced_for_some_keys_and_watched_for_the_others() {
 }
 
 #[test]
+fn what_an_expression_cannot_work_out_is_counted() {
+    let user = Key::Part(Part::Cel(Expression("request.headers['x-user']".into())));
+    let gate = gate(&policy([
+        Rule { key: user, ..rule("key", &["9/min"]) },
+        Rule { matching: any().when("request.size / 0 > 1"), ..rule("when", &["9/min"]) },
+        rule("plain", &["9/min"]),
+    ]));
+    refuser(&gate, &Request::of("GET /").header("x-user", "ann"));
+    refuser(&gate, &Request::of("GET /"));
+    assert_eq!(gate.failures().collect::<Vec<_>>(), [("key", 1), ("when", 2)]);
+}
+
+#[test]
 fn one_rule_by_address_keeps_its_quick_way() {
     let plain = policy([Rule { key: ip(), ..rule("one", &["1/min"]) }]);
     let quick = gate(&plain);
@@ -200,12 +213,14 @@ fn all_that_is_wrong_is_told() {
         Rule { key: Key::Part(Part::Capture("id".to_owned())), ..rule("capture", &["1/min"]) },
         Rule { matching: any().when("size ("), ..rule("when", &["1/min"]) },
         Rule { matching: any().client("office"), ..rule("list", &["1/min"]) },
-        Rule { store: None, ..rule("fine", &["1/min"]) },
+        rule("fine", &["1/min"]),
+        rule("fine", &[]),
     ]);
     let error = Compiler::new(Rules::new()).compile(&said, None).unwrap_err();
     let told = error.to_string();
     let lines: Vec<_> = told.lines().collect();
-    assert_eq!(lines.len(), 4, "{told}");
+    assert_eq!(lines.len(), 5, "{told}");
+    assert_eq!(lines[4], "rule `fine`: two rules have this name; give one another name");
     assert_eq!(
         lines[0],
         "rule `user`: nothing says who the user is; say it under `user`, as in `user: header x-user`"

@@ -313,6 +313,38 @@ fn a_new_policy_keeps_what_it_does_not_change() {
 }
 
 #[test]
+fn a_hundred_new_policies_under_load_reset_nothing() {
+    let (clock, _hand) = Clock::manual();
+    let said = |other: usize| {
+        let busy =
+            Rule { key: ip(), matching: any().path("/busy"), ..rule("busy", &["300/h", "1000 at once"]) };
+        policy([
+            busy,
+            Rule { matching: any().path("/other"), ..rule(&format!("other-{}", other % 3), &["1/s"]) },
+        ])
+    };
+    let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said(0)).unwrap();
+    let admitted = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    let gate = live.now();
+                    if let Passage::Admitted(admission) = now(gate.ask(&Request::of("GET /busy"))) {
+                        drop(admission.settle(&Status(200)));
+                        admitted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        for other in 1..=100 {
+            live.replace(&said(other)).unwrap();
+        }
+    });
+    assert_eq!(admitted.into_inner(), 300);
+}
+
+#[test]
 fn a_schedule_multiplies_quotas_and_survives_a_reload() {
     let (clock, hand) = Clock::manual();
     let scheduled = |quota: &str, schedule: &str| {

@@ -5,7 +5,7 @@ use super::{
     rules::Limiting,
 };
 use crate::{
-    matching::{Lists, Matcher, table},
+    matching::{CompiledExpression, Lists, Matcher, table},
     model::{Access, Adaptive, BreakerTerms, Enforcement, Rule},
 };
 use std::{fmt, sync::Arc};
@@ -31,6 +31,8 @@ pub(crate) struct PolicyRule {
     /// Its place in the gate, if it has quotas.
     pub(crate) limit: Option<usize>,
     pub(crate) limiting: Option<Limiting>,
+    /// The expressions of its keys.
+    pub(crate) expressions: Vec<Arc<CompiledExpression>>,
     pub(crate) key: Key,
     pub(crate) proxies: TrustedProxies,
     pub(crate) control: Option<Arc<AccessControl>>,
@@ -59,6 +61,7 @@ pub(crate) enum InFlight {
 }
 
 /// Why a guard did not let a request through.
+#[derive(Clone, Copy)]
 pub(crate) enum Stopped {
     /// It must not be called.
     Rejected(Rejection),
@@ -91,7 +94,8 @@ impl PolicyRule {
 
     /// How often an expression of it could not be worked out.
     pub(crate) fn failures(&self) -> u64 {
-        self.matcher.failures()
+        let keys = self.expressions.iter().map(|expression| expression.failures());
+        keys.fold(self.matcher.failures(), u64::saturating_add)
     }
 
     /// Whether there is nothing to it but quotas.
@@ -221,6 +225,7 @@ impl Making<'_> {
             matcher,
             limit: None,
             limiting: None,
+            expressions: Vec::new(),
             proxies: self.proxies.clone(),
             key: keys.key(&source.key)?,
             control,

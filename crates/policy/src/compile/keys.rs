@@ -4,7 +4,7 @@ use crate::{
     matching::{CompiledExpression, Matcher, Seen},
     model::{self, Cost, Due, Key as Said, Part, Priority as Class, Tiers},
 };
-use std::sync::Arc;
+use std::{cell::RefCell, sync::Arc};
 use tidegate_core::SettingError;
 use tidegate_engine::Priority;
 use tidegate_rule::{
@@ -18,6 +18,8 @@ pub(crate) struct Keys<'a> {
     pub(crate) trusts_nobody: bool,
     pub(crate) user: Option<&'a Said>,
     pub(crate) matcher: &'a Matcher,
+    /// The expressions of its keys, which count what they cannot work out.
+    pub(crate) expressions: RefCell<Vec<Arc<CompiledExpression>>>,
 }
 
 /// Classes of requests, the most important first, and the share of an adaptive limit that each is sure of.
@@ -74,7 +76,9 @@ impl Keys<'_> {
                 })
             }
             Part::Cel(expression) => {
-                let (expression, proxies) = (CompiledExpression::new(expression)?, self.proxies.clone());
+                let (expression, proxies) =
+                    (Arc::new(CompiledExpression::new(expression)?), self.proxies.clone());
+                self.expressions.borrow_mut().push(expression.clone());
                 key::by(move |head| expression.key(&Seen::new(head, &proxies)))
             }
         })

@@ -11,7 +11,7 @@ use crate::{
     matching::{Lists, Matcher},
     model::{Enforcement, Fallback, OnLimit, Policy, QueueOrder, Quotas, Route, Rule},
 };
-use std::{env, sync::Arc};
+use std::{cell::RefCell, env, sync::Arc};
 use tidegate_core::{Quota, Schedule, SettingError};
 use tidegate_engine::{Capacity, LoadMonitor};
 use tidegate_rule::{
@@ -59,6 +59,7 @@ impl Made {
                     trusts_nobody: policy.trusted_proxies.is_empty(),
                     user: policy.user.as_ref(),
                     matcher: &matcher,
+                    expressions: RefCell::default(),
                 };
                 let before =
                     before.and_then(|before| before.rules.iter().find(|rule| rule.name() == source.name));
@@ -72,6 +73,7 @@ impl Made {
                     declarations.push(declaration);
                 }
                 check(source, policy)?;
+                rule.expressions = keys.expressions.take();
                 Ok(rule)
             });
             rules.extend(problems.take(name, made));
@@ -200,6 +202,10 @@ fn limiting(
 
 /// What names other parts of the policy.
 fn check(source: &Rule, policy: &Policy) -> Result<(), SettingError> {
+    let first = policy.rules.iter().find(|rule| rule.name == source.name);
+    if first.is_some_and(|first| !std::ptr::eq(first, source)) {
+        return Err(SettingError::new("two rules have this name", "give one another name"));
+    }
     if let OnLimit::Fallback(Fallback::Upstream(name)) = &source.on_limit
         && !policy.upstreams.contains_key(name)
     {
