@@ -98,9 +98,14 @@ impl RuleIndex {
         {
             trie.find(seen, methods, found);
         }
-        found.sort_unstable();
-        found.dedup();
-        found.retain(|rule| self.matchers.get(*rule).is_some_and(|matcher| matcher.matches(seen)));
+        if found.len() > 1 {
+            found.sort_unstable();
+            found.dedup();
+        }
+        // The trie is as strict about paths as patterns are.
+        let is_meant =
+            |rule: &usize| self.matchers.get(*rule).is_some_and(|rule| rule.matches_beyond_path(seen));
+        found.retain(is_meant);
     }
 
     /// The first rule that is about this request.

@@ -110,25 +110,37 @@ impl Matcher {
 
     /// Why this request is not meant; `None` if it is. What costs least is looked at first.
     pub fn mismatch(&self, seen: &Seen<'_>) -> Option<Mismatch> {
-        let Inner { methods, paths, hosts, wanted, clients, not, when } = &*self.inner;
-        let head = seen.head();
-        if !methods.is_empty() && !methods.iter().any(|method| **method == *head.method()) {
+        let paths = &self.inner.paths;
+        if !self.has_method(seen) {
             return Some(Mismatch::Method);
         }
         if !paths.is_empty() && !paths.iter().any(|path| path.fits(seen.path())) {
             return Some(Mismatch::Path);
         }
+        self.mismatch_beyond_path(seen)
+    }
+
+    /// Whether a request is meant whose path is known to be.
+    pub(crate) fn matches_beyond_path(&self, seen: &Seen<'_>) -> bool {
+        self.has_method(seen) && self.mismatch_beyond_path(seen).is_none()
+    }
+
+    fn has_method(&self, seen: &Seen<'_>) -> bool {
+        let (methods, method) = (&self.inner.methods, seen.head().method());
+        methods.is_empty() || methods.iter().any(|known| **known == *method)
+    }
+
+    fn mismatch_beyond_path(&self, seen: &Seen<'_>) -> Option<Mismatch> {
+        let Inner { hosts, wanted, clients, not, when, .. } = &*self.inner;
         let is_host = |host: &str| hosts.iter().any(|glob| glob.fits(host.as_bytes()));
         if !hosts.is_empty() && !seen.host().is_some_and(is_host) {
             return Some(Mismatch::Host);
         }
-        if let Some(lacking) = wanted.iter().find(|wanted| !wanted.is_met_by(head)) {
+        if let Some(lacking) = wanted.iter().find(|wanted| !wanted.is_met_by(seen.head())) {
             return Some(Mismatch::Value(lacking.place.word(), lacking.name.clone()));
         }
-        if clients
-            .as_ref()
-            .is_some_and(|clients| !seen.client().is_some_and(|client| clients.contain(client)))
-        {
+        let is_client = |clients: &Networks| seen.client().is_some_and(|client| clients.contain(client));
+        if clients.as_ref().is_some_and(|clients| !is_client(clients)) {
             return Some(Mismatch::Client);
         }
         if not.as_ref().is_some_and(|not| not.matches(seen)) {
