@@ -232,7 +232,8 @@ impl Admission {
             let name = rules.get(*place).map(PolicyRule::name);
             verdict.refusals().any(|ruling| Some(ruling.name()) == name)
         };
-        self.guests.drain(..).filter(|(place, _)| refused(place)).for_each(|(_, guest)| guest.denied());
+        let denied = self.guests.drain(..).filter(|(place, _)| refused(place));
+        denied.for_each(|(_, guest)| guest.answered(Report::Failure));
         let on_limit = place.and_then(|place| rules.get(place)).map(|rule| &rule.source.on_limit);
         let usual = gate.inner.gate.answer_to(&verdict);
         Passage::Refused(Box::new(Refusal {

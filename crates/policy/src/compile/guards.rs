@@ -21,7 +21,7 @@ use tidegate_engine::{
 use tidegate_rule::{
     Mode, is_chosen,
     request::{Head, Key, KeyValue, Missing, TrustedProxies},
-    surface::Door,
+    surface::RequestAccess,
 };
 
 /// A rule as it is asked.
@@ -36,7 +36,7 @@ pub(crate) struct PolicyRule {
     pub(crate) key: Key,
     pub(crate) proxies: TrustedProxies,
     pub(crate) control: Option<Arc<AccessControl>>,
-    pub(crate) door: Option<Door>,
+    pub(crate) door: Option<RequestAccess>,
     pub(crate) breaker: Option<Arc<Breaker>>,
     pub(crate) adaptive: Option<InFlight>,
     pub(crate) class: Option<Arc<Tier>>,
@@ -214,7 +214,8 @@ impl Making<'_> {
         keys: &Keys<'_>,
     ) -> Result<PolicyRule, SettingError> {
         let control = source.access.as_ref().map(|access| self.control(access)).transpose()?;
-        let door = control.as_ref().map(|control| Door::new(control.clone()).behind(self.proxies.clone()));
+        let door =
+            control.as_ref().map(|control| RequestAccess::new(control.clone()).behind(self.proxies.clone()));
         let class = source.priority.as_ref().map(|class| keys.class(class)).transpose()?;
         let rates = source.bandwidth.as_ref();
         let before =

@@ -11,6 +11,7 @@ mod gate_waits;
 mod keys;
 mod law;
 mod proxies;
+mod redeclare;
 mod settings_file;
 mod settings_noise;
 mod waiting;

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod common;
-
-use common::{MatchExt as _, Request, any};
+use crate::requests::{MatchExt as _, Request, any};
 use proptest::prelude::*;
 use std::{collections::BTreeMap, fs, path::Path};
 use tidegate_policy::{

@@ -2,12 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod common;
-#[path = "common/rules.rs"]
-mod rules;
-
-use common::{MatchExt as _, Request, any};
-use rules::{admitted, gate, header, ip, now, policy, refusal, refuser, rule};
+use crate::requests::{MatchExt as _, Request, any};
+use crate::rules::{admitted, gate, header, ip, now, policy, refusal, refuser, rule};
 use tidegate_core::Share;
 use tidegate_policy::{
     compile::{Compiler, Instead, Passage, Why},

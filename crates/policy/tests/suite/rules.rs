@@ -1,6 +1,6 @@
 //! Rules as a file would say them.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use std::time::Duration;
 use tidegate_policy::{

@@ -2,12 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod common;
-#[path = "common/rules.rs"]
-mod rules;
-
-use common::{MatchExt as _, Request, any};
-use rules::{access, header, ip, policy, rule};
+use crate::requests::{MatchExt as _, Request, any};
+use crate::rules::{access, header, ip, policy, rule};
 use std::{collections::BTreeMap, path::Path, time::Duration};
 use tidegate_engine::Outage;
 use tidegate_policy::{

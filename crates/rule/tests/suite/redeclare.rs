@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-#[allow(dead_code, reason = "this test uses a part of it")]
-mod common;
-
-use common::Request;
+use crate::common::Request;
 use tidegate_core::{Quota, Share};
 use tidegate_engine::Clock;
 use tidegate_rule::{

@@ -2,13 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod common;
-#[path = "common/rules.rs"]
-mod rules;
-
-use common::{MatchExt as _, Request, any};
+use crate::requests::{MatchExt as _, Request, any};
+use crate::rules::{gate, header, ip, policy, refusal, rule};
 use proptest::prelude::*;
-use rules::{gate, header, ip, policy, refusal, rule};
 use tidegate_policy::model::{Key, Rule};
 use tidegate_rule::Asked;
 

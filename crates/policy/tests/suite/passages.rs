@@ -2,12 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod common;
-#[path = "common/rules.rs"]
-mod rules;
-
-use common::{MatchExt as _, Request, any};
-use rules::{access, admitted, gate, ip, now, policy, refusal, refuser, rule};
+use crate::requests::{MatchExt as _, Request, any};
+use crate::rules::{access, admitted, gate, ip, now, policy, refusal, refuser, rule};
 use std::{collections::BTreeMap, time::Duration};
 use tidegate_core::Share;
 use tidegate_engine::Clock;
@@ -170,7 +166,7 @@ fn what_fails_is_spared_and_hears_of_it() {
 #[test]
 fn the_less_important_are_shed_first() {
     let adaptive = Adaptive { target: Duration::from_millis(100), least: Some(10), most: Some(10) };
-    let by = Priority::Found { by: rules::header("x-class"), otherwise: "low".to_owned() };
+    let by = Priority::Found { by: crate::rules::header("x-class"), otherwise: "low".to_owned() };
     let gate = gate(&policy([Rule { adaptive: Some(adaptive), priority: Some(by), ..rule("app", &[]) }]));
     let mut held = Vec::new();
     let mut ask = |class: &str| match now(gate.ask(&Request::of("GET /").header("x-class", class))) {
@@ -238,7 +234,7 @@ async fn a_turn_is_waited_for_with_nothing_else_held() {
 #[tokio::test(start_paused = true)]
 async fn a_full_upstream_is_waited_for_and_the_important_go_first() {
     let adaptive = Adaptive { target: Duration::from_secs(100), least: Some(1), most: Some(1) };
-    let by = Priority::Found { by: rules::header("x-class"), otherwise: "low".to_owned() };
+    let by = Priority::Found { by: crate::rules::header("x-class"), otherwise: "low".to_owned() };
     let said = policy([Rule {
         adaptive: Some(adaptive),
         priority: Some(by),
@@ -393,5 +389,5 @@ fn a_request_goes_to_the_first_route_that_matches() {
         [goes("GET a.test//api/x"), goes("GET a.test/"), goes("GET b.test/apis")],
         ["api", "a", "rest"]
     );
-    assert!(rules::gate(&Policy::default()).route(&Request::of("GET /")).is_none());
+    assert!(crate::rules::gate(&Policy::default()).route(&Request::of("GET /")).is_none());
 }

@@ -1,6 +1,6 @@
 //! A request that is nothing but its head, and matches as they are written in a file.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use std::{any::Any, net::IpAddr};
 use tidegate_policy::model::{Expression, Glob, Match, Network, PathPattern, Rest, Segment, Values};
