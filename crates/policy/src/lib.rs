@@ -16,7 +16,7 @@
 //!     charge: { if-status: [401] }
 //! ```
 //!
-//! Nothing here waits, keeps a count or speaks to a network: a text becomes a [`Policy`](model::Policy), which can be
+//! Nothing here waits, keeps a count or speaks to a network: a text becomes a [`Policy`], which can be
 //! printed, looked through for mistakes, explained, and made into a gate of `tidegate-rule`.
 
 pub mod compile;
@@ -25,6 +25,15 @@ pub mod index;
 mod lint;
 pub mod matching;
 pub mod model;
+mod print;
+mod problem;
+mod read;
+pub mod schema;
+mod source;
+mod table;
 
 pub use explain::{Applied, Counted, Explained, Explanation, Finding, KeyFound, Spent, SpentQuota, explain};
 pub use lint::{Advice, Lint, lint};
+pub use model::Policy;
+pub use problem::{Problem, Problems};
+pub use source::{Disk, Files, Format};

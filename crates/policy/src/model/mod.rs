@@ -20,7 +20,7 @@ pub use server::{
     Upstream, UpstreamServer,
 };
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 use tidegate_engine::{Outage, Prefix};
 use tidegate_rule::Fields;
 
@@ -53,8 +53,8 @@ pub struct Policy {
     pub rules: Vec<Rule>,
 }
 
-/// Where counts are kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Where counts are kept. Shows no addresses in [`Debug`](fmt::Debug), since they may hold passwords.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Stores {
     /// `store`: that of rules that name none; memory where it is left out. An address as in settings, which may name
     /// variables of the environment.
@@ -67,6 +67,18 @@ pub struct Stores {
     pub deadline: Option<Duration>,
     /// `on-outage`: what is decided when it is away.
     pub on_outage: Option<Outage>,
+}
+
+impl fmt::Debug for Stores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stores")
+            .field("default", &self.default.as_ref().map(|_| "…"))
+            .field("named", &self.named.keys())
+            .field("prefix", &self.prefix)
+            .field("deadline", &self.deadline)
+            .field("on_outage", &self.on_outage)
+            .finish()
+    }
 }
 
 /// Addresses, said here or in files.

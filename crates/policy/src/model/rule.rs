@@ -2,7 +2,7 @@
 
 use super::{Cost, Key, Match, Network, OnLimit};
 use std::time::Duration;
-use tidegate_core::{Quota, Schedule, Share};
+use tidegate_core::{Inherit, Quota, Schedule, Share};
 use tidegate_engine::{BanRule, Outage};
 use tidegate_rule::{Mode, request::Missing};
 
@@ -49,6 +49,37 @@ pub struct Rule {
     pub message: Option<String>,
     /// `on-limit`.
     pub on_limit: OnLimit,
+    /// `inherit`: what becomes of what was counted when a new policy gives the rule another quota.
+    pub inherit: Inherit,
+}
+
+impl Rule {
+    /// A rule that says nothing yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            matching: Match::default(),
+            key: Key::All,
+            missing: Missing::default(),
+            quotas: Quotas::All(Vec::new()),
+            cost: Cost::Fixed(1),
+            charge: None,
+            adaptive: None,
+            bandwidth: None,
+            access: None,
+            breaker: None,
+            priority: None,
+            schedule: None,
+            enforcement: Enforcement::All(Mode::Enforce),
+            store: None,
+            on_outage: None,
+            wait: Duration::ZERO,
+            queue: None,
+            message: None,
+            on_limit: OnLimit::default(),
+            inherit: Inherit::default(),
+        }
+    }
 }
 
 /// How much.
@@ -103,7 +134,7 @@ pub struct Adaptive {
 }
 
 /// `bandwidth: 1MB/s` for what is sent, or `{ down: 1MB/s, up: 200kB/s }`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bandwidth {
     /// What clients are sent.
     pub down: Option<Quota>,
@@ -123,7 +154,7 @@ pub struct Access {
 }
 
 /// `breaker: { failure-rate: 50%, over: 20, open: 5s, probes: 3 }`, for the upstream as a whole.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct BreakerTerms {
     /// `failure-rate`: from which it opens.
     pub failure_rate: Option<Share>,

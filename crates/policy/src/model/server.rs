@@ -79,6 +79,22 @@ pub struct Upstream {
     pub retries: Retries,
 }
 
+impl Upstream {
+    /// These servers, with all else as usual.
+    pub fn new(servers: Vec<UpstreamServer>) -> Self {
+        Self {
+            servers,
+            balance: Balance::default(),
+            protocol: Protocol::default(),
+            timeouts: Timeouts::default(),
+            keep_alive: 64,
+            health: None,
+            breaker: None,
+            retries: Retries::default(),
+        }
+    }
+}
+
 /// `http://127.0.0.1:9000`, or `{ url: https://app.internal, weight: 2 }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamServer {
@@ -146,6 +162,18 @@ pub struct HealthCheck {
     pub successes: u64,
 }
 
+impl Default for HealthCheck {
+    fn default() -> Self {
+        Self {
+            path: "/".to_owned(),
+            every: Duration::from_secs(5),
+            timeout: Duration::from_secs(1),
+            failures: 3,
+            successes: 2,
+        }
+    }
+}
+
 /// `retries: { most: 1, budget: 20% }`: only of what is safe to be sent twice, and only while they are few.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retries {
@@ -153,6 +181,12 @@ pub struct Retries {
     pub most: u64,
     /// `budget`: of all requests.
     pub budget: Share,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self { most: 1, budget: Share::from_millionths(200_000) }
+    }
 }
 
 /// One of `routes`: `{ match: { path: /api/** }, upstream: app }`.

@@ -1,0 +1,261 @@
+//! What is wrong with a policy, where, and what to do about it.
+
+use crate::source::{Fault, Secrecy, Sources, Span, position};
+use std::{
+    error, fmt,
+    ops::Range,
+    path::{Path, PathBuf},
+    slice, vec,
+};
+
+/// Everything that is wrong with a policy, in the order of its lines. There is at least one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems {
+    all: Vec<Problem>,
+    /// How many more there are than anybody would read.
+    left_out: usize,
+}
+
+/// One thing that is wrong with a policy.
+///
+/// ```text
+/// policy.yaml:3:5: unknown key `quta` in rule `login`; did you mean `quota`?
+///       quta: 5/min
+///       ^^^^
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    path: PathBuf,
+    problem: String,
+    fix: String,
+    excerpt: Option<Excerpt>,
+}
+
+/// A line, and the characters of it to point at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Excerpt {
+    line: usize,
+    column: usize,
+    shown: String,
+    carets: Range<usize>,
+}
+
+/// More than anybody corrects before trying again.
+const MOST: usize = 1_000;
+
+impl Problems {
+    pub(crate) fn of(mut faults: Vec<Fault>, sources: &Sources) -> Self {
+        faults.sort();
+        faults.dedup();
+        let left_out = faults.len().saturating_sub(MOST);
+        faults.truncate(MOST);
+        Self { all: faults.into_iter().map(|fault| Problem::of(fault, sources)).collect(), left_out }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.all.len() + self.left_out
+    }
+
+    /// Each, in the order of the lines; of very many only the first thousand.
+    pub fn iter(&self) -> slice::Iter<'_, Problem> {
+        self.all.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Problems {
+    type Item = &'a Problem;
+    type IntoIter = slice::Iter<'a, Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl IntoIterator for Problems {
+    type Item = Problem;
+    type IntoIter = vec::IntoIter<Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.all.into_iter()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.all.iter().enumerate() {
+            let between = if index > 0 { "\n\n" } else { "" };
+            write!(f, "{between}{problem}")?;
+        }
+        match self.left_out {
+            0 => Ok(()),
+            more => write!(f, "\n\nand {more} more"),
+        }
+    }
+}
+
+impl error::Error for Problems {}
+
+impl Problem {
+    fn of(fault: Fault, sources: &Sources) -> Self {
+        let Fault { at, problem, fix, secrecy } = fault;
+        let source = sources.source(at);
+        Self {
+            path: source.map(|source| source.path.clone()).unwrap_or_default(),
+            problem,
+            fix,
+            excerpt: source
+                .filter(|source| !source.text.is_empty())
+                .map(|source| Excerpt::of(&source.text, at, secrecy)),
+        }
+    }
+
+    /// The file; empty for a text that came from none.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The line, counted from one; `None` where it is about all of the file.
+    pub fn line(&self) -> Option<usize> {
+        self.excerpt.as_ref().map(|excerpt| excerpt.line)
+    }
+
+    /// The column in characters, counted from one; `None` where it is about all of the file.
+    pub fn column(&self) -> Option<usize> {
+        self.excerpt.as_ref().map(|excerpt| excerpt.column)
+    }
+
+    /// What is wrong, in one line.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+
+    /// What to do about it, in one line.
+    pub fn fix(&self) -> &str {
+        &self.fix
+    }
+}
+
+/// `policy.yaml:3:9: what is wrong; what to do about it`, the line, and carets under the place.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, problem, fix, excerpt } = self;
+        if !path.as_os_str().is_empty() {
+            write!(f, "{}:", path.display())?;
+        }
+        let Some(Excerpt { line, column, shown, carets }) = excerpt else {
+            return write!(f, " {problem}; {fix}");
+        };
+        writeln!(f, "{line}:{column}: {problem}; {fix}")?;
+        writeln!(f, "  {shown}")?;
+        write!(f, "  {:2$}{}", "", "^".repeat(carets.len()), carets.start)
+    }
+}
+
+/// Nobody reads more of a line than this.
+const LONGEST: usize = 160;
+
+impl Excerpt {
+    fn of(text: &str, at: Span, secrecy: Secrecy) -> Self {
+        let (line, column) = position(text, at.start);
+        let whole = text.split('\n').nth(line - 1).unwrap_or_default().trim_end_matches('\r');
+        let before = column - 1;
+        let first: String = whole.chars().take(before).collect();
+        let width = at.end.saturating_sub(at.start).min(whole.len().saturating_sub(first.len()));
+        let pointed = whole.get(first.len()..first.len() + width).unwrap_or_default();
+        let carets = before..before + pointed.trim_end().chars().count().max(1);
+        let (shown, carets) = match secrecy {
+            Secrecy::Shown => without_secrets(whole, carets),
+            Secrecy::Hidden => (first + "…", before..before + 1),
+        };
+        let (shown, carets) = shortened(&shown, carets);
+        // A tab is as wide as the terminal likes, which a caret cannot follow.
+        Self { line, column, shown: shown.replace('\t', " "), carets }
+    }
+}
+
+/// A line without what may be a password: what stands between `://` and `@`, all of an address that is not of the web, and
+/// the values of keys that are called so.
+fn without_secrets(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
+    let lower = line.to_ascii_lowercase();
+    let named = ["pass", "secret", "credential", "api-key", "apikey"]
+        .iter()
+        .filter_map(|name| lower.find(name))
+        .min()
+        .and_then(|name| lower[name..].find([':', '=']).map(|sign| name + sign + 1));
+    let within = lower.find("://").map(|scheme| {
+        let start = scheme + 3;
+        let is_of_web = lower[..scheme].ends_with("http") || lower[..scheme].ends_with("https");
+        let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ',' | '}' | ']');
+        let word = lower[start..].find(ends).map_or(lower.len(), |length| start + length);
+        let end = lower.rfind('@').unwrap_or(start);
+        start..if is_of_web { end } else { end.max(word) }
+    });
+    let hidden = match (named, within) {
+        (Some(from), _) => from..line.len(),
+        (None, Some(within)) if within.start < within.end => within,
+        _ => return (line.to_owned(), carets),
+    };
+    let (Some(before), Some(behind)) = (line.get(..hidden.start), line.get(hidden.end..)) else {
+        return ("…".to_owned(), 0..1);
+    };
+    let shown = format!("{before}…{behind}");
+    let (from, until) = (before.chars().count(), line[..hidden.end].chars().count());
+    // What is hidden is one character now.
+    let moved = |at: usize| match at {
+        at if at <= from => at,
+        at if at <= until => from,
+        at => at - (until - from) + 1,
+    };
+    let (start, end) = (moved(carets.start), moved(carets.end));
+    let end = if carets.end > from { end.max(from + 1) } else { end };
+    (shown, start..end.max(start + 1))
+}
+
+/// A line that is not longer than one reads, with the carets in it.
+fn shortened(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
+    let count = line.chars().count();
+    if count <= LONGEST {
+        return (line.to_owned(), carets);
+    }
+    let from = carets.start.saturating_sub(LONGEST / 2);
+    let before = if from > 0 { "…" } else { "" };
+    let behind = if from + LONGEST < count { "…" } else { "" };
+    let shown: String = line.chars().skip(from).take(LONGEST).collect();
+    let offset = before.chars().count();
+    let start = carets.start - from + offset;
+    let end = (carets.end - from + offset).min(LONGEST + offset);
+    (format!("{before}{shown}{behind}"), start..end.max(start + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Excerpt;
+    use crate::source::{Secrecy, Span};
+
+    #[test]
+    fn lines_are_shown_and_secrets_are_not() {
+        let long = format!("key: {}!{}", "x".repeat(300), "y".repeat(300));
+        let cases = [
+            ("mode: of", 6..8, "mode: of|      ^^"),
+            ("store: redis://:hunter2@db/1 x", 29..30, "store: redis://… x|                 ^"),
+            ("store: redis://:hunter2@db", 7..26, "store: redis://…|       ^^^^^^^^^"),
+            ("{a: 'http://:hunter2@db', b: 5}", 29..30, "{a: 'http://…@db', b: 5}|                      ^"),
+            ("pasword: 1\npassword: hunter2", 11..19, "password:…|^^^^^^^^"),
+            ("a: http://127.0.0.1:9000", 3..4, "a: http://127.0.0.1:9000|   ^"),
+            ("schlüssel: 1\r\n", 12..13, "schlüssel: 1|           ^"),
+            ("\ta: 1", 1..2, " a: 1| ^"),
+            ("a", 900..999, "a| ^"),
+            ("", 0..0, "|^"),
+        ];
+        for (text, span, expected) in cases {
+            let Excerpt { shown, carets, .. } =
+                Excerpt::of(text, Span { file: 0, start: span.start, end: span.end }, Secrecy::Shown);
+            let carets = format!("{}{}", " ".repeat(carets.start), "^".repeat(carets.len()));
+            assert_eq!(format!("{shown}|{carets}"), expected);
+        }
+        let cut = Excerpt::of(&long, Span { file: 0, start: 305, end: 306 }, Secrecy::Shown);
+        assert_eq!(cut.shown.chars().nth(cut.carets.start), Some('!'));
+        assert!(cut.shown.chars().count() < 170);
+    }
+}

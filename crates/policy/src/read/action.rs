@@ -1,0 +1,254 @@
+//! What happens to requests over the limit.
+
+use super::{Reader, matching::header_name, references::Target, values::unknown_word};
+use crate::{
+    model::{Fallback, OnLimit, Reject},
+    source::{Node, Value},
+    table::{Shape, Table, Written, key},
+};
+use std::collections::BTreeMap;
+
+/// `on-limit`, before it is known which of the four it is.
+#[derive(Default)]
+pub(super) struct OnLimitMap {
+    reject: Reject,
+    redirect: Option<String>,
+    fallback: Option<Fallback>,
+}
+
+pub(super) static ON_LIMIT: Table<OnLimitMap> = Table {
+    what: "on-limit",
+    required: &[],
+    keys: &[
+        key(
+            "status",
+            "The status of the answer, from 400 to 599, or of the redirection.",
+            Shape::Whole,
+            |reader, node, it| it.reject.status = reader.status(node, 300..=599),
+            |it| it.reject.status.map(|status| Written::Number(status.into())),
+        ),
+        key(
+            "headers",
+            "Headers of the answer, besides the usual ones.",
+            Shape::Names(&Shape::Scalar),
+            |reader, node, it| it.reject.headers = reader.headers(node),
+            |it| Written::named(&it.reject.headers, Written::text),
+        ),
+        key(
+            "body",
+            "The body of the answer, for whoever accepts none of `bodies`.",
+            Shape::Scalar,
+            |reader, node, it| it.reject.body = reader.scalar(node),
+            |it| it.reject.body.as_ref().map(Written::text),
+        ),
+        key(
+            "bodies",
+            "Bodies by content type: the first that a client accepts.",
+            Shape::Names(&Shape::Scalar),
+            |reader, node, it| {
+                reader.names(node, "bodies", |reader, name, node| match name.text.split_once('/') {
+                    Some((kind, subtype)) if !kind.is_empty() && !subtype.is_empty() => {
+                        it.reject.bodies.extend(reader.scalar(node).map(|body| (name.text.clone(), body)));
+                    }
+                    _ => {
+                        let problem = format!("`{}` is not a content type", name.text);
+                        reader.blame(name.at, problem, "write one, as in `application/json`");
+                    }
+                });
+            },
+            |it| {
+                let bodies = it.reject.bodies.iter().map(|(kind, body)| (kind, body));
+                Written::named(bodies, Written::text)
+            },
+        ),
+        key(
+            "redirect",
+            "Where the client is sent instead.",
+            Shape::Text(&["/busy.html"]),
+            |reader, node, it| it.redirect = reader.location(node),
+            |it| it.redirect.as_ref().map(Written::text),
+        ),
+        key(
+            "fallback",
+            "What the client gets instead: a body, or what another upstream answers.",
+            Shape::Keys(|| FALLBACK.outline()),
+            |reader, node, it| it.fallback = reader.fallback(node),
+            |it| it.fallback.as_ref().map(write_fallback),
+        ),
+    ],
+};
+
+#[derive(Default)]
+struct FallbackMap {
+    status: Option<u16>,
+    headers: BTreeMap<String, String>,
+    body: Option<String>,
+    upstream: Option<String>,
+}
+
+static FALLBACK: Table<FallbackMap> = Table {
+    what: "fallback",
+    required: &[],
+    keys: &[
+        key(
+            "body",
+            "The body.",
+            Shape::Scalar,
+            |reader, node, it| it.body = reader.scalar(node),
+            |it| it.body.as_ref().map(Written::text),
+        ),
+        key(
+            "status",
+            "Its status; 200 where it is left out.",
+            Shape::Whole,
+            |reader, node, it| it.status = reader.status(node, 200..=599),
+            |it| it.status.filter(|status| *status != 200).map(|status| Written::Number(status.into())),
+        ),
+        key(
+            "headers",
+            "Its headers.",
+            Shape::Names(&Shape::Scalar),
+            |reader, node, it| it.headers = reader.headers(node),
+            |it| Written::named(&it.headers, Written::text),
+        ),
+        key(
+            "upstream",
+            "The upstream that answers instead, by its name.",
+            Shape::Text(&["spare"]),
+            |reader, node, it| it.upstream = reader.upstream_name(node),
+            |it| it.upstream.as_ref().map(Written::text),
+        ),
+    ],
+};
+
+const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
+
+impl Reader<'_> {
+    pub(super) fn on_limit(&mut self, node: &Node) -> Option<OnLimit> {
+        if let Value::Text(text) = &node.value {
+            if text == "drop" {
+                return Some(OnLimit::Drop);
+            }
+            let (problem, _) = unknown_word(text, ["drop"].into_iter());
+            let fix = "write `drop`, or a map with `status`, `redirect` or `fallback`";
+            self.blame(node.at, problem, fix);
+            return None;
+        }
+        let mut map = OnLimitMap::default();
+        let before = self.faults.len();
+        self.fill(node, &ON_LIMIT, &mut map);
+        if self.faults.len() > before {
+            return None;
+        }
+        let OnLimitMap { reject, redirect, fallback } = map;
+        let Reject { status, headers, body, bodies } = &reject;
+        let says_answer = !headers.is_empty() || body.is_some() || !bodies.is_empty();
+        match (redirect, fallback) {
+            (None, None) if status.is_some_and(|status| status < 400) => {
+                self.blame(node.at, "a refusal with a status of redirections", "give one from 400 to 599");
+                None
+            }
+            (None, None) => Some(OnLimit::Reject(reject)),
+            (Some(_), None) if status.is_some_and(|status| !REDIRECTS.contains(&status)) => {
+                self.blame(node.at, "a redirection needs its own status", "give 301, 302, 303, 307 or 308");
+                None
+            }
+            (Some(location), None) if !says_answer => {
+                Some(OnLimit::Redirect { location, status: status.unwrap_or(303) })
+            }
+            (None, Some(fallback)) if !says_answer && status.is_none() => Some(OnLimit::Fallback(fallback)),
+            _ => {
+                let place = self.here("on-limit");
+                let fix = "say what is answered, or `redirect`, or `fallback`";
+                self.blame(node.at, format!("{place} says several things at once"), fix);
+                None
+            }
+        }
+    }
+
+    fn fallback(&mut self, node: &Node) -> Option<Fallback> {
+        let mut map = FallbackMap::default();
+        let before = self.faults.len();
+        self.fill(node, &FALLBACK, &mut map);
+        match map {
+            FallbackMap { body: Some(body), status, headers, upstream: None } => {
+                Some(Fallback::Body { status: status.unwrap_or(200), headers, body })
+            }
+            FallbackMap { body: None, status: None, headers, upstream: Some(upstream) }
+                if headers.is_empty() =>
+            {
+                Some(Fallback::Upstream(upstream))
+            }
+            _ => {
+                if self.faults.len() == before {
+                    let place = self.here("fallback");
+                    let fix = "say `body`, with `status` and `headers`, or `upstream`";
+                    self.blame(node.at, format!("{place} must say exactly one thing"), fix);
+                }
+                None
+            }
+        }
+    }
+
+    pub(super) fn upstream_name(&mut self, node: &Node) -> Option<String> {
+        let name = self.name(node)?;
+        self.refer(Target::Upstream, &name, node.at);
+        Some(name)
+    }
+
+    fn status(&mut self, node: &Node, range: std::ops::RangeInclusive<u64>) -> Option<u16> {
+        self.whole(node, range).and_then(|status| status.try_into().ok())
+    }
+
+    fn location(&mut self, node: &Node) -> Option<String> {
+        let location = self.filled(node)?;
+        if location.contains(|c: char| c.is_control() || c.is_whitespace()) {
+            self.blame(node.at, "a space or a control character in a location", "write a URL or a path");
+            return None;
+        }
+        Some(location)
+    }
+
+    fn headers(&mut self, node: &Node) -> BTreeMap<String, String> {
+        let mut headers = BTreeMap::new();
+        self.names(node, "headers", |reader, name, node| {
+            let Some(value) = reader.scalar(node) else { return };
+            match header_name(&name.text) {
+                Err(mistake) => reader.blame(name.at, mistake.problem, mistake.fix),
+                Ok(_) if value.chars().any(|c| c.is_control() && c != '\t') => {
+                    reader.blame(node.at, "a control character in a header", "write it in one line");
+                }
+                Ok(header) if headers.contains_key(&header) => {
+                    reader.blame(name.at, format!("the header `{header}` is here twice"), "leave one out");
+                }
+                Ok(header) => {
+                    headers.insert(header, value);
+                }
+            }
+        });
+        headers
+    }
+}
+
+pub(super) fn write(on_limit: &OnLimit) -> Option<Written> {
+    let map = match on_limit.clone() {
+        OnLimit::Drop => return Some(Written::text("drop")),
+        OnLimit::Reject(reject) => OnLimitMap { reject, ..OnLimitMap::default() },
+        OnLimit::Fallback(fallback) => OnLimitMap { fallback: Some(fallback), ..OnLimitMap::default() },
+        OnLimit::Redirect { location, status } => OnLimitMap {
+            reject: Reject { status: Some(status).filter(|status| *status != 303), ..Reject::default() },
+            redirect: Some(location),
+            fallback: None,
+        },
+    };
+    Some(ON_LIMIT.write(&map)).filter(|written| !written.is_empty_map())
+}
+
+fn write_fallback(fallback: &Fallback) -> Written {
+    FALLBACK.write(&match fallback.clone() {
+        Fallback::Body { status, headers, body } => {
+            FallbackMap { status: Some(status), headers, body: Some(body), upstream: None }
+        }
+        Fallback::Upstream(name) => FallbackMap { upstream: Some(name), ..FallbackMap::default() },
+    })
+}

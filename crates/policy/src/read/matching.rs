@@ -1,0 +1,303 @@
+//! Which requests.
+
+use super::{Mistake, Reader, references::Target};
+use crate::{
+    model::{Expression, Glob, Match, Network, PathPattern, Rest, Segment, Values},
+    source::{Node, Value, short},
+    table::{Shape, Table, Written, key},
+};
+use std::{collections::BTreeMap, fmt};
+
+pub(crate) static MATCH: Table<Match> = Table {
+    what: "match",
+    required: &[],
+    keys: &[
+        key(
+            "method",
+            "One of these methods.",
+            Shape::Several(&Shape::Text(&["GET", "POST"])),
+            |reader, node, it| it.methods = reader.several(node, Reader::method),
+            |it| Written::texts(&it.methods),
+        ),
+        key(
+            "path",
+            "One of these paths: `*` is within a segment, `{name}` is one, `**` is any number of them at the end.",
+            Shape::Several(&Shape::Text(&["/login", "/users/{id}/**"])),
+            |reader, node, it| it.paths = reader.several(node, |reader, node| reader.read(node, path)),
+            |it| Written::texts(&it.paths),
+        ),
+        key(
+            "host",
+            "One of these hosts, with `*` for any text, without a port.",
+            Shape::Several(&Shape::Text(&["api.example.com", "*.example.com"])),
+            |reader, node, it| it.hosts = reader.several(node, |reader, node| reader.read(node, host)),
+            |it| Written::several(&it.hosts, |host| Written::text(&host.0)),
+        ),
+        key(
+            "header",
+            "All of these headers have one of these values, with `*` for any text.",
+            Shape::Names(&Shape::Several(&Shape::Scalar)),
+            |reader, node, it| {
+                it.headers = BTreeMap::new();
+                reader.names(node, "header", |reader, name, node| match header_name(&name.text) {
+                    Ok(header) if it.headers.contains_key(&header) => {
+                        reader.blame(
+                            name.at,
+                            format!("the header `{header}` is here twice"),
+                            "leave one out",
+                        );
+                    }
+                    Ok(header) => {
+                        it.headers.insert(header, reader.values(node));
+                    }
+                    Err(mistake) => reader.blame(name.at, mistake.problem, mistake.fix),
+                });
+            },
+            |it| Written::named(&it.headers, write_values),
+        ),
+        key(
+            "query",
+            "All of these parameters of the query have one of these values.",
+            Shape::Names(&Shape::Several(&Shape::Scalar)),
+            |reader, node, it| it.queries = reader.values_by_name(node, "query"),
+            |it| Written::named(&it.queries, write_values),
+        ),
+        key(
+            "cookie",
+            "All of these cookies have one of these values.",
+            Shape::Names(&Shape::Several(&Shape::Scalar)),
+            |reader, node, it| it.cookies = reader.values_by_name(node, "cookie"),
+            |it| Written::named(&it.cookies, write_values),
+        ),
+        key(
+            "client",
+            "The address of the client is in one of these networks, or lists.",
+            Shape::Several(&Shape::Text(&["10.0.0.0/8", "office"])),
+            |reader, node, it| it.clients = reader.networks(node),
+            |it| Written::texts(&it.clients),
+        ),
+        key(
+            "not",
+            "None for which this holds.",
+            Shape::Keys(|| MATCH.outline()),
+            |reader, node, it| {
+                let mut not = Match::default();
+                reader.fill(node, &MATCH, &mut not);
+                match &node.value {
+                    Value::Map(entries) if entries.is_empty() => {
+                        reader.blame(
+                            node.at,
+                            "`not` of everything leaves nothing",
+                            "say which, or leave it out",
+                        );
+                    }
+                    _ => it.not = Some(Box::new(not)),
+                }
+            },
+            |it| it.not.as_ref().map(|not| MATCH.write(not)),
+        ),
+        key(
+            "when",
+            "An expression in CEL that is true.",
+            Shape::Text(&["request.size > 1000"]),
+            |reader, node, it| it.when = reader.expression(node),
+            |it| it.when.as_ref().map(|when| Written::text(&when.0)),
+        ),
+    ],
+};
+
+impl Reader<'_> {
+    pub(super) fn matching(&mut self, node: &Node) -> Match {
+        let mut matching = Match::default();
+        self.fill(node, &MATCH, &mut matching);
+        matching
+    }
+
+    pub(super) fn expression(&mut self, node: &Node) -> Option<Expression> {
+        self.filled(node).map(|text| Expression(text.into()))
+    }
+
+    /// Networks and names of lists; `all` is every address.
+    pub(super) fn networks(&mut self, node: &Node) -> Vec<Network> {
+        let all = self.several(node, |reader, node| {
+            let text = reader.text(node)?;
+            if text == "all" {
+                let every = ["0.0.0.0/0", "::/0"].into_iter().filter_map(|prefix| prefix.parse().ok());
+                return Some(every.map(Network::Prefix).collect());
+            }
+            let looks_like_address = text.contains(['.', ':', '/'])
+                && text.chars().all(|c| c.is_ascii_hexdigit() || matches!(c, '.' | ':' | '/'));
+            if looks_like_address || text.parse::<tidegate_engine::Prefix>().is_ok() {
+                return Some(vec![Network::Prefix(reader.parse(node)?)]);
+            }
+            let name = reader.name(node)?;
+            reader.refer(Target::List, &name, node.at);
+            Some(vec![Network::List(name)])
+        });
+        all.into_iter().flatten().collect()
+    }
+
+    fn method(&mut self, node: &Node) -> Option<String> {
+        self.read(node, |text| match is_token(text) {
+            true => Ok(text.to_ascii_uppercase()),
+            false => {
+                Err(Mistake::new(format!("`{}` is not a method", short(text)), "write one, as in `GET`"))
+            }
+        })
+    }
+
+    fn values(&mut self, node: &Node) -> Values {
+        Values(self.several(node, Reader::scalar).into_iter().map(Glob).collect())
+    }
+
+    fn values_by_name(&mut self, node: &Node, what: &str) -> BTreeMap<String, Values> {
+        let mut all = BTreeMap::new();
+        self.names(node, what, |reader, name, node| {
+            all.insert(name.text.clone(), reader.values(node));
+        });
+        all
+    }
+}
+
+fn write_values(values: &Values) -> Written {
+    Written::several(&values.0, |glob| Written::text(&glob.0)).unwrap_or(Written::List(Vec::new()))
+}
+
+/// The name of a header, in lower case.
+pub(super) fn header_name(text: &str) -> Result<String, Mistake> {
+    match is_token(text) {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err(Mistake::new(
+            format!("`{}` is not a name of a header", short(text)),
+            "write one, as in `x-plan`",
+        )),
+    }
+}
+
+/// What names of headers and methods are made of.
+pub(super) fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+fn host(text: &str) -> Result<Glob, Mistake> {
+    let fix = "write a name, as in `api.example.com` or `*.example.com`, without a scheme and a port";
+    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '*');
+    let is_v6 = text.starts_with('[') && text.ends_with(']');
+    match text.find(|c: char| !(is_name(c) || is_v6 && matches!(c, '[' | ']' | ':'))) {
+        None if !text.is_empty() => Ok(Glob(text.to_lowercase())),
+        at => {
+            let mistake = Mistake::new(format!("`{}` is not a host", short(text)), fix);
+            Err(at.map_or(mistake.clone(), |at| mistake.at(at..text.len())))
+        }
+    }
+}
+
+/// `/users/{id}/photos/*.jpg`, `/static/**`
+fn path(text: &str) -> Result<PathPattern, Mistake> {
+    let Some(rest) = text.strip_prefix('/') else {
+        return Err(Mistake::new(
+            format!("`{}` does not start with a slash", short(text)),
+            "write a path, as in `/users/{id}`",
+        ));
+    };
+    if let Some(at) = text.find(['?', '#']) {
+        let fix = "match what is behind the question mark with `query`";
+        return Err(Mistake::new("a path has no query", fix).at(at..text.len()));
+    }
+    if let Some(at) = text.find(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(Mistake::new("a space in a path", "write it as %20").at(at..at + 1));
+    }
+    let mut pattern = PathPattern { segments: Vec::new(), rest: None };
+    let mut names = Vec::new();
+    let mut from = 1;
+    for part in rest.split('/') {
+        let span = from..from + part.len();
+        from = span.end + 1;
+        if pattern.rest.is_some() {
+            let problem = "more segments behind what stands for the rest";
+            return Err(Mistake::new(problem, "end the path with `**`").at(span));
+        }
+        let name = |name: &str| match is_name(name) {
+            false => Err(Mistake::new(
+                format!("`{}` is not a name for a part of a path", short(part)),
+                "write letters, digits and hyphens, as in `{user-id}`",
+            )
+            .at(span.clone())),
+            true => Ok(name.to_owned()),
+        };
+        let named = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
+        match named {
+            Some(rest) if rest.ends_with("**") => {
+                pattern.rest = Some(Rest::Named(name(rest.trim_end_matches("**"))?));
+            }
+            Some(segment) => pattern.segments.push(Segment::Named(name(segment)?)),
+            None if part == "**" => pattern.rest = Some(Rest::Any),
+            None if part.contains(['{', '}']) => {
+                let problem = "braces that are not around a whole segment";
+                return Err(Mistake::new(problem, "write `/{name}/`, from slash to slash").at(span));
+            }
+            None if part.contains("**") => {
+                let problem = "`**` inside a segment";
+                return Err(
+                    Mistake::new(problem, "write `*` for any text in it, or `/**` at the end").at(span)
+                );
+            }
+            None if part.contains('*') => pattern.segments.push(Segment::Glob(Glob(part.to_owned()))),
+            None => pattern.segments.push(Segment::Text(part.to_owned())),
+        }
+        if let Some(name) = named.map(|name| name.trim_end_matches("**")) {
+            if names.contains(&name) {
+                let problem = format!("the name `{name}` is here twice");
+                return Err(Mistake::new(problem, "give each part of the path its own").at(span));
+            }
+            names.push(name);
+        }
+    }
+    Ok(pattern)
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+}
+
+impl PathPattern {
+    /// The names of its parts.
+    pub fn captures(&self) -> impl Iterator<Item = &str> {
+        let segments = self.segments.iter().filter_map(|segment| match segment {
+            Segment::Named(name) => Some(name.as_str()),
+            Segment::Text(_) | Segment::Glob(_) => None,
+        });
+        let rest = match &self.rest {
+            Some(Rest::Named(name)) => Some(name.as_str()),
+            Some(Rest::Any) | None => None,
+        };
+        segments.chain(rest)
+    }
+}
+
+/// `/users/{id}/**`, as it is read.
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for segment in &self.segments {
+            match segment {
+                Segment::Text(text) | Segment::Glob(Glob(text)) => write!(f, "/{text}")?,
+                Segment::Named(name) => write!(f, "/{{{name}}}")?,
+            }
+        }
+        match &self.rest {
+            None => Ok(()),
+            Some(Rest::Any) => f.write_str("/**"),
+            Some(Rest::Named(name)) => write!(f, "/{{{name}**}}"),
+        }
+    }
+}
+
+/// A prefix, or the name of a list.
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prefix(prefix) => prefix.fmt(f),
+            Self::List(name) => f.write_str(name),
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! One rule.
+
+use super::{
+    Reader, Voice,
+    action::{self, ON_LIMIT},
+    amount::{ADAPTIVE, BANDWIDTH, BYTES, CHARGE, TIERS, write_charge, write_tiers},
+    key::{self, write_cost, write_key},
+    matching::MATCH,
+    references::Target,
+    terms::{BREAKER, PRIORITY, QUEUE, mode, write_priority},
+    values::{write_outage, write_time, write_word},
+};
+use crate::{
+    model::{Enforcement, Key, Quotas, Rule},
+    source::{Name, Node, Value, short},
+    table::{Shape, Table, Written, key},
+};
+use tidegate_core::Inherit;
+use tidegate_rule::{Mode, request::Missing};
+
+pub(super) const QUOTA: Shape =
+    Shape::Text(&["100/min burst 20", "5/min", "3 at once", "1000/h sliding-window"]);
+pub(super) const TIME: Shape = Shape::Text(&["50ms", "10s"]);
+const NETWORKS: Shape = Shape::Several(&Shape::Text(&["10.0.0.0/8", "office", "all"]));
+const MISSING: [(&str, Missing); 3] =
+    [("share", Missing::Share), ("skip", Missing::Skip), ("refuse", Missing::Refuse)];
+const INHERIT: [(&str, Inherit); 4] = [
+    ("additive", Inherit::Additive),
+    ("as-is", Inherit::AsIs),
+    ("proportionally", Inherit::Proportionally),
+    ("reset", Inherit::Reset),
+];
+
+pub(crate) static RULE: Table<Rule> = Table {
+    what: "rule",
+    required: &[],
+    keys: &[
+        key(
+            "name",
+            "What headers, logs and counters call it; no two rules have the same.",
+            Shape::Text(&["login"]),
+            |reader, node, it| it.name = reader.name(node).unwrap_or_default(),
+            |it| Some(Written::text(&it.name)),
+        ),
+        key(
+            "use",
+            "The template that says what this rule does not say itself.",
+            Shape::Text(&["api"]),
+            |_, _, _| {},
+            |_| None,
+        ),
+        key(
+            "match",
+            "Which requests; all where it is left out.",
+            Shape::Keys(|| MATCH.outline()),
+            |reader, node, it| it.matching = reader.matching(node),
+            |it| Some(MATCH.write(&it.matching)).filter(|matching| !matching.is_empty_map()),
+        ),
+        key(
+            "key",
+            "For whom it counts; `all` where it is left out.",
+            key::SHAPE,
+            |reader, node, it| it.key = reader.key(node).unwrap_or_default(),
+            |it| (it.key != Key::All).then(|| write_key(&it.key)),
+        ),
+        key(
+            "missing",
+            "What becomes of requests in which the key is not found: they share a bucket, are not counted, or are refused.",
+            Shape::Word(&["share", "skip", "refuse"]),
+            |reader, node, it| it.missing = reader.word(node, &MISSING).unwrap_or_default(),
+            |it| write_word(&it.missing, &MISSING),
+        ),
+        key(
+            "quota",
+            "How much.",
+            Shape::Several(&QUOTA),
+            |reader, node, it| it.quotas = Quotas::All(reader.several(node, Reader::parse)),
+            |it| match &it.quotas {
+                Quotas::All(quotas) if quotas.len() == 1 => Written::texts(quotas),
+                _ => None,
+            },
+        ),
+        key(
+            "quotas",
+            "How much, of which all hold.",
+            Shape::Several(&QUOTA),
+            |reader, node, it| it.quotas = Quotas::All(reader.several(node, Reader::parse)),
+            |it| match &it.quotas {
+                Quotas::All(quotas) if quotas.len() > 1 => Written::texts(quotas),
+                _ => None,
+            },
+        ),
+        key(
+            "tiers",
+            "How much, by what a request says.",
+            Shape::Keys(|| TIERS.outline()),
+            |reader, node, it| {
+                if let Some(tiers) = reader.tiers(node) {
+                    it.quotas = Quotas::Tiers(tiers);
+                }
+            },
+            |it| match &it.quotas {
+                Quotas::Tiers(tiers) => Some(write_tiers(tiers)),
+                Quotas::All(_) => None,
+            },
+        ),
+        key(
+            "cost",
+            "What a request takes; 1 where it is left out.",
+            key::COST_SHAPE,
+            |reader, node, it| {
+                if let Some(cost) = reader.cost(node) {
+                    it.cost = cost;
+                }
+            },
+            |it| write_cost(&it.cost),
+        ),
+        key(
+            "charge",
+            "What a request pays, knowing how it was answered.",
+            Shape::Keys(|| CHARGE.outline()),
+            |reader, node, it| it.charge = reader.charge(node),
+            |it| it.charge.as_ref().map(write_charge),
+        ),
+        key(
+            "adaptive",
+            "As many in flight as the upstream can take.",
+            Shape::Keys(|| ADAPTIVE.outline()),
+            |reader, node, it| it.adaptive = reader.adaptive(node),
+            |it| it.adaptive.as_ref().map(|adaptive| ADAPTIVE.write(adaptive)),
+        ),
+        key(
+            "bandwidth",
+            "Bytes per second for each key: of what is sent, or of both ways.",
+            Shape::Either(&[BYTES, Shape::Keys(|| BANDWIDTH.outline())]),
+            |reader, node, it| it.bandwidth = reader.bandwidth(node),
+            |it| it.bandwidth.as_ref().map(|bandwidth| BANDWIDTH.write(bandwidth)),
+        ),
+        key(
+            "deny",
+            "Nobody from these networks or lists; `all` is everywhere.",
+            NETWORKS,
+            |reader, node, it| it.access.get_or_insert_default().deny = reader.networks(node),
+            |it| Written::texts(&it.access.as_ref()?.deny),
+        ),
+        key(
+            "allow",
+            "From these networks or lists, past all other limits of this rule.",
+            NETWORKS,
+            |reader, node, it| it.access.get_or_insert_default().allow = reader.networks(node),
+            |it| Written::texts(&it.access.as_ref()?.allow),
+        ),
+        key(
+            "ban",
+            "Whoever is denied so often is shut out for so long.",
+            Shape::Text(&["10/min for 1h", "10/min for 1h growing 2 up to 1d"]),
+            |reader, node, it| it.access.get_or_insert_default().ban = reader.ban(node),
+            |it| it.access.as_ref()?.ban.as_ref().map(Written::text),
+        ),
+        key(
+            "breaker",
+            "Keeps requests from an upstream that fails.",
+            Shape::Keys(|| BREAKER.outline()),
+            |reader, node, it| it.breaker = reader.breaker(node),
+            |it| it.breaker.as_ref().map(|breaker| BREAKER.write(breaker)),
+        ),
+        key(
+            "priority",
+            "Who is shed first where a limit is full.",
+            Shape::Either(&[Shape::Text(&["high", "low"]), Shape::Keys(|| PRIORITY.outline())]),
+            |reader, node, it| it.priority = reader.priority(node),
+            |it| it.priority.as_ref().map(write_priority),
+        ),
+        key(
+            "schedule",
+            "Factors of all quotas by time of day.",
+            Shape::Text(&["+08:00; mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5"]),
+            |reader, node, it| it.schedule = reader.parse(node),
+            |it| it.schedule.as_ref().map(Written::text),
+        ),
+        key(
+            "mode",
+            "Whether it is enforced; `enforce 10%` for so many of a hundred keys, the others in shadow.",
+            Shape::Text(&["enforce", "shadow", "off", "enforce 10%"]),
+            |reader, node, it| {
+                if let Some(mode) = reader.read(node, mode) {
+                    it.enforcement = mode;
+                }
+            },
+            |it| match &it.enforcement {
+                Enforcement::All(Mode::Enforce) => None,
+                Enforcement::All(mode) => Some(Written::text(mode)),
+                Enforcement::Part(share) => Some(Written::text(format!("enforce {share}"))),
+            },
+        ),
+        key(
+            "store",
+            "The store it is counted in, by its name.",
+            Shape::Text(&["sessions"]),
+            |reader, node, it| {
+                it.store = reader.name(node);
+                if let Some(store) = it.store.clone() {
+                    reader.refer(Target::Store, &store, node.at);
+                }
+            },
+            |it| it.store.as_ref().map(Written::text),
+        ),
+        key(
+            "on-outage",
+            "What is decided when the store is away: `open`, `closed`, or `local N` where N processes share the quota.",
+            Shape::Text(&["open", "closed", "local 4"]),
+            |reader, node, it| it.on_outage = reader.outage(node),
+            |it| it.on_outage.map(write_outage),
+        ),
+        key(
+            "wait",
+            "How long a request may wait for its turn.",
+            TIME,
+            |reader, node, it| it.wait = reader.time(node).unwrap_or_default(),
+            |it| (!it.wait.is_zero()).then(|| write_time(it.wait)),
+        ),
+        key(
+            "queue",
+            "Who waits, and in which order.",
+            Shape::Either(&[Shape::Whole, Shape::Keys(|| QUEUE.outline())]),
+            |reader, node, it| it.queue = reader.queue(node),
+            |it| it.queue.as_ref().map(|queue| QUEUE.write(queue)),
+        ),
+        key(
+            "message",
+            "What to tell whoever is refused.",
+            Shape::Scalar,
+            |reader, node, it| it.message = reader.filled(node),
+            |it| it.message.as_ref().map(Written::text),
+        ),
+        key(
+            "on-limit",
+            "What becomes of a request over the limit.",
+            Shape::Either(&[Shape::Word(&["drop"]), Shape::Keys(|| ON_LIMIT.outline())]),
+            |reader, node, it| {
+                if let Some(on_limit) = reader.on_limit(node) {
+                    it.on_limit = on_limit;
+                }
+            },
+            |it| action::write(&it.on_limit),
+        ),
+        key(
+            "inherit",
+            "What becomes of what was counted when the quota changes.",
+            Shape::Word(&["additive", "as-is", "proportionally", "reset"]),
+            |reader, node, it| it.inherit = reader.word(node, &INHERIT).unwrap_or_default(),
+            |it| write_word(&it.inherit, &INHERIT),
+        ),
+    ],
+};
+
+impl Reader<'_> {
+    /// One of `rules`.
+    pub(super) fn rule(&mut self, node: &Node) -> Option<Rule> {
+        let entries = self.entries(node, "rule")?;
+        let name_node = entries.iter().find(|(key, _)| key.text == "name").map(|(_, node)| node);
+        let scope = match name_node.map(|node| &node.value) {
+            Some(Value::Text(name) | Value::Number(name)) => format!("rule `{}`", short(name)),
+            _ => "rule".to_owned(),
+        };
+        self.within(scope, |reader| {
+            let mut rule = Rule::new("");
+            let since = reader.references_so_far();
+            let more = reader.template_of(entries);
+            reader.refuse_both(entries);
+            reader.fill_from(entries.iter().map(|(name, node)| (name, node)), node.at, &RULE, &mut rule);
+            let before = reader.voice;
+            reader.voice = Voice::Muted;
+            reader.fill_from(more.iter().copied(), node.at, &RULE, &mut rule);
+            reader.voice = before;
+            match name_node {
+                Some(at) if !rule.name.is_empty() => reader.define_rule(&rule.name, at.at),
+                Some(_) => {}
+                None => reader.blame(node.at, "a rule without a name", "give it one, as in `name: login`"),
+            }
+            let says = |key: &str| {
+                entries.iter().any(|(name, _)| name.text == key)
+                    || more.iter().any(|(name, _)| name.text == key)
+            };
+            // A template that is not there may have said it.
+            let may_say = says("use") && more.is_empty();
+            if !may_say && !LIMITS.iter().any(|key| says(key)) {
+                let place = reader.here("rule");
+                reader.blame(
+                    node.at,
+                    format!("{place} limits nothing"),
+                    format!("give it one of {}", LIMITS.join(", ")),
+                );
+            }
+            reader.check_captures(since, &rule.matching);
+            Some(rule)
+        })
+    }
+
+    /// Of what says the same, one.
+    fn refuse_both(&mut self, entries: &[(Name, Node)]) {
+        let mut said =
+            entries.iter().filter(|(key, _)| matches!(key.text.as_str(), "quota" | "quotas" | "tiers"));
+        let Some((first, _)) = said.next() else { return };
+        for (second, _) in said {
+            let place = self.here("rule");
+            let problem = format!("both `{}` and `{}` in {place}", first.text, second.text);
+            self.blame(second.at, problem, "put all quotas into `quotas`, or all into `tiers`");
+        }
+    }
+}
+
+/// What makes a rule one.
+const LIMITS: [&str; 9] =
+    ["quota", "quotas", "tiers", "adaptive", "bandwidth", "deny", "allow", "ban", "breaker"];

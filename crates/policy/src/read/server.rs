@@ -1,0 +1,271 @@
+//! Where requests come in, and where they go.
+
+use super::{
+    Mistake, Reader,
+    matching::MATCH,
+    values::{differs, write_size, write_time, write_word},
+};
+use crate::{
+    model::{Connections, Listener, Log, LogFormat, Match, Route, Tls},
+    source::{Node, Value, short},
+    table::{Outline, Shape, Table, Written, key},
+};
+use std::{net::SocketAddr, path::PathBuf};
+
+pub(super) const TIME: Shape = Shape::Text(&["2s", "500ms"]);
+const SIZE: Shape = Shape::Either(&[Shape::Whole, Shape::Text(&["32KiB", "10MB"])]);
+const FORMATS: [(&str, LogFormat); 3] =
+    [("none", LogFormat::None), ("json", LogFormat::Json), ("combined", LogFormat::Combined)];
+
+#[derive(Default)]
+struct ListenerMap {
+    address: Option<SocketAddr>,
+    tls: Option<Tls>,
+}
+
+static LISTENER: Table<ListenerMap> = Table {
+    what: "listen",
+    required: &["address"],
+    keys: &[
+        key(
+            "address",
+            "An address and a port.",
+            Shape::Text(&["127.0.0.1:8443"]),
+            |reader, node, it| it.address = reader.socket(node),
+            |it| it.address.map(Written::text),
+        ),
+        key(
+            "tls",
+            "In TLS; in plain text where it is left out.",
+            Shape::Keys(|| TLS.outline()),
+            |reader, node, it| it.tls = reader.tls(node),
+            |it| it.tls.as_ref().map(|tls| TLS.write(&TlsMap::of(tls))),
+        ),
+    ],
+};
+
+/// `listen` in a table.
+pub(super) const LISTEN: Shape =
+    Shape::Several(&Shape::Either(&[Shape::Text(&["127.0.0.1:8080"]), Shape::Keys(|| LISTENER.outline())]));
+
+#[derive(Default)]
+struct TlsMap {
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+static TLS: Table<TlsMap> = Table {
+    what: "tls",
+    required: &["certificate", "key"],
+    keys: &[
+        key(
+            "certificate",
+            "A file with the chain, in PEM.",
+            Shape::Text(&["server.pem"]),
+            |reader, node, it| it.certificate = reader.path(node),
+            |it| it.certificate.as_ref().map(|path| Written::text(path.display())),
+        ),
+        key(
+            "key",
+            "A file with the key, in PEM.",
+            Shape::Text(&["server.key"]),
+            |reader, node, it| it.key = reader.path(node),
+            |it| it.key.as_ref().map(|path| Written::text(path.display())),
+        ),
+    ],
+};
+
+impl TlsMap {
+    fn of(tls: &Tls) -> Self {
+        Self { certificate: Some(tls.certificate.clone()), key: Some(tls.key.clone()) }
+    }
+}
+
+pub(super) static CONNECTIONS: Table<Connections> = Table {
+    what: "connections",
+    required: &[],
+    keys: &[
+        key(
+            "most",
+            "Connections at the same time.",
+            Shape::Whole,
+            |reader, node, it| it.most = reader.whole(node, 1..=u64::MAX).unwrap_or(1),
+            |it| differs(it.most, usual().most).map(Written::Number),
+        ),
+        key(
+            "per-client",
+            "Connections at the same time from one address, or one network of IPv6.",
+            Shape::Whole,
+            |reader, node, it| it.per_client = reader.whole(node, 1..=u64::MAX).unwrap_or(1),
+            |it| differs(it.per_client, usual().per_client).map(Written::Number),
+        ),
+        key(
+            "header-timeout",
+            "How long the head of a request may take to come.",
+            TIME,
+            |reader, node, it| it.header_timeout = reader.length(node).unwrap_or_default(),
+            |it| differs(it.header_timeout, usual().header_timeout).map(write_time),
+        ),
+        key(
+            "body-timeout",
+            "How long there may be nothing of a body that is on its way.",
+            TIME,
+            |reader, node, it| it.body_timeout = reader.length(node).unwrap_or_default(),
+            |it| differs(it.body_timeout, usual().body_timeout).map(write_time),
+        ),
+        key(
+            "idle-timeout",
+            "How long a connection may wait for the next request.",
+            TIME,
+            |reader, node, it| it.idle_timeout = reader.length(node).unwrap_or_default(),
+            |it| differs(it.idle_timeout, usual().idle_timeout).map(write_time),
+        ),
+        key(
+            "header-size",
+            "Bytes of the head of a request.",
+            SIZE,
+            |reader, node, it| it.header_size = reader.size(node).unwrap_or_default(),
+            |it| differs(it.header_size, usual().header_size).map(write_size),
+        ),
+        key(
+            "body-size",
+            "Bytes of the body of a request; without an end where it is `none`.",
+            Shape::Either(&[Shape::Whole, Shape::Text(&["none", "10MB"])]),
+            |reader, node, it| {
+                it.body_size = match &node.value {
+                    Value::Text(none) if none == "none" => None,
+                    _ => reader.size(node),
+                };
+            },
+            |it| it.body_size.map(write_size),
+        ),
+        key(
+            "drain",
+            "How long requests in flight may take to end when the gateway does.",
+            TIME,
+            |reader, node, it| it.drain = reader.time(node).unwrap_or_default(),
+            |it| differs(it.drain, usual().drain).map(write_time),
+        ),
+    ],
+};
+
+fn usual() -> Connections {
+    Connections::default()
+}
+
+pub(super) static ROUTE: Table<Route> = Table {
+    what: "route",
+    required: &["upstream"],
+    keys: &[
+        key(
+            "upstream",
+            "Where these requests go, by its name.",
+            Shape::Text(&["app"]),
+            |reader, node, it| it.upstream = reader.upstream_name(node).unwrap_or_default(),
+            |it| Some(Written::text(&it.upstream)),
+        ),
+        key(
+            "match",
+            "Which requests; all where it is left out. Its keys may also stand here themselves.",
+            Shape::Keys(|| MATCH.outline()),
+            |reader, node, it| it.matching = reader.matching(node),
+            |it| Some(MATCH.write(&it.matching)).filter(|matching| !matching.is_empty_map()),
+        ),
+    ],
+};
+
+/// A route, with the keys of its `match` beside its own.
+pub(super) fn route_outline() -> Outline {
+    let mut outline = ROUTE.outline();
+    outline.keys.extend(MATCH.outline().keys);
+    outline
+}
+
+pub(super) static LOG: Table<Log> = Table {
+    what: "log",
+    required: &[],
+    keys: &[
+        key(
+            "format",
+            "How a request is written down.",
+            Shape::Word(&["none", "json", "combined"]),
+            |reader, node, it| it.format = reader.word(node, &FORMATS).unwrap_or_default(),
+            |it| write_word(&it.format, &FORMATS),
+        ),
+        key(
+            "file",
+            "The file; standard output where it is left out.",
+            Shape::Text(&["access.log"]),
+            |reader, node, it| it.file = reader.path(node),
+            |it| it.file.as_ref().map(|path| Written::text(path.display())),
+        ),
+    ],
+};
+
+impl Reader<'_> {
+    pub(super) fn listener(&mut self, node: &Node) -> Option<Listener> {
+        let mut map = ListenerMap::default();
+        match &node.value {
+            Value::Map(_) => self.fill(node, &LISTENER, &mut map),
+            _ => map.address = self.socket(node),
+        }
+        Some(Listener { address: map.address?, tls: map.tls })
+    }
+
+    pub(super) fn socket(&mut self, node: &Node) -> Option<SocketAddr> {
+        self.read(node, |text| {
+            text.parse().map_err(|_| {
+                let problem = format!("`{}` is not an address and a port", short(text));
+                Mistake::new(problem, "write them as in `127.0.0.1:8080` or `[::1]:8080`")
+            })
+        })
+    }
+
+    fn tls(&mut self, node: &Node) -> Option<Tls> {
+        let mut map = TlsMap::default();
+        self.fill(node, &TLS, &mut map);
+        Some(Tls { certificate: map.certificate?, key: map.key? })
+    }
+
+    pub(super) fn route(&mut self, node: &Node) -> Option<Route> {
+        let mut route = Route { matching: Match::default(), upstream: String::new() };
+        if let Value::Text(_) = &node.value {
+            route.upstream = self.upstream_name(node)?;
+            return Some(route);
+        }
+        let entries = self.entries(node, "route")?;
+        let is_part = |name: &str| MATCH.key(name).is_some();
+        let parts: Vec<_> = entries.iter().filter(|(name, _)| is_part(&name.text)).collect();
+        if let (Some((part, _)), true) = (parts.first(), entries.iter().any(|(name, _)| name.text == "match"))
+        {
+            self.blame(part.at, format!("`match`, and `{}` beside it", part.text), "put it into `match`");
+        }
+        self.within("route".to_owned(), |reader| {
+            reader.fill_from(
+                parts.iter().map(|(name, node)| (name, node)),
+                node.at,
+                &MATCH,
+                &mut route.matching,
+            );
+            let others = entries.iter().filter(|(name, _)| !is_part(&name.text));
+            reader.fill_from(others.map(|(name, node)| (name, node)), node.at, &ROUTE, &mut route);
+        });
+        Some(route)
+    }
+
+    pub(super) fn log(&mut self, node: &Node) -> Log {
+        let mut log = Log::default();
+        match &node.value {
+            Value::Map(_) => self.fill(node, &LOG, &mut log),
+            _ => log.format = self.word(node, &FORMATS).unwrap_or_default(),
+        }
+        log
+    }
+}
+
+pub(super) fn write_listener(listener: &Listener) -> Written {
+    match &listener.tls {
+        None => Written::text(listener.address),
+        tls => LISTENER.write(&ListenerMap { address: Some(listener.address), tls: tls.clone() }),
+    }
+}

@@ -1,0 +1,291 @@
+//! Where requests go.
+
+use super::{
+    Mistake, Reader,
+    server::TIME,
+    terms::BREAKER,
+    values::{differs, write_time, write_word},
+};
+use crate::{
+    model::{Balance, HealthCheck, Protocol, Retries, Timeouts, Upstream, UpstreamServer},
+    source::{Node, Value, short},
+    table::{Shape, Table, Written, key},
+};
+use std::net::Ipv6Addr;
+
+const URL: Shape = Shape::Text(&["http://127.0.0.1:9000"]);
+const BALANCES: [(&str, Balance); 3] = [
+    ("round-robin", Balance::RoundRobin),
+    ("least-requests", Balance::LeastRequests),
+    ("client", Balance::Client),
+];
+const PROTOCOLS: [(&str, Protocol); 2] = [("http1", Protocol::Http1), ("http2", Protocol::Http2)];
+
+pub(super) static UPSTREAM: Table<Upstream> = Table {
+    what: "upstream",
+    required: &["servers"],
+    keys: &[
+        key(
+            "servers",
+            "Where it is.",
+            Shape::Several(&Shape::Either(&[URL, Shape::Keys(|| SERVER.outline())])),
+            |reader, node, it| it.servers = reader.several(node, Reader::server),
+            |it| Written::several(&it.servers, write_server),
+        ),
+        key(
+            "balance",
+            "Which server is next.",
+            Shape::Word(&["round-robin", "least-requests", "client"]),
+            |reader, node, it| it.balance = reader.word(node, &BALANCES).unwrap_or_default(),
+            |it| write_word(&it.balance, &BALANCES),
+        ),
+        key(
+            "protocol",
+            "How a server is spoken to.",
+            Shape::Word(&["http1", "http2"]),
+            |reader, node, it| it.protocol = reader.word(node, &PROTOCOLS).unwrap_or_default(),
+            |it| write_word(&it.protocol, &PROTOCOLS),
+        ),
+        key(
+            "timeouts",
+            "How long each phase may take.",
+            Shape::Keys(|| TIMEOUTS.outline()),
+            |reader, node, it| reader.fill(node, &TIMEOUTS, &mut it.timeouts),
+            |it| Some(TIMEOUTS.write(&it.timeouts)).filter(|written| !written.is_empty_map()),
+        ),
+        key(
+            "keep-alive",
+            "Idle connections that are kept for each server, by each worker.",
+            Shape::Whole,
+            |reader, node, it| it.keep_alive = reader.whole(node, 0..=1_000_000).unwrap_or_default(),
+            |it| differs(it.keep_alive, Upstream::new(Vec::new()).keep_alive).map(Written::Number),
+        ),
+        key(
+            "health",
+            "How its servers are asked whether they are well; a path, or more.",
+            Shape::Either(&[Shape::Text(&["/healthz"]), Shape::Keys(|| HEALTH.outline())]),
+            |reader, node, it| {
+                let mut health = HealthCheck::default();
+                match &node.value {
+                    Value::Text(_) => health.path = reader.read(node, health_path).unwrap_or_default(),
+                    _ => reader.fill(node, &HEALTH, &mut health),
+                }
+                it.health = Some(health);
+            },
+            |it| it.health.as_ref().map(|health| HEALTH.write(health)),
+        ),
+        key(
+            "breaker",
+            "A breaker for each server.",
+            Shape::Keys(|| BREAKER.outline()),
+            |reader, node, it| it.breaker = reader.breaker(node),
+            |it| it.breaker.as_ref().map(|breaker| BREAKER.write(breaker)),
+        ),
+        key(
+            "retries",
+            "How often what is safe to be sent twice is sent again.",
+            Shape::Either(&[Shape::Whole, Shape::Keys(|| RETRIES.outline())]),
+            |reader, node, it| match &node.value {
+                Value::Number(_) => it.retries.most = reader.whole(node, 0..=10).unwrap_or_default(),
+                _ => reader.fill(node, &RETRIES, &mut it.retries),
+            },
+            |it| Some(RETRIES.write(&it.retries)).filter(|written| !written.is_empty_map()),
+        ),
+    ],
+};
+
+/// One of `upstreams` in a table.
+pub(super) const UPSTREAM_SHAPE: Shape =
+    Shape::Either(&[Shape::Several(&URL), Shape::Keys(|| UPSTREAM.outline())]);
+
+#[derive(Default)]
+struct ServerMap {
+    url: Option<String>,
+    weight: Option<u64>,
+}
+
+static SERVER: Table<ServerMap> = Table {
+    what: "server",
+    required: &["url"],
+    keys: &[
+        key(
+            "url",
+            "A scheme, a host and a port.",
+            URL,
+            |reader, node, it| it.url = reader.read(node, url),
+            |it| it.url.as_ref().map(Written::text),
+        ),
+        key(
+            "weight",
+            "How many requests it gets for one that others get; 1 where it is left out.",
+            Shape::Whole,
+            |reader, node, it| it.weight = reader.whole(node, 1..=1_000),
+            |it| it.weight.map(Written::Number),
+        ),
+    ],
+};
+
+static TIMEOUTS: Table<Timeouts> = Table {
+    what: "timeouts",
+    required: &[],
+    keys: &[
+        key(
+            "connect",
+            "Until there is a connection.",
+            TIME,
+            |reader, node, it| it.connect = reader.length(node).unwrap_or_default(),
+            |it| differs(it.connect, Timeouts::default().connect).map(write_time),
+        ),
+        key(
+            "response",
+            "Until the head of the answer is there.",
+            TIME,
+            |reader, node, it| it.response = reader.length(node).unwrap_or_default(),
+            |it| differs(it.response, Timeouts::default().response).map(write_time),
+        ),
+        key(
+            "idle",
+            "How long there may be nothing of a body that is on its way.",
+            TIME,
+            |reader, node, it| it.idle = reader.length(node).unwrap_or_default(),
+            |it| differs(it.idle, Timeouts::default().idle).map(write_time),
+        ),
+    ],
+};
+
+static HEALTH: Table<HealthCheck> = Table {
+    what: "health",
+    required: &["path"],
+    keys: &[
+        key(
+            "path",
+            "What is asked for.",
+            Shape::Text(&["/healthz"]),
+            |reader, node, it| it.path = reader.read(node, health_path).unwrap_or_default(),
+            |it| Some(Written::text(&it.path)),
+        ),
+        key(
+            "every",
+            "How often.",
+            TIME,
+            |reader, node, it| it.every = reader.length(node).unwrap_or_default(),
+            |it| differs(it.every, HealthCheck::default().every).map(write_time),
+        ),
+        key(
+            "timeout",
+            "How long an answer may take.",
+            TIME,
+            |reader, node, it| it.timeout = reader.length(node).unwrap_or_default(),
+            |it| differs(it.timeout, HealthCheck::default().timeout).map(write_time),
+        ),
+        key(
+            "failures",
+            "So many in a row until a server gets nothing more.",
+            Shape::Whole,
+            |reader, node, it| it.failures = reader.whole(node, 1..=1_000).unwrap_or(1),
+            |it| differs(it.failures, HealthCheck::default().failures).map(Written::Number),
+        ),
+        key(
+            "successes",
+            "So many in a row until it does again.",
+            Shape::Whole,
+            |reader, node, it| it.successes = reader.whole(node, 1..=1_000).unwrap_or(1),
+            |it| differs(it.successes, HealthCheck::default().successes).map(Written::Number),
+        ),
+    ],
+};
+
+static RETRIES: Table<Retries> = Table {
+    what: "retries",
+    required: &[],
+    keys: &[
+        key(
+            "most",
+            "For one request.",
+            Shape::Whole,
+            |reader, node, it| it.most = reader.whole(node, 0..=10).unwrap_or_default(),
+            |it| differs(it.most, Retries::default().most).map(Written::Number),
+        ),
+        key(
+            "budget",
+            "Of all requests.",
+            Shape::Text(&["20%"]),
+            |reader, node, it| it.budget = reader.share(node).unwrap_or_default(),
+            |it| differs(it.budget, Retries::default().budget).map(Written::text),
+        ),
+    ],
+};
+
+impl Reader<'_> {
+    pub(super) fn upstream(&mut self, node: &Node) -> Upstream {
+        let mut upstream = Upstream::new(Vec::new());
+        match &node.value {
+            Value::Map(_) => self.fill(node, &UPSTREAM, &mut upstream),
+            _ => upstream.servers = self.several(node, Reader::server),
+        }
+        upstream
+    }
+
+    fn server(&mut self, node: &Node) -> Option<UpstreamServer> {
+        let mut map = ServerMap::default();
+        match &node.value {
+            Value::Map(_) => self.fill(node, &SERVER, &mut map),
+            _ => map.url = self.read(node, url),
+        }
+        Some(UpstreamServer { url: map.url?, weight: map.weight.unwrap_or(1) })
+    }
+}
+
+fn write_server(server: &UpstreamServer) -> Written {
+    match server.weight {
+        1 => Written::text(&server.url),
+        weight => SERVER.write(&ServerMap { url: Some(server.url.clone()), weight: Some(weight) }),
+    }
+}
+
+fn health_path(text: &str) -> Result<String, Mistake> {
+    match text.starts_with('/') && !text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        true => Ok(text.to_owned()),
+        false => Err(Mistake::new(format!("`{}` is not a path", short(text)), "write one, as in `/healthz`")),
+    }
+}
+
+/// `http://127.0.0.1:9000`, `https://app.internal`, `http://[::1]:80`
+fn url(text: &str) -> Result<String, Mistake> {
+    let fix = "write it as in `http://127.0.0.1:9000`";
+    let scheme = ["http://", "https://"].into_iter().find(|scheme| text.starts_with(scheme));
+    if text.contains('@') {
+        return Err(Mistake::new("an upstream has no user and no password", fix));
+    }
+    let Some(scheme) = scheme else {
+        let problem = format!("`{}` does not start with http:// or https://", short(text));
+        return Err(Mistake::new(problem, fix));
+    };
+    let place = &text[scheme.len()..];
+    let place = place.strip_suffix('/').unwrap_or(place);
+    if let Some(at) = place.find(['/', '?', '#']) {
+        let from = scheme.len() + at;
+        let problem = "an upstream has no path";
+        return Err(Mistake::new(problem, "leave it out: requests keep theirs").at(from..text.len()));
+    }
+    let (host, port) = match place.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (place, None),
+    };
+    if port.is_some_and(|port| !matches!(port.parse::<u16>(), Ok(1..))) {
+        let from = scheme.len() + host.len() + 1;
+        let problem = "not a port";
+        return Err(Mistake::new(problem, "write a number from 1 to 65535").at(from..text.len()));
+    }
+    let is_v6 = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .is_some_and(|host| host.parse::<Ipv6Addr>().is_ok());
+    let is_name =
+        !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
+    match is_v6 || is_name {
+        true => Ok(format!("{scheme}{place}")),
+        false => Err(Mistake::new(format!("`{}` is not a host", short(host)), fix)
+            .at(scheme.len()..scheme.len() + host.len())),
+    }
+}

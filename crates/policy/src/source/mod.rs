@@ -1,0 +1,281 @@
+//! Texts as trees: YAML, TOML and JSON become the same nodes, of which each knows where it stands.
+
+mod files;
+mod json;
+mod toml;
+mod yaml;
+
+pub(crate) use yaml::plain;
+
+pub use files::{Disk, Files};
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
+
+/// In which language a text is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// YAML 1.2, with the types of its core schema.
+    Yaml,
+    /// TOML 1.1.
+    Toml,
+    /// JSON as in RFC 8259.
+    Json,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Yaml, Self::Toml, Self::Json];
+
+    /// That of a file, by the end of its name.
+    pub fn of_path(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "yaml" | "yml" => Some(Self::Yaml),
+            "toml" => Some(Self::Toml),
+            "json" => Some(Self::Json),
+            _ => None,
+        }
+    }
+}
+
+/// A larger file is a mistake.
+pub(crate) const MOST_BYTES: usize = 1024 * 1024;
+
+/// Nobody nests deeper; whoever does wants a stack to overflow.
+const DEEPEST: usize = 64;
+
+/// No name is longer.
+const LONGEST_KEY: usize = 256;
+
+/// What aliases and templates may add to what is written out, in bytes: so that no small file unfolds to a large one.
+pub(crate) const MOST_UNFOLDED: usize = 16 * 1024 * 1024;
+
+/// All texts that a policy is read from.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    files: Vec<Source>,
+}
+
+/// One text.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
+}
+
+/// Some bytes of one of the texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Span {
+    pub(crate) file: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+/// One value, and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    pub(crate) at: Span,
+}
+
+/// What a value can be.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    /// As it was written, in decimal.
+    Number(String),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Name, Node)>),
+}
+
+/// The key of a map, and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Name {
+    pub(crate) text: String,
+    pub(crate) at: Span,
+}
+
+/// What is wrong with some bytes, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Fault {
+    pub(crate) at: Span,
+    pub(crate) problem: String,
+    pub(crate) fix: String,
+    pub(crate) secrecy: Secrecy,
+}
+
+/// Whether the line of a fault may be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Secrecy {
+    /// As it is, but for what looks like a password.
+    Shown,
+    /// What is at fault may be one.
+    Hidden,
+}
+
+impl Fault {
+    pub(crate) fn new(at: Span, problem: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { at, problem: problem.into(), fix: fix.into(), secrecy: Secrecy::Shown }
+    }
+
+    /// The same, without showing what is at fault.
+    pub(crate) fn hidden(self) -> Self {
+        Self { secrecy: Secrecy::Hidden, ..self }
+    }
+}
+
+impl Value {
+    pub(crate) fn is_map(&self) -> bool {
+        matches!(self, Self::Map(_))
+    }
+}
+
+/// Values are the same whether or not they stand at the same place.
+impl PartialEq for Node {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Node {
+    /// What a copy of it takes, about.
+    pub(crate) fn weight(&self) -> usize {
+        const EACH: usize = 64;
+        EACH + match &self.value {
+            Value::Null | Value::Bool(_) => 0,
+            Value::Number(text) | Value::Text(text) => text.len(),
+            Value::List(items) => items.iter().map(Self::weight).sum(),
+            Value::Map(entries) => entries.iter().map(|(name, node)| name.text.len() + node.weight()).sum(),
+        }
+    }
+
+    /// Its kind, for people.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.value {
+            Value::Null => "nothing",
+            Value::Bool(_) => "true or false",
+            Value::Number(_) => "a number",
+            Value::Text(_) => "a text",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a map",
+        }
+    }
+}
+
+impl Sources {
+    /// Takes a text in, and gives its tree; whatever is wrong with its syntax is an error.
+    pub(crate) fn parse(&mut self, path: &Path, bytes: &[u8], format: Format) -> Result<Node, Vec<Fault>> {
+        let file = self.files.len();
+        let lossy = String::from_utf8_lossy(bytes);
+        let whole = Span { file, start: 0, end: 0 };
+        // The byte order mark of some editors says nothing.
+        let text = lossy.strip_prefix('\u{feff}').unwrap_or(&lossy);
+        if bytes.len() > MOST_BYTES {
+            self.files.push(Source { path: path.to_owned(), text: String::new() });
+            let problem = format!("{} bytes are too many for a policy", bytes.len());
+            return Err(vec![Fault::new(whole, problem, "split it with `include`, each file up to 1 MiB")]);
+        }
+        self.files.push(Source { path: path.to_owned(), text: text.to_owned() });
+        if let Err(error) = std::str::from_utf8(bytes) {
+            let start = error.valid_up_to().saturating_sub(lossy.len() - text.len());
+            let at = Span { file, start, end: start + 1 };
+            return Err(vec![Fault::new(at, "not UTF-8", "save the file as UTF-8")]);
+        }
+        match format {
+            Format::Yaml => yaml::parse(file, text).map_err(|fault| vec![fault]),
+            Format::Toml => toml::parse(file, text),
+            Format::Json => json::parse(file, text).map_err(|fault| vec![fault]),
+        }
+    }
+
+    /// A file that could not be read has a name and no text.
+    pub(crate) fn unread(&mut self, path: &Path) -> Span {
+        self.files.push(Source { path: path.to_owned(), text: String::new() });
+        Span { file: self.files.len() - 1, start: 0, end: 0 }
+    }
+
+    pub(crate) fn source(&self, at: Span) -> Option<&Source> {
+        self.files.get(at.file)
+    }
+
+    /// The bytes of a text that stands there as it is, without escapes: from where an error inside it can be shown.
+    pub(crate) fn inside(&self, at: Span, text: &str) -> Option<Span> {
+        let raw = self.source(at)?.text.get(at.start..at.end)?;
+        let quotes = raw.find(text)?;
+        let are_quotes =
+            |text: &str| text.trim().len() <= 3 && text.trim().chars().all(|c| matches!(c, '"' | '\''));
+        let is_whole = are_quotes(&raw[..quotes]) && are_quotes(&raw[quotes + text.len()..]);
+        is_whole.then(|| Span {
+            start: at.start + quotes,
+            end: at.start + quotes + text.len(),
+            file: at.file,
+        })
+    }
+
+    /// `policy.yaml:3:9`
+    pub(crate) fn place(&self, at: Span) -> String {
+        let Some(source) = self.source(at) else { return String::new() };
+        let (line, column) = position(&source.text, at.start);
+        match source.path.as_os_str().is_empty() {
+            true => format!("{line}:{column}"),
+            false => format!("{}:{line}:{column}", source.path.display()),
+        }
+    }
+}
+
+/// Line and column of a byte, counted from one, the column in characters.
+pub(crate) fn position(text: &str, at: usize) -> (usize, usize) {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    let from = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    (text[..from].matches('\n').count() + 1, text[from..at].chars().count() + 1)
+}
+
+/// Takes the keys of a map, and refuses what is there twice.
+#[derive(Default)]
+struct Keys(HashMap<String, usize>);
+
+impl Keys {
+    fn take(&mut self, text: &str, name: &Name) -> Result<(), Fault> {
+        if name.text.chars().count() > LONGEST_KEY {
+            let problem = format!("a key of {} characters", name.text.chars().count());
+            return Err(Fault::new(name.at, problem, format!("write up to {LONGEST_KEY}")));
+        }
+        match self.0.insert(name.text.clone(), name.at.start) {
+            None => Ok(()),
+            Some(first) => {
+                let (line, _) = position(text, first);
+                let problem = format!("the key `{}` is here twice", short(&name.text));
+                Err(Fault::new(name.at, problem, format!("leave one out; the first is on line {line}")))
+            }
+        }
+    }
+}
+
+/// A text in an error: nobody reads all of a long one.
+pub(crate) fn short(text: &str) -> String {
+    const SHOWN: usize = 60;
+    match text.char_indices().nth(SHOWN) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}
+
+fn too_deep(at: Span) -> Fault {
+    Fault::new(at, format!("more than {DEEPEST} levels deep"), "say it with fewer levels")
+}
+
+#[cfg(test)]
+mod tests;

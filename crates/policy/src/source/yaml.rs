@@ -1,0 +1,237 @@
+//! Reads YAML 1.2, and keeps the places.
+//!
+//! Words are what the core schema makes of them: `off` and `no` are texts, `true` is not. Aliases are followed while what
+//! they unfold to stays small; tags, several documents and keys that are no words are refused.
+
+use super::{DEEPEST, Fault, Keys, MOST_UNFOLDED, Name, Node, Span, Value, too_deep};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as Marked, Tag};
+use std::{borrow::Cow, collections::HashMap};
+
+pub(super) fn parse(file: usize, text: &str) -> Result<Node, Fault> {
+    let mut builder = Builder {
+        text,
+        places: Places::new(file, text),
+        open: Vec::new(),
+        root: None,
+        anchors: HashMap::new(),
+        unfolded: 0,
+    };
+    for event in Parser::new_from_str(text) {
+        let (event, marked) = event.map_err(|error| {
+            let at = builder.places.marker(*error.marker());
+            Fault::new(Span { end: at.start + 1, ..at }, error.info(), advice(error.info()))
+        })?;
+        builder.hear(event, marked)?;
+    }
+    Ok(builder.root.unwrap_or(Node { value: Value::Null, at: Span { file, start: 0, end: 0 } }))
+}
+
+/// What most often helps.
+fn advice(info: &str) -> &'static str {
+    match info {
+        info if info.contains("tab") => "indent with spaces",
+        info if info.contains("anchor") => "define it with `&name` in front of where it is used",
+        info if info.contains("mapping values") => "put a text with a colon in it into quotes",
+        _ => "write YAML, with texts in quotes where they have signs in them",
+    }
+}
+
+struct Builder<'a> {
+    text: &'a str,
+    places: Places<'a>,
+    open: Vec<Open>,
+    root: Option<Node>,
+    anchors: HashMap<usize, Node>,
+    unfolded: usize,
+}
+
+/// A list or a map whose end was not seen yet.
+struct Open {
+    anchor: usize,
+    at: Span,
+    holds: Holds,
+}
+
+enum Holds {
+    List(Vec<Node>),
+    Map { entries: Vec<(Name, Node)>, keys: Keys, next: Option<Name> },
+}
+
+impl Builder<'_> {
+    fn hear(&mut self, event: Event<'_>, marked: Marked) -> Result<(), Fault> {
+        let at = self.places.span(marked);
+        match event {
+            Event::DocumentStart(_) if self.root.is_some() => {
+                Err(Fault::new(at, "a second document", "write one only"))
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let value = scalar(text, style, tag.as_deref(), at)?;
+                self.put(Node { value, at }, anchor)
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.start(anchor, at, tag.as_deref(), "seq", Holds::List(Vec::new()))
+            }
+            Event::MappingStart(anchor, tag) => {
+                let holds = Holds::Map { entries: Vec::new(), keys: Keys::default(), next: None };
+                self.start(anchor, at, tag.as_deref(), "map", holds)
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Some(Open { anchor, at: start, holds }) = self.open.pop() else { return Ok(()) };
+                let value = match holds {
+                    Holds::List(items) => Value::List(items),
+                    Holds::Map { entries, .. } => Value::Map(entries),
+                };
+                self.put(Node { value, at: Span { end: at.end.max(start.end), ..start } }, anchor)
+            }
+            Event::Alias(anchor) => {
+                let Some(known) = self.anchors.get(&anchor) else {
+                    return Err(Fault::new(at, "an alias inside of what it stands for", "write it out"));
+                };
+                self.unfolded += known.weight();
+                if self.unfolded > MOST_UNFOLDED {
+                    let problem = "aliases that unfold to more than 16 MiB";
+                    return Err(Fault::new(at, problem, "write less, or use `templates`"));
+                }
+                let node = Node { value: known.value.clone(), at };
+                self.put(node, 0)
+            }
+            Event::Nothing
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(_)
+            | Event::DocumentEnd => Ok(()),
+        }
+    }
+
+    fn start(
+        &mut self,
+        anchor: usize,
+        at: Span,
+        tag: Option<&Tag>,
+        kind: &str,
+        holds: Holds,
+    ) -> Result<(), Fault> {
+        if let Some(tag) = tag.filter(|tag| !(tag.is_yaml_core_schema() && tag.suffix == kind)) {
+            return Err(refused(tag, at));
+        }
+        if self.open.len() >= DEEPEST {
+            return Err(too_deep(at));
+        }
+        self.open.push(Open { anchor, at, holds });
+        Ok(())
+    }
+
+    fn put(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
+        if anchor > 0 {
+            // A map in which an anchor stands may be aliased too: what is kept for both is bounded with what is unfolded.
+            self.unfolded += node.weight();
+            if self.unfolded > MOST_UNFOLDED {
+                return Err(Fault::new(node.at, "anchors of more than 16 MiB", "write less"));
+            }
+            self.anchors.insert(anchor, node.clone());
+        }
+        match self.open.last_mut().map(|open| &mut open.holds) {
+            None => self.root = Some(node),
+            Some(Holds::List(items)) => items.push(node),
+            Some(Holds::Map { entries, keys, next }) => match next.take() {
+                Some(name) => entries.push((name, node)),
+                None => {
+                    let at = node.at;
+                    let text = match node.value {
+                        Value::Text(text) | Value::Number(text) => text,
+                        Value::Bool(is) => is.to_string(),
+                        Value::Null | Value::List(_) | Value::Map(_) => {
+                            let problem = format!("a key that is {}", node.kind());
+                            return Err(Fault::new(at, problem, "write a word"));
+                        }
+                    };
+                    let name = Name { text, at };
+                    keys.take(self.text, &name)?;
+                    *next = Some(name);
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+/// What a word is.
+fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>, at: Span) -> Result<Value, Fault> {
+    match tag {
+        Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => {
+            return Ok(Value::Text(text.into_owned()));
+        }
+        Some(tag) => return Err(refused(tag, at)),
+        None => {}
+    }
+    Ok(match style {
+        ScalarStyle::Plain => plain(text.into_owned()),
+        _ => Value::Text(text.into_owned()),
+    })
+}
+
+/// What a word without quotes is in the core schema.
+pub(crate) fn plain(text: String) -> Value {
+    match text.as_str() {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
+        number if is_number(number) => Value::Number(text),
+        _ => Value::Text(text),
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.strip_prefix(['-', '+']).unwrap_or(exponent)),
+        None => (unsigned, "0"),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+    let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    !(exponent.is_empty() || whole.is_empty() && (fraction.is_empty() || !mantissa.contains('.')))
+        && are_digits(whole)
+        && are_digits(fraction)
+        && are_digits(exponent)
+}
+
+fn refused(tag: &Tag, at: Span) -> Fault {
+    let handle = if tag.is_yaml_core_schema() { "!!" } else { &tag.handle };
+    let name = super::short(&format!("{handle}{}", tag.suffix));
+    Fault::new(at, format!("the tag `{name}`"), "leave it out")
+}
+
+/// Makes bytes of characters, in which the parser counts.
+struct Places<'a> {
+    file: usize,
+    text: &'a str,
+    /// Where each character starts; empty where each is one byte.
+    starts: Vec<usize>,
+}
+
+impl<'a> Places<'a> {
+    fn new(file: usize, text: &'a str) -> Self {
+        let starts = match text.is_ascii() {
+            true => Vec::new(),
+            false => text.char_indices().map(|(start, _)| start).collect(),
+        };
+        Self { file, text, starts }
+    }
+
+    fn byte(&self, index: usize) -> usize {
+        match self.starts.is_empty() {
+            true => index.min(self.text.len()),
+            false => self.starts.get(index).copied().unwrap_or(self.text.len()),
+        }
+    }
+
+    fn marker(&self, marker: Marker) -> Span {
+        let start = self.byte(marker.index());
+        Span { file: self.file, start, end: start }
+    }
+
+    fn span(&self, marked: Marked) -> Span {
+        let (start, end) = (self.byte(marked.start.index()), self.byte(marked.end.index()));
+        Span { file: self.file, start, end: end.max(start) }
+    }
+}

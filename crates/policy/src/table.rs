@@ -1,0 +1,132 @@
+//! What can be said, as tables: each key with what it says, how its value looks, how it is read and how it is written.
+//!
+//! The reader, the printer and the schema all go by the same line of a table, so that none of them can forget a key.
+
+use crate::{read::Reader, source::Node};
+
+/// The keys of one kind of map.
+pub(crate) struct Table<T: 'static> {
+    /// What the map is, as errors and the schema call it.
+    pub(crate) what: &'static str,
+    /// Without these it says nothing.
+    pub(crate) required: &'static [&'static str],
+    pub(crate) keys: &'static [Key<T>],
+}
+
+/// One key.
+pub(crate) struct Key<T: 'static> {
+    pub(crate) name: &'static str,
+    /// What it says, in a line.
+    about: &'static str,
+    shape: Shape,
+    pub(crate) read: fn(&mut Reader<'_>, &Node, &mut T),
+    /// `None` where the file need not say it.
+    write: fn(&T) -> Option<Written>,
+}
+
+/// How a value looks.
+pub(crate) enum Shape {
+    /// A text, with examples.
+    Text(&'static [&'static str]),
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// A whole number.
+    Whole,
+    /// A text, or what looks like a number or like `true` and is one.
+    Scalar,
+    /// One of these, or a list of them.
+    Several(&'static Self),
+    /// A list of these.
+    List(&'static Self),
+    /// A map with names that the file chooses.
+    Names(&'static Self),
+    /// A map with these keys.
+    Keys(fn() -> Outline),
+    /// Any of these.
+    Either(&'static [Self]),
+    /// What is defined under this name, since it holds itself.
+    Named(&'static str, fn() -> &'static Self),
+}
+
+/// A table, as the schema sees it.
+pub(crate) struct Outline {
+    pub(crate) what: &'static str,
+    pub(crate) required: &'static [&'static str],
+    pub(crate) keys: Vec<(&'static str, &'static str, &'static Shape)>,
+}
+
+/// A value to be printed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Written {
+    Bool(bool),
+    Number(u64),
+    Text(String),
+    List(Vec<Self>),
+    Map(Vec<(String, Self)>),
+}
+
+pub(crate) const fn key<T>(
+    name: &'static str,
+    about: &'static str,
+    shape: Shape,
+    read: fn(&mut Reader<'_>, &Node, &mut T),
+    write: fn(&T) -> Option<Written>,
+) -> Key<T> {
+    Key { name, about, shape, read, write }
+}
+
+impl<T> Table<T> {
+    pub(crate) fn key(&self, name: &str) -> Option<&'static Key<T>> {
+        self.keys.iter().find(|key| key.name == name)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> + Clone {
+        self.keys.iter().map(|key| key.name)
+    }
+
+    pub(crate) fn outline(&self) -> Outline {
+        let keys = self.keys.iter().map(|key| (key.name, key.about, &key.shape)).collect();
+        Outline { what: self.what, required: self.required, keys }
+    }
+
+    /// All that need be said.
+    pub(crate) fn write(&self, value: &T) -> Written {
+        let said = |key: &'static Key<T>| Some((key.name.to_owned(), (key.write)(value)?));
+        Written::Map(self.keys.iter().filter_map(said).collect())
+    }
+}
+
+impl Written {
+    #[allow(clippy::needless_pass_by_value, reason = "whatever prints can be given, by reference or not")]
+    pub(crate) fn text(text: impl ToString) -> Self {
+        Self::Text(text.to_string())
+    }
+
+    /// A list; the only one of a list stands for it.
+    pub(crate) fn several<T>(items: &[T], write: impl Fn(&T) -> Self) -> Option<Self> {
+        match items {
+            [] => None,
+            [only] => Some(write(only)),
+            items => Some(Self::List(items.iter().map(write).collect())),
+        }
+    }
+
+    /// The same, of what prints as it is read.
+    pub(crate) fn texts<T: ToString>(items: &[T]) -> Option<Self> {
+        Self::several(items, |item| Self::text(item.to_string()))
+    }
+
+    /// A map with names, unless it is empty.
+    pub(crate) fn named<N: ToString, T>(
+        entries: impl IntoIterator<Item = (N, T)>,
+        write: impl Fn(T) -> Self,
+    ) -> Option<Self> {
+        let entries: Vec<_> =
+            entries.into_iter().map(|(name, value)| (name.to_string(), write(value))).collect();
+        (!entries.is_empty()).then_some(Self::Map(entries))
+    }
+
+    pub(crate) fn is_empty_map(&self) -> bool {
+        matches!(self, Self::Map(entries) if entries.is_empty())
+    }
+}

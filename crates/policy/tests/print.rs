@@ -1,0 +1,74 @@
+//! What is printed is read again as it was, in every language; and nothing that is read makes the reader fall over.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use proptest::{collection::vec, prelude::*};
+use tidegate_policy::{Format, Policy};
+use tidegate_testkit::strategy::runner_of;
+
+#[test]
+fn a_thousand_policies_are_read_as_they_were_printed() {
+    let law = |policy: Policy| {
+        for format in Format::ALL {
+            let text = policy.print(format);
+            let read = Policy::parse(&text, format);
+            match read {
+                Ok(read) => prop_assert_eq!(&read, &policy, "{:?}\n{}", format, text),
+                Err(problems) => prop_assert!(false, "{format:?}: {problems}\n{text}"),
+            }
+        }
+        // The text is canonical: it prints as itself.
+        let text = policy.to_string();
+        prop_assert_eq!(text.parse::<Policy>().unwrap().to_string(), text);
+        Ok(())
+    };
+    runner_of(1_000).run(&support::policies(), law).unwrap();
+}
+
+#[test]
+fn nothing_makes_the_reader_fall_over() {
+    // Bytes, and policies with some of their characters changed, dropped, doubled and swapped.
+    let signs = "\n\t -:,[]{}#&*!|>'\"%@`?~=.\\/$0azé\u{0}\u{feff}<";
+    let change = (any::<prop::sample::Index>(), 0_u8..4, any::<prop::sample::Index>());
+    let changed = (support::policies(), prop::sample::select(Format::ALL.to_vec()), vec(change, 1..6))
+        .prop_map(move |(policy, format, changes)| {
+            let mut text: Vec<char> = policy.print(format).chars().collect();
+            for (at, how, which) in changes {
+                if text.is_empty() {
+                    break;
+                }
+                let at = at.index(text.len());
+                let sign = signs.chars().nth(which.index(signs.chars().count())).unwrap();
+                match how {
+                    0 => text[at] = sign,
+                    1 => text.insert(at, sign),
+                    2 => {
+                        text.remove(at);
+                    }
+                    _ => text.truncate(at),
+                }
+            }
+            (text.into_iter().collect::<String>(), format)
+        });
+    let noise = prop_oneof![
+        vec(any::<u8>(), 0..200).prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+        vec(prop::sample::select(signs.chars().collect::<Vec<_>>()), 0..60)
+            .prop_map(|all| all.into_iter().collect()),
+    ];
+    let noise = (noise, prop::sample::select(Format::ALL.to_vec()));
+    let law = |(text, format): (String, Format)| {
+        if let Err(problems) = Policy::parse(&text, format) {
+            prop_assert!(problems.count() > 0);
+            for problem in &problems {
+                let shown = problem.to_string();
+                prop_assert!(!problem.problem().is_empty() && !problem.fix().is_empty(), "{shown}");
+                prop_assert!(!problem.problem().contains('\n') && !problem.fix().contains('\n'), "{shown:?}");
+            }
+        }
+        Ok(())
+    };
+    runner_of(1_500).run(&changed, law).unwrap();
+    runner_of(6_000).run(&noise, law).unwrap();
+}

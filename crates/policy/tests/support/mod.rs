@@ -1,0 +1,599 @@
+//! Random policies that say everything a policy can say.
+
+use proptest::{collection::vec, option, prelude::*, sample::select};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use tidegate_core::{Inherit, Quota, Share};
+use tidegate_engine::{Outage, Prefix};
+use tidegate_policy::model::*;
+use tidegate_rule::{Fields, Mode, request::Missing};
+use tidegate_testkit::strategy::any_sample;
+
+/// Any policy that holds together.
+pub(crate) fn policies() -> impl Strategy<Value = Policy> {
+    (servers(), stores(), rules_and_lists()).prop_map(|(server, stores, (user, lists, rules))| {
+        let (listen, admin, connections, upstreams, routes, log, headers, trusted_proxies) = server;
+        let (mut stores, mut rules) = (stores, rules);
+        for (index, rule) in rules.iter_mut().enumerate() {
+            rule.name = format!("{} {index}", rule.name);
+            if let Some(store) = &rule.store {
+                stores.named.entry(store.clone()).or_insert_with(|| "redis://db".to_owned());
+            }
+        }
+        let mut policy = Policy {
+            listen,
+            admin,
+            connections,
+            upstreams,
+            routes,
+            log,
+            stores,
+            trusted_proxies,
+            user,
+            headers,
+            lists,
+            rules,
+        };
+        define_upstreams(&mut policy);
+        policy
+    })
+}
+
+/// Whatever is referred to is there.
+fn define_upstreams(policy: &mut Policy) {
+    let fallbacks = policy.rules.iter().filter_map(|rule| match &rule.on_limit {
+        OnLimit::Fallback(Fallback::Upstream(name)) => Some(name.clone()),
+        _ => None,
+    });
+    let routes = policy.routes.iter().map(|route| route.upstream.clone());
+    let server = UpstreamServer { url: "http://127.0.0.1:9000".to_owned(), weight: 1 };
+    for name in fallbacks.chain(routes).collect::<Vec<_>>() {
+        policy.upstreams.entry(name).or_insert_with(|| Upstream::new(vec![server.clone()]));
+    }
+}
+
+/// Texts of all sorts: such as look like something else, and such as need quotes.
+fn texts() -> BoxedStrategy<String> {
+    let odd = [
+        "",
+        " ",
+        "null",
+        "~",
+        "true",
+        "no",
+        "off",
+        "1",
+        "-1.5e3",
+        "0x1f",
+        "a: b",
+        "a #b",
+        "- a",
+        "*a",
+        "&a",
+        "!a",
+        "{a}",
+        "[a]",
+        "\"",
+        "'",
+        "\\",
+        "a\nb",
+        "\ta",
+        "é",
+        "😀",
+        "\u{85}",
+        "\u{2028}",
+        "\u{feff}a",
+        "\u{7}",
+        "%",
+        "@",
+        "`",
+        "|",
+        ">",
+        "a:",
+        ":a",
+        "?",
+        "---",
+        "...",
+        "a,b",
+        "=",
+        "<<",
+        " a ",
+        "$HOME",
+        "a\r\nb",
+        "\u{0}",
+        "\u{fffd}",
+        "2026-01-01",
+        "12:30:45",
+        "+1",
+        ".5",
+        "5.",
+        "1_000",
+        "0o7",
+    ];
+    prop_oneof![
+        "[a-z]{1,8}",
+        "[ -~]{0,20}",
+        "\\PC{0,12}",
+        any::<String>(),
+        select(odd.to_vec()).prop_map(str::to_owned),
+    ]
+    .boxed()
+}
+
+fn filled() -> BoxedStrategy<String> {
+    texts().prop_filter("says nothing", |text| !text.trim().is_empty()).boxed()
+}
+
+fn names() -> BoxedStrategy<String> {
+    texts()
+        .prop_filter("no name", |name| {
+            let is_clean = !name.is_empty() && name.trim() == name && !name.chars().any(char::is_control);
+            is_clean && !name.contains("://") && name.chars().count() < 200
+        })
+        .boxed()
+}
+
+fn tokens() -> BoxedStrategy<String> {
+    "[a-z0-9!#$%&'*+.^_`|~-]{1,10}".boxed()
+}
+
+fn words() -> BoxedStrategy<String> {
+    "[!-~é]{1,10}".boxed()
+}
+
+fn times() -> BoxedStrategy<Duration> {
+    let micros = prop_oneof![1_u64..5_000, (1_u64..5_000).prop_map(|ms| ms * 1_000), 1_u64..1 << 50];
+    micros.prop_map(Duration::from_micros).boxed()
+}
+
+fn shares() -> BoxedStrategy<Share> {
+    (0_u32..=1_000_000).prop_map(Share::from_millionths).boxed()
+}
+
+fn quotas() -> BoxedStrategy<Quota> {
+    any_sample().prop_map(|sample| sample.quota).boxed()
+}
+
+fn byte_quotas() -> BoxedStrategy<Quota> {
+    (1_u64..1_000_000).prop_map(|bytes| Quota::bytes_per_second(bytes).quota().unwrap()).boxed()
+}
+
+fn prefixes() -> BoxedStrategy<Prefix> {
+    let texts = ["10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::1", "0.0.0.0/0", "::/0"];
+    select(texts.to_vec()).prop_map(|text| text.parse().unwrap()).boxed()
+}
+
+fn paths() -> BoxedStrategy<PathBuf> {
+    "[a-z]{1,5}(/[a-z .]{1,5}[a-z])?".prop_map(PathBuf::from).boxed()
+}
+
+fn expressions() -> BoxedStrategy<Expression> {
+    filled().prop_map(|text| Expression(text.into())).boxed()
+}
+
+const LISTS: [&str; 3] = ["office", "bad ones", "ötztal"];
+
+fn networks() -> BoxedStrategy<Vec<Network>> {
+    let network = prop_oneof![
+        prefixes().prop_map(Network::Prefix),
+        select(LISTS.to_vec()).prop_map(|name| Network::List(name.to_owned())),
+    ];
+    vec(network, 0..3).boxed()
+}
+
+fn path_patterns() -> BoxedStrategy<PathPattern> {
+    let segment = prop_oneof![
+        3 => "[a-z0-9._~%-]{0,6}".prop_map(Segment::Text),
+        1 => select(vec!["*", "*.jpg", "a*b"]).prop_map(|text| Segment::Glob(Glob(text.to_owned()))),
+    ];
+    let rest = prop_oneof![Just(None), Just(Some(Rest::Any)), Just(Some(Rest::Named("tail".to_owned())))];
+    (vec(segment, 0..4), option::of(0_usize..3), rest)
+        .prop_map(|(mut segments, named, rest)| {
+            if let Some(at) = named {
+                segments.insert(at.min(segments.len()), Segment::Named("id".to_owned()));
+            }
+            if segments.is_empty() && rest.is_none() {
+                segments.push(Segment::Text(String::new()));
+            }
+            PathPattern { segments, rest }
+        })
+        .boxed()
+}
+
+fn values(keys: BoxedStrategy<String>) -> BoxedStrategy<BTreeMap<String, Values>> {
+    let values = vec(texts().prop_map(Glob), 1..3).prop_map(Values);
+    proptest::collection::btree_map(keys, values, 0..3).boxed()
+}
+
+fn plain_matches() -> BoxedStrategy<Match> {
+    let hosts = vec("[a-z*.-]{1,10}".prop_map(Glob), 0..3);
+    (
+        vec("[A-Z]{1,7}", 0..3),
+        vec(path_patterns(), 0..3),
+        hosts,
+        values(tokens()),
+        values(names()),
+        values(names()),
+        networks(),
+        option::of(expressions()),
+    )
+        .prop_map(|(methods, paths, hosts, headers, queries, cookies, clients, when)| Match {
+            methods,
+            paths,
+            hosts,
+            headers,
+            queries,
+            cookies,
+            clients,
+            not: None,
+            when,
+        })
+        .boxed()
+}
+
+fn matches() -> BoxedStrategy<Match> {
+    let plain = || prop_oneof![2 => Just(Match::default()), 3 => plain_matches()];
+    (plain(), option::of(plain_matches()))
+        .prop_map(|(matching, not)| Match {
+            not: not.filter(|not| *not != Match::default()).map(Box::new),
+            ..matching
+        })
+        .boxed()
+}
+
+/// Keys; those that need a path or a user only where there may be one.
+fn keys(more: Vec<Part>) -> BoxedStrategy<Key> {
+    let part = prop_oneof![
+        (1_u8..=128).prop_map(|bits| Part::Ip { bits }),
+        Just(Part::Ip { bits: 64 }),
+        Just(Part::Method),
+        Just(Part::Host),
+        Just(Part::Path),
+        tokens().prop_map(Part::Header),
+        words().prop_map(Part::Cookie),
+        words().prop_map(Part::Query),
+        expressions().prop_map(Part::Cel),
+        select([vec![Part::Path], more].concat()),
+    ];
+    part.prop_map(Key::Part)
+        .prop_recursive(3, 12, 3, |inner| {
+            prop_oneof![vec(inner.clone(), 2..4).prop_map(Key::Every), vec(inner, 2..4).prop_map(Key::First)]
+        })
+        .boxed()
+}
+
+fn stores() -> BoxedStrategy<Stores> {
+    let address = || select(vec!["memory", "redis://:$PASSWORD@db:6379", "$STORE"]).prop_map(str::to_owned);
+    let named = proptest::collection::btree_map(names(), address(), 0..3);
+    (option::of(address()), named, option::of(names()), option::of(times()), option::of(outages()))
+        .prop_map(|(default, named, prefix, deadline, on_outage)| Stores {
+            default,
+            named,
+            prefix,
+            deadline,
+            on_outage,
+        })
+        .boxed()
+}
+
+fn outages() -> BoxedStrategy<Outage> {
+    prop_oneof![
+        Just(Outage::Open),
+        Just(Outage::Closed),
+        (1_u64..100).prop_map(|nodes| Outage::Local { nodes })
+    ]
+    .boxed()
+}
+
+type Server = (
+    Vec<Listener>,
+    Option<std::net::SocketAddr>,
+    Connections,
+    BTreeMap<String, Upstream>,
+    Vec<Route>,
+    Log,
+    Fields,
+    Vec<Prefix>,
+);
+
+fn servers() -> BoxedStrategy<Server> {
+    let address = || select(vec!["127.0.0.1:80", "[::1]:8443"]).prop_map(|text| text.parse().unwrap());
+    let tls = (paths(), paths()).prop_map(|(certificate, key)| Tls { certificate, key });
+    let listen = vec((address(), option::of(tls)).prop_map(|(address, tls)| Listener { address, tls }), 0..3);
+    let routes =
+        vec((matches(), names()).prop_map(|(matching, upstream)| Route { matching, upstream }), 0..3);
+    let log = (select(vec![LogFormat::None, LogFormat::Json, LogFormat::Combined]), option::of(paths()))
+        .prop_map(|(format, file)| Log { format, file });
+    let fields = select(vec![Fields::Ietf, Fields::Legacy, Fields::Draft03, Fields::None]);
+    (
+        listen,
+        option::of(address()),
+        connections(),
+        proptest::collection::btree_map(names(), upstreams(), 0..3),
+        routes,
+        log,
+        fields,
+        vec(prefixes(), 0..3),
+    )
+        .boxed()
+}
+
+fn connections() -> BoxedStrategy<Connections> {
+    let sizes = || prop_oneof![0_u64..5_000, (0_u64..5_000).prop_map(|kib| kib << 10), any::<u64>()];
+    let some = (
+        1_u64..u64::MAX,
+        1_u64..9_000,
+        times(),
+        times(),
+        times(),
+        sizes(),
+        option::of(sizes()),
+        prop_oneof![Just(Duration::ZERO), times()],
+    )
+        .prop_map(|(most, per_client, header, body, idle, header_size, body_size, drain)| Connections {
+            most,
+            per_client,
+            header_timeout: header,
+            body_timeout: body,
+            idle_timeout: idle,
+            header_size,
+            body_size,
+            drain,
+        });
+    prop_oneof![Just(Connections::default()), some].boxed()
+}
+
+fn upstreams() -> BoxedStrategy<Upstream> {
+    let url = select(vec!["http://127.0.0.1:9000", "https://app.internal", "http://[::1]:80"]);
+    let server = (url, prop_oneof![Just(1_u64), 1_u64..=1_000])
+        .prop_map(|(url, weight)| UpstreamServer { url: url.to_owned(), weight });
+    let timeouts = prop_oneof![
+        Just(Timeouts::default()),
+        (times(), times(), times()).prop_map(|(connect, response, idle)| Timeouts {
+            connect,
+            response,
+            idle
+        })
+    ];
+    let health = ("/[a-z?=]{0,8}", times(), times(), 1_u64..9, 1_u64..9).prop_map(
+        |(path, every, timeout, failures, successes)| HealthCheck {
+            path,
+            every,
+            timeout,
+            failures,
+            successes,
+        },
+    );
+    let retries = prop_oneof![
+        Just(Retries::default()),
+        (0_u64..=10, shares()).prop_map(|(most, budget)| Retries { most, budget })
+    ];
+    (
+        vec(server, 1..3),
+        select(vec![Balance::RoundRobin, Balance::LeastRequests, Balance::Client]),
+        select(vec![Protocol::Http1, Protocol::Http2]),
+        timeouts,
+        prop_oneof![Just(64_u64), 0_u64..1_000],
+        option::of(health),
+        option::of(breakers()),
+        retries,
+    )
+        .prop_map(|(servers, balance, protocol, timeouts, keep_alive, health, breaker, retries)| Upstream {
+            servers,
+            balance,
+            protocol,
+            timeouts,
+            keep_alive,
+            health,
+            breaker,
+            retries,
+        })
+        .boxed()
+}
+
+fn breakers() -> BoxedStrategy<BreakerTerms> {
+    let number = || option::of(1_u64..=1_000_000);
+    let slow = option::of((shares(), times()));
+    (option::of(shares()), slow, number(), number(), option::of(times()), number())
+        .prop_map(|(failure_rate, slow, over, least, open, probes)| BreakerTerms {
+            failure_rate,
+            slow_rate: slow.map(|(rate, _)| rate),
+            slow: slow.map(|(_, time)| time),
+            over,
+            least,
+            open,
+            probes,
+        })
+        .boxed()
+}
+
+type RulesAndLists = (Option<Key>, BTreeMap<String, List>, Vec<Rule>);
+
+fn rules_and_lists() -> BoxedStrategy<RulesAndLists> {
+    let list =
+        (vec(prefixes(), 0..3), vec(paths(), 0..3)).prop_map(|(networks, files)| List { networks, files });
+    let lists = vec(list, LISTS.len())
+        .prop_map(|lists| LISTS.iter().map(|name| (*name).to_owned()).zip(lists).collect());
+    (option::of(keys(Vec::new())), lists)
+        .prop_flat_map(|(user, lists): (_, BTreeMap<String, List>)| {
+            let has_user = user.is_some();
+            (Just(user), Just(lists), vec(rules(has_user), 0..4))
+        })
+        .boxed()
+}
+
+fn rules(has_user: bool) -> BoxedStrategy<Rule> {
+    matches()
+        .prop_flat_map(move |matching| {
+            let mut more = Vec::new();
+            if has_user {
+                more.push(Part::User);
+            }
+            if !matching.paths.is_empty() {
+                more.push(Part::Route);
+            }
+            let captures = matching.paths.iter().flat_map(PathPattern::captures);
+            more.extend(captures.map(|name| Part::Capture(name.to_owned())));
+            (Just(matching), limits(more.clone()), terms(more), actions())
+        })
+        .prop_map(|(matching, limits, terms, actions)| {
+            let (quotas, adaptive, bandwidth, access, breaker) = limits;
+            let (key, missing, cost, charge, priority, enforcement, inherit) = terms;
+            let (name, schedule, store, on_outage, wait, queue, message, on_limit) = actions;
+            Rule {
+                name,
+                matching,
+                key,
+                missing,
+                quotas,
+                cost,
+                charge,
+                adaptive,
+                bandwidth,
+                access,
+                breaker,
+                priority,
+                schedule,
+                enforcement,
+                store,
+                on_outage,
+                wait,
+                queue,
+                message,
+                on_limit,
+                inherit,
+            }
+        })
+        .boxed()
+}
+
+type Limits = (Quotas, Option<Adaptive>, Option<Bandwidth>, Option<Access>, Option<BreakerTerms>);
+
+fn limits(more: Vec<Part>) -> BoxedStrategy<Limits> {
+    let tiers =
+        (keys(more), vec((names(), quotas()), 0..3), quotas()).prop_map(|(by, mut each, otherwise)| {
+            let mut seen = Vec::new();
+            each.retain(|(name, _): &(String, Quota)| {
+                let is_new = !seen.contains(name);
+                seen.push(name.clone());
+                is_new
+            });
+            Quotas::Tiers(Tiers { by, each, otherwise })
+        });
+    let adaptive = (times(), option::of(1_u64..10), option::of(10_u64..1_000))
+        .prop_map(|(target, least, most)| Adaptive { target, least, most });
+    let bandwidth = (option::of(byte_quotas()), option::of(byte_quotas()))
+        .prop_filter_map("no bandwidth", |(down, up)| {
+            (down.is_some() || up.is_some()).then_some(Bandwidth { down, up })
+        });
+    let ban = select(vec!["10/min for 1h", "10/min burst 20 for 1h growing 2 up to 1d"]);
+    let access =
+        (networks(), networks(), option::of(ban)).prop_filter_map("no access", |(deny, allow, ban)| {
+            let access = Access { deny, allow, ban: ban.map(|ban| ban.parse().unwrap()) };
+            (access != Access::default()).then_some(access)
+        });
+    let quotas = prop_oneof![vec(quotas(), 1..4).prop_map(Quotas::All), tiers];
+    let first = (quotas, option::of(adaptive.clone()), option::of(bandwidth), option::of(access));
+    let first = (first, option::of(breakers())).prop_map(|((quotas, a, b, c), d)| (quotas, a, b, c, d));
+    let second = (adaptive, option::of(breakers()))
+        .prop_map(|(adaptive, breaker)| (Quotas::All(Vec::new()), Some(adaptive), None, None, breaker));
+    prop_oneof![4 => first, 1 => second].boxed()
+}
+
+type Terms = (Key, Missing, Cost, Option<Charge>, Option<Priority>, Enforcement, Inherit);
+
+fn terms(more: Vec<Part>) -> BoxedStrategy<Terms> {
+    let key = prop_oneof![Just(Key::All), keys(more.clone())];
+    let part = keys(Vec::new()).prop_filter_map("several", |key| match key {
+        Key::Part(part) => Some(part),
+        _ => None,
+    });
+    let cost = prop_oneof![
+        Just(Cost::Fixed(1)),
+        any::<u64>().prop_map(Cost::Fixed),
+        (part, any::<u64>(), 1..=u64::MAX).prop_map(|(part, otherwise, most)| Cost::Found {
+            part,
+            otherwise,
+            most
+        }),
+    ];
+    let due =
+        || vec(prop_oneof![(100_u16..600).prop_map(Due::Status), (1_u16..=5).prop_map(Due::Hundred)], 1..4);
+    let charge = prop_oneof![
+        due().prop_map(Charge::If),
+        due().prop_map(Charge::Unless),
+        tokens().prop_map(Charge::Header)
+    ];
+    let priority = prop_oneof![
+        names().prop_map(Priority::Always),
+        (keys(more), names()).prop_map(|(by, otherwise)| Priority::Found { by, otherwise }),
+    ];
+    let enforcement = prop_oneof![
+        select(vec![Mode::Enforce, Mode::Shadow, Mode::Off]).prop_map(Enforcement::All),
+        shares().prop_map(Enforcement::Part),
+    ];
+    (
+        key,
+        select(vec![Missing::Share, Missing::Skip, Missing::Refuse]),
+        cost,
+        option::of(charge),
+        option::of(priority),
+        enforcement,
+        select(vec![Inherit::Additive, Inherit::AsIs, Inherit::Proportionally, Inherit::Reset]),
+    )
+        .boxed()
+}
+
+type Actions = (
+    String,
+    Option<tidegate_core::Schedule>,
+    Option<String>,
+    Option<Outage>,
+    Duration,
+    Option<Queue>,
+    Option<String>,
+    OnLimit,
+);
+
+fn actions() -> BoxedStrategy<Actions> {
+    let schedule = select(vec!["+08:00; mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5", "sat,sun x0.1"])
+        .prop_map(|text| text.parse().unwrap());
+    let queue =
+        (1_u64..=1_000_000, select(vec![QueueOrder::Fifo, QueueOrder::Priority, QueueOrder::Deadline]))
+            .prop_map(|(most, order)| Queue { most, order });
+    (
+        names(),
+        option::of(schedule),
+        option::of(names()),
+        option::of(outages()),
+        prop_oneof![Just(Duration::ZERO), times()],
+        option::of(queue),
+        option::of(filled()),
+        on_limits(),
+    )
+        .boxed()
+}
+
+fn on_limits() -> BoxedStrategy<OnLimit> {
+    let value = || texts().prop_filter("controls", |text| !text.chars().any(|c| c.is_control() && c != '\t'));
+    let headers = move || proptest::collection::btree_map(tokens(), value(), 0..3);
+    let bodies = proptest::collection::btree_map("[a-z]{1,5}/[a-z+.-]{1,8}", texts(), 0..3)
+        .prop_map(|bodies| bodies.into_iter().collect::<Vec<_>>());
+    let reject = (option::of(400_u16..600), headers(), option::of(texts()), bodies).prop_map(
+        |(status, headers, body, bodies)| OnLimit::Reject(Reject { status, headers, body, bodies }),
+    );
+    let body = (200_u16..600, headers(), texts()).prop_map(|(status, headers, body)| Fallback::Body {
+        status,
+        headers,
+        body,
+    });
+    prop_oneof![
+        Just(OnLimit::default()),
+        reject,
+        (words(), select(vec![301_u16, 302, 303, 307, 308]))
+            .prop_map(|(location, status)| OnLimit::Redirect { location, status }),
+        body.prop_map(OnLimit::Fallback),
+        names().prop_map(|name| OnLimit::Fallback(Fallback::Upstream(name))),
+        Just(OnLimit::Drop),
+    ]
+    .boxed()
+}
