@@ -9,7 +9,8 @@ use crate::{
 use std::fmt;
 
 impl Policy {
-    /// The policy as a text, with nothing that is usual anyway.
+    /// The policy as a text, with nothing that is usual anyway. Paths are those that were read, relative to where the program
+    /// runs, and addresses of stores are told as they are.
     ///
     /// ```
     /// use tidegate_policy::{Format, Policy};

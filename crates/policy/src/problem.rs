@@ -155,10 +155,16 @@ impl fmt::Display for Problem {
 /// Nobody reads more of a line than this.
 const LONGEST: usize = 160;
 
+/// Lines that no person wrote are not shown, since to look for secrets in each takes its time.
+const LONGEST_SEARCHED: usize = 8 * 1024;
+
 impl Excerpt {
     fn of(text: &str, at: Span, secrecy: Secrecy) -> Self {
         let (line, column) = position(text, at.start);
         let whole = text.split('\n').nth(line - 1).unwrap_or_default().trim_end_matches('\r');
+        if whole.len() > LONGEST_SEARCHED {
+            return Self { line, column, shown: "…".to_owned(), carets: 0..1 };
+        }
         let before = column - 1;
         let first: String = whole.chars().take(before).collect();
         let width = at.end.saturating_sub(at.start).min(whole.len().saturating_sub(first.len()));
@@ -257,5 +263,7 @@ mod tests {
         let cut = Excerpt::of(&long, Span { file: 0, start: 305, end: 306 }, Secrecy::Shown);
         assert_eq!(cut.shown.chars().nth(cut.carets.start), Some('!'));
         assert!(cut.shown.chars().count() < 170);
+        let endless = Excerpt::of(&"x".repeat(9_000), Span { file: 0, start: 305, end: 306 }, Secrecy::Shown);
+        assert_eq!((endless.column, endless.shown.as_str()), (306, "…"));
     }
 }

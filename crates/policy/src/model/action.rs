@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// ```yaml
 /// on-limit: { status: 429, headers: { x-reason: quota }, body: "Slow down." }
 /// on-limit: { bodies: { application/json: '{"error":"slow"}', text/html: "<p>Slow down.</p>" } }
-/// on-limit: { redirect: /busy.html }
+/// on-limit: { redirect: /busy.html, status: 302 }
 /// on-limit: { fallback: { body: "[]", headers: { content-type: application/json } } }
 /// on-limit: { fallback: { upstream: spare } }
 /// on-limit: drop

@@ -24,7 +24,7 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Dura
 use tidegate_engine::{Outage, Prefix};
 use tidegate_rule::Fields;
 
-/// All that a file says.
+/// All that a file says, with what it includes (`include: [more.yaml]`), and with `templates` written out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
     /// `listen`: where requests come in.
@@ -81,7 +81,7 @@ impl fmt::Debug for Stores {
     }
 }
 
-/// Addresses, said here or in files.
+/// Addresses, said here or in files: `office: [192.0.2.0/24]`, or `{ networks: 192.0.2.0/24, files: [office.txt] }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct List {
     /// Networks that are said here.

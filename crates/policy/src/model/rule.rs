@@ -7,6 +7,16 @@ use tidegate_engine::{BanRule, Outage};
 use tidegate_rule::{Mode, request::Missing};
 
 /// One of `rules`: which requests, for whom, how much, and what happens then.
+///
+/// ```yaml
+/// templates:
+///   usual: { key: ip, on-outage: closed }      # what several rules say alike
+/// rules:
+///   - name: login
+///     use: usual                               # all that it says and the rule does not, key by key
+///     match: { method: POST, path: /login }
+///     quota: 5/min
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// `name`: what headers, logs and counters call it; no two rules have the same.
@@ -49,7 +59,8 @@ pub struct Rule {
     pub message: Option<String>,
     /// `on-limit`.
     pub on_limit: OnLimit,
-    /// `inherit`: what becomes of what was counted when a new policy gives the rule another quota.
+    /// `inherit`: what becomes of what was counted when a new policy gives the rule another quota; `additive`, `as-is`,
+    /// `proportionally` or `reset`.
     pub inherit: Inherit,
 }
 
@@ -195,7 +206,7 @@ pub enum Enforcement {
     Part(Share),
 }
 
-/// `queue: { most: 100, order: fifo }`
+/// `queue: { most: 100, order: fifo }`, or `queue: 100`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
     /// `most`: how many may wait for one key.

@@ -147,7 +147,7 @@ impl Default for Timeouts {
     }
 }
 
-/// `health: { path: /healthz, every: 5s, timeout: 1s, failures: 3, successes: 2 }`
+/// `health: { path: /healthz, every: 5s, timeout: 1s, failures: 3, successes: 2 }`, or `health: /healthz`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// `path` that is asked for.
@@ -174,7 +174,7 @@ impl Default for HealthCheck {
     }
 }
 
-/// `retries: { most: 1, budget: 20% }`: only of what is safe to be sent twice, and only while they are few.
+/// `retries: { most: 1, budget: 20% }`, or `retries: 1`: only of what is safe to be sent twice, and only while they are few.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retries {
     /// `most`: for one request.
@@ -189,7 +189,7 @@ impl Default for Retries {
     }
 }
 
-/// One of `routes`: `{ match: { path: /api/** }, upstream: app }`.
+/// One of `routes`: `{ match: { path: /api/** }, upstream: app }`, `{ path: /api/**, upstream: app }`, or `app` alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
     /// `match`, or its parts beside `upstream`.
@@ -198,7 +198,7 @@ pub struct Route {
     pub upstream: String,
 }
 
-/// `log`: what is written of each request.
+/// `log: { format: json, file: access.log }`, or `log: json`: what is written of each request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// `format`.

@@ -160,7 +160,11 @@ fn merged(roots: Vec<Node>, sources: &Sources) -> Result<Node, Vec<Fault>> {
             Value::Null => {}
             _ => {
                 let problem = format!("a policy is a map, not {}", root.kind());
-                whole.faults.push(Fault::new(root.at, problem, "write `key: value` for each thing it says"));
+                whole.faults.push(Fault::new(
+                    root.at,
+                    problem,
+                    "write a key and a value for each thing it says",
+                ));
             }
         }
     }

@@ -192,6 +192,9 @@ fn host(text: &str) -> Result<Glob, Mistake> {
     }
 }
 
+/// No path is longer.
+const MOST_SEGMENTS: usize = 128;
+
 /// `/users/{id}/photos/*.jpg`, `/static/**`
 fn path(text: &str) -> Result<PathPattern, Mistake> {
     let Some(rest) = text.strip_prefix('/') else {
@@ -206,6 +209,10 @@ fn path(text: &str) -> Result<PathPattern, Mistake> {
     }
     if let Some(at) = text.find(|c: char| c.is_whitespace() || c.is_control()) {
         return Err(Mistake::new("a space in a path", "write it as %20").at(at..at + 1));
+    }
+    if rest.split('/').count() > MOST_SEGMENTS {
+        let problem = format!("a path of more than {MOST_SEGMENTS} segments");
+        return Err(Mistake::new(problem, "write `/**` for the rest of it"));
     }
     let mut pattern = PathPattern { segments: Vec::new(), rest: None };
     let mut names = Vec::new();

@@ -164,7 +164,7 @@ impl Reader<'_> {
         }
         for name in missing {
             let place = self.here(table.what);
-            self.blame(at, format!("`{name}` is missing in {place}"), format!("say `{name}: …`"));
+            self.blame(at, format!("`{name}` is missing in {place}"), format!("say `{name}`"));
         }
     }
 
@@ -174,13 +174,16 @@ impl Reader<'_> {
             _ => {
                 let place = self.here(what);
                 let problem = format!("{place} is a map, not {}", node.kind());
-                self.blame(node.at, problem, "write `key: value` for each thing it says");
+                self.blame(node.at, problem, "write a key and a value for each thing it says");
                 None
             }
         }
     }
 
     fn unknown(&mut self, name: &Name, what: &str, known: impl Iterator<Item = &'static str> + Clone) {
+        if self.has_enough() {
+            return self.blame(name.at, "an unknown key", "leave it out");
+        }
         let fix = match spelling::meant(&name.text, known.clone()) {
             Some(known) => format!("did you mean `{known}`?"),
             None => format!("there are: {}", known.collect::<Vec<_>>().join(", ")),
@@ -193,7 +196,7 @@ impl Reader<'_> {
     /// Where one is: `` `match` of rule `login` ``.
     fn here(&self, what: &str) -> String {
         match self.scope.last() {
-            Some(scope) if scope.starts_with(what) => scope.clone(),
+            Some(scope) if scope.trim_start_matches("a ").starts_with(what) => scope.clone(),
             // A template says what a rule says.
             Some(scope) if what == "rule" => scope.clone(),
             Some(scope) => format!("`{what}` of {scope}"),

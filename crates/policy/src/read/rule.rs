@@ -261,7 +261,7 @@ impl Reader<'_> {
         let name_node = entries.iter().find(|(key, _)| key.text == "name").map(|(_, node)| node);
         let scope = match name_node.map(|node| &node.value) {
             Some(Value::Text(name) | Value::Number(name)) => format!("rule `{}`", short(name)),
-            _ => "rule".to_owned(),
+            _ => "a rule".to_owned(),
         };
         self.within(scope, |reader| {
             let mut rule = Rule::new("");

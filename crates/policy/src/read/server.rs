@@ -240,7 +240,7 @@ impl Reader<'_> {
         {
             self.blame(part.at, format!("`match`, and `{}` beside it", part.text), "put it into `match`");
         }
-        self.within("route".to_owned(), |reader| {
+        self.within("a route".to_owned(), |reader| {
             reader.fill_from(
                 parts.iter().map(|(name, node)| (name, node)),
                 node.at,

@@ -69,6 +69,9 @@ fn what_is_wrong_with_a_text() {
             ))
             .collect::<String>()
     );
+    let anchors =
+        format!("{}{}", (0..40).map(|i| format!("&a{i} [")).collect::<String>(), "x".repeat(900_000));
+    let anchors = format!("{anchors}{}", "]".repeat(40));
     let large = "x".repeat(2 * 1024 * 1024);
     let long = format!("{}: 1", "k".repeat(300));
     let cases: &[(Format, &str, &str)] = &[
@@ -119,6 +122,9 @@ fn what_is_wrong_with_a_text() {
         (Format::Json, "[\"\\ud800\"]", "p:1:3: half of a pair of escapes; write JSON"),
         (Format::Json, "[\"a", "p:1:2: a text without an end; write JSON"),
         (Format::Json, "{} x", "p:1:4: more than one value; write JSON"),
+        (Format::Yaml, &anchors, "p:1:1"),
+        (Format::Json, "[\"\u{1}\"]", "p:1:3: a control character inside a text; write JSON"),
+        (Format::Toml, "a = 0xffff_ffff_ffff_ffff_f\n", "p:1:5: a number with too many digits; write fewer"),
         (Format::Toml, "a = 1979-05-27\n", "p:1:5: a date; write a text in quotes"),
         (Format::Toml, "a = b\nc = d\n", "p:1:5: string values must be quoted"),
     ];

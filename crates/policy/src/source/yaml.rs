@@ -28,12 +28,17 @@ pub(super) fn parse(file: usize, text: &str) -> Result<Node, Fault> {
 
 /// What most often helps.
 fn advice(info: &str) -> &'static str {
-    match info {
-        info if info.contains("tab") => "indent with spaces",
-        info if info.contains("anchor") => "define it with `&name` in front of where it is used",
-        info if info.contains("mapping values") => "put a text with a colon in it into quotes",
-        _ => "write YAML, with texts in quotes where they have signs in them",
-    }
+    const KNOWN: [(&str, &str); 7] = [
+        ("tab", "indent with spaces"),
+        ("unknown anchor", "put a text that starts with `*` into quotes"),
+        ("mapping values", "put a text with a colon in it into quotes, and each key on a line of its own"),
+        ("expected ',' or", "put a text with braces, brackets, commas or colons in it into quotes"),
+        ("block", "indent it as deep as what it belongs to"),
+        ("unexpected character", "put a text that starts with a sign into quotes"),
+        ("quoted scalar", "end the text with the quote that it starts with, and have no other of it inside"),
+    ];
+    let known = KNOWN.iter().find(|(part, _)| info.contains(part));
+    known.map_or("write YAML, with texts in quotes where they have signs in them", |(_, advice)| advice)
 }
 
 struct Builder<'a> {

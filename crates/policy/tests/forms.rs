@@ -1,0 +1,137 @@
+//! What can be said shortly, and at length: both are the same policy, in every language.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use tidegate_policy::{
+    Format, Policy,
+    model::{Access, Key, Network, OnLimit, Part, Priority, Quotas, Rest, Segment},
+};
+
+fn read(text: &str) -> Policy {
+    text.parse().unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+#[test]
+fn short_forms_mean_the_long_ones() {
+    let rule = |says: &str| format!("rules: [{{ name: a, quota: 5/min, {says} }}]");
+    let cases = [
+        ("listen: 127.0.0.1:80".into(), "listen: [{ address: 127.0.0.1:80 }]".into()),
+        ("upstreams: { a: http://b }".into(), "upstreams: { a: { servers: [{ url: http://b, weight: 1 }] } }".into()),
+        ("upstreams: { a: [http://b/, http://c] }".into(), "upstreams: { a: { servers: [http://b, http://c] } }".into()),
+        (
+            "upstreams: { a: { servers: http://b, health: /up, retries: 3 } }".into(),
+            "upstreams: { a: { servers: [http://b], health: { path: /up, every: 5s }, retries: { most: 3, budget: 20% } } }".into(),
+        ),
+        ("upstreams: { a: http://b }\nroutes: a".into(), "upstreams: { a: http://b }\nroutes: [{ upstream: a, match: {} }]".into()),
+        (
+            "upstreams: { a: http://b }\nroutes: { path: /x, method: get, upstream: a }".into(),
+            "upstreams: { a: http://b }\nroutes: [{ match: { path: [/x], method: [GET] }, upstream: a }]".into(),
+        ),
+        ("log: json".into(), "log: { format: json }".into()),
+        ("lists: { a: 10.0.0.0/8 }".into(), "lists: { a: { networks: [10.0.0.0/8] } }".into()),
+        ("connections: { header-size: 32KiB, body-size: none }".into(), "connections: { header-size: 32768 }".into()),
+        ("connections: { body-size: 1.5MB }".into(), "connections: { body-size: 1500000 }".into()),
+        ("rules: { name: a, quota: 5/min }".into(), "rules: [{ name: a, quotas: [5/min] }]".into()),
+        ("rules: [{ name: a, quota: [5/min, 9/h] }]".into(), "rules: [{ name: a, quotas: [5/min, 9/h] }]".into()),
+        (rule("key: ip"), rule("key: [ip/64]")),
+        (rule("key: { first: [ip] }"), rule("key: ip")),
+        (rule("cost: { of: header X-Cost, most: 9 }"), rule("cost: { of: header x-cost, else: 1, most: 9 }")),
+        (rule("charge: { if-status: 401 }"), rule("charge: { if-status: [401] }")),
+        (rule("bandwidth: 1MB/s"), rule("bandwidth: { down: 1MB/s }")),
+        (rule("queue: 5"), rule("queue: { most: 5, order: fifo }")),
+        (rule("wait: 1min"), rule("wait: 60s")),
+        (rule("match: { header: { X-Plan: 5, x-b: true } }"), rule("match: { header: { x-plan: ['5'], x-b: ['true'] } }")),
+        (rule("deny: all"), rule("deny: [0.0.0.0/0, '::/0']")),
+        (rule("on-limit: { redirect: /busy }"), rule("on-limit: { redirect: /busy, status: 303 }")),
+        (rule("on-limit: { fallback: { body: '' } }"), rule("on-limit: { fallback: { body: '', status: 200 } }")),
+        (
+            "rules: [{ name: a, quota: &q 5/min }, { name: b, quota: *q }]".into(),
+            "rules: [{ name: a, quota: 5/min }, { name: b, quota: 5/min }]".into(),
+        ),
+    ];
+    for (short, long) in cases {
+        let (short, long): (String, String) = (short, long);
+        assert_eq!(read(&short), read(&long), "{short}");
+    }
+}
+
+/// All that the model's documentation shows.
+#[test]
+fn a_whole_policy() {
+    let yaml = r#"
+listen: [127.0.0.1:8080, { address: 127.0.0.1:8443, tls: { certificate: a.pem, key: a.key } }]
+admin: 127.0.0.1:9091
+connections: { most: 5000, per-client: 50, header-timeout: 5s, body-size: 10MB }
+upstreams:
+  app: { servers: [http://127.0.0.1:9000, { url: https://app.internal, weight: 2 }], balance: least-requests }
+  spare: http://127.0.0.1:9001
+routes:
+  - { match: { path: /api/** }, upstream: app }
+  - spare
+store: redis://:$PASSWORD@db:6379
+stores: { sessions: memory }
+on-outage: local 4
+trusted-proxies: 10.0.0.0/8
+user: { first: [header x-user, cookie user] }
+headers: legacy
+lists: { office: [192.0.2.0/24], bad: { files: bad.txt } }
+templates:
+  usual: { key: { first: [user, ip] }, missing: skip, on-outage: closed }
+rules:
+  - name: login
+    use: usual
+    match: { method: POST, path: /login }
+    quotas: [5/min, 20/h sliding-window]
+    charge: { if-status: [401, 4xx] }
+    ban: 10/min for 1h
+  - name: photos
+    match:
+      path: /users/{id}/{file**}
+      host: "*.Example.com"
+      client: [10.0.0.0/8, office]
+      not: { path: /users/me/** }
+      when: request.size > 1000
+    key: [header x-tenant, capture id]
+    tiers: { by: header x-plan, each: { gold: 1000/s, free: 10/s }, else: 1/s }
+    bandwidth: { down: 1MB/s, up: 200kB/s }
+    priority: { by: header x-priority, else: low }
+    schedule: mon-fri 09:00-18:00 x2
+    mode: enforce 10%
+    wait: 50ms
+    queue: { most: 100, order: priority }
+    on-limit: { fallback: { upstream: spare } }
+  - name: backend
+    adaptive: { target: 250ms, least: 4, most: 200 }
+    breaker: { failure-rate: 50%, over: 20, open: 5s, probes: 3 }
+    store: sessions
+    on-limit: drop
+"#;
+    let policy = read(yaml);
+    assert_eq!((policy.listen.len(), policy.upstreams.len(), policy.routes.len()), (2, 2, 2));
+    let [login, photos, backend] = policy.rules.as_slice() else { panic!("{policy}") };
+    assert!(matches!(&login.key, Key::First(keys) if keys[0] == Key::Part(Part::User)));
+    assert!(matches!(&login.quotas, Quotas::All(quotas) if quotas.len() == 2));
+    assert!(matches!(&login.access, Some(Access { ban: Some(_), .. })));
+    assert_eq!(photos.matching.paths[0].rest, Some(Rest::Named("file".to_owned())));
+    assert_eq!(photos.matching.paths[0].segments[1], Segment::Named("id".to_owned()));
+    assert_eq!(photos.matching.hosts[0].0, "*.example.com");
+    assert_eq!(photos.matching.clients[1], Network::List("office".to_owned()));
+    assert!(matches!(&photos.priority, Some(Priority::Found { otherwise, .. }) if otherwise == "low"));
+    assert_eq!(backend.on_limit, OnLimit::Drop);
+    for format in Format::ALL {
+        assert_eq!(Policy::parse(&policy.print(format), format).unwrap(), policy);
+    }
+}
+
+#[test]
+fn the_example_of_the_crate_is_a_policy() {
+    let source = include_str!("../src/lib.rs");
+    let example: String = source
+        .lines()
+        .skip_while(|line| !line.contains("```yaml"))
+        .skip(1)
+        .take_while(|line| !line.contains("```"))
+        .map(|line| line.trim_start_matches("//!").to_owned() + "\n")
+        .collect();
+    assert_eq!(read(&example).rules.len(), 2);
+}
