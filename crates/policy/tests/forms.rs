@@ -41,7 +41,9 @@ fn short_forms_mean_the_long_ones() {
         (rule("queue: 5"), rule("queue: { most: 5, order: fifo }")),
         (rule("wait: 1min"), rule("wait: 60s")),
         (rule("match: { header: { X-Plan: 5, x-b: true } }"), rule("match: { header: { x-plan: ['5'], x-b: ['true'] } }")),
-        (rule("deny: all"), rule("deny: [0.0.0.0/0, '::/0']")),
+        (rule("deny: all"), rule("deny: [all]")),
+        (rule("match: { path: ['/a%20b//c/', /%7Ex/**] }"), rule("match: { path: [/a b/c, /~x/**] }")),
+        (rule("match: { path: / }"), rule("match: { path: // }")),
         (rule("on-limit: { redirect: /busy }"), rule("on-limit: { redirect: /busy, status: 303 }")),
         (rule("on-limit: { fallback: { body: '' } }"), rule("on-limit: { fallback: { body: '', status: 200 } }")),
         (

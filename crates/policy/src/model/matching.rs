@@ -48,7 +48,7 @@ pub struct Values(pub Vec<Glob>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob(pub String);
 
-/// A network, or the name of a list.
+/// A network, or the name of a list; `all` is the list of all addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Network {
     /// These addresses.
@@ -58,6 +58,8 @@ pub enum Network {
 }
 
 /// A path, segment by segment: `/users/{id}/photos/*.jpg`, `/static/**`.
+///
+/// In the spelling in which paths are compared: escapes are undone, no segment is empty; `/` has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
     /// The segments, without what stands for the rest.

@@ -1,8 +1,8 @@
 //! Which requests.
 
-use super::{Mistake, Reader, references::Target};
+use super::{Mistake, Reader, path::path, references::Target};
 use crate::{
-    model::{Expression, Glob, Match, Network, PathPattern, Rest, Segment, Values},
+    model::{Expression, Glob, Match, Network, Values},
     source::{Node, Value, short},
     table::{Shape, Table, Written, key},
 };
@@ -119,22 +119,20 @@ impl Reader<'_> {
 
     /// Networks and names of lists; `all` is every address.
     pub(super) fn networks(&mut self, node: &Node) -> Vec<Network> {
-        let all = self.several(node, |reader, node| {
+        self.several(node, |reader, node| {
             let text = reader.text(node)?;
             if text == "all" {
-                let every = ["0.0.0.0/0", "::/0"].into_iter().filter_map(|prefix| prefix.parse().ok());
-                return Some(every.map(Network::Prefix).collect());
+                return Some(Network::List(text.to_owned()));
             }
             let looks_like_address = text.contains(['.', ':', '/'])
                 && text.chars().all(|c| c.is_ascii_hexdigit() || matches!(c, '.' | ':' | '/'));
             if looks_like_address || text.parse::<tidegate_engine::Prefix>().is_ok() {
-                return Some(vec![Network::Prefix(reader.parse(node)?)]);
+                return Some(Network::Prefix(reader.parse(node)?));
             }
             let name = reader.name(node)?;
             reader.refer(Target::List, &name, node.at);
-            Some(vec![Network::List(name)])
-        });
-        all.into_iter().flatten().collect()
+            Some(Network::List(name))
+        })
     }
 
     fn method(&mut self, node: &Node) -> Option<String> {
@@ -188,113 +186,6 @@ fn host(text: &str) -> Result<Glob, Mistake> {
         at => {
             let mistake = Mistake::new(format!("`{}` is not a host", short(text)), fix);
             Err(at.map_or(mistake.clone(), |at| mistake.at(at..text.len())))
-        }
-    }
-}
-
-/// No path is longer.
-const MOST_SEGMENTS: usize = 128;
-
-/// `/users/{id}/photos/*.jpg`, `/static/**`
-fn path(text: &str) -> Result<PathPattern, Mistake> {
-    let Some(rest) = text.strip_prefix('/') else {
-        return Err(Mistake::new(
-            format!("`{}` does not start with a slash", short(text)),
-            "write a path, as in `/users/{id}`",
-        ));
-    };
-    if let Some(at) = text.find(['?', '#']) {
-        let fix = "match what is behind the question mark with `query`";
-        return Err(Mistake::new("a path has no query", fix).at(at..text.len()));
-    }
-    if let Some(at) = text.find(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(Mistake::new("a space in a path", "write it as %20").at(at..at + 1));
-    }
-    if rest.split('/').count() > MOST_SEGMENTS {
-        let problem = format!("a path of more than {MOST_SEGMENTS} segments");
-        return Err(Mistake::new(problem, "write `/**` for the rest of it"));
-    }
-    let mut pattern = PathPattern { segments: Vec::new(), rest: None };
-    let mut names = Vec::new();
-    let mut from = 1;
-    for part in rest.split('/') {
-        let span = from..from + part.len();
-        from = span.end + 1;
-        if pattern.rest.is_some() {
-            let problem = "more segments behind what stands for the rest";
-            return Err(Mistake::new(problem, "end the path with `**`").at(span));
-        }
-        let name = |name: &str| match is_name(name) {
-            false => Err(Mistake::new(
-                format!("`{}` is not a name for a part of a path", short(part)),
-                "write letters, digits and hyphens, as in `{user-id}`",
-            )
-            .at(span.clone())),
-            true => Ok(name.to_owned()),
-        };
-        let named = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
-        match named {
-            Some(rest) if rest.ends_with("**") => {
-                pattern.rest = Some(Rest::Named(name(rest.trim_end_matches("**"))?));
-            }
-            Some(segment) => pattern.segments.push(Segment::Named(name(segment)?)),
-            None if part == "**" => pattern.rest = Some(Rest::Any),
-            None if part.contains(['{', '}']) => {
-                let problem = "braces that are not around a whole segment";
-                return Err(Mistake::new(problem, "write `/{name}/`, from slash to slash").at(span));
-            }
-            None if part.contains("**") => {
-                let problem = "`**` inside a segment";
-                return Err(
-                    Mistake::new(problem, "write `*` for any text in it, or `/**` at the end").at(span)
-                );
-            }
-            None if part.contains('*') => pattern.segments.push(Segment::Glob(Glob(part.to_owned()))),
-            None => pattern.segments.push(Segment::Text(part.to_owned())),
-        }
-        if let Some(name) = named.map(|name| name.trim_end_matches("**")) {
-            if names.contains(&name) {
-                let problem = format!("the name `{name}` is here twice");
-                return Err(Mistake::new(problem, "give each part of the path its own").at(span));
-            }
-            names.push(name);
-        }
-    }
-    Ok(pattern)
-}
-
-fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
-}
-
-impl PathPattern {
-    /// The names of its parts.
-    pub fn captures(&self) -> impl Iterator<Item = &str> {
-        let segments = self.segments.iter().filter_map(|segment| match segment {
-            Segment::Named(name) => Some(name.as_str()),
-            Segment::Text(_) | Segment::Glob(_) => None,
-        });
-        let rest = match &self.rest {
-            Some(Rest::Named(name)) => Some(name.as_str()),
-            Some(Rest::Any) | None => None,
-        };
-        segments.chain(rest)
-    }
-}
-
-/// `/users/{id}/**`, as it is read.
-impl fmt::Display for PathPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for segment in &self.segments {
-            match segment {
-                Segment::Text(text) | Segment::Glob(Glob(text)) => write!(f, "/{text}")?,
-                Segment::Named(name) => write!(f, "/{{{name}}}")?,
-            }
-        }
-        match &self.rest {
-            None => Ok(()),
-            Some(Rest::Any) => f.write_str("/**"),
-            Some(Rest::Named(name)) => write!(f, "/{{{name}**}}"),
         }
     }
 }

@@ -5,6 +5,7 @@ mod amount;
 mod include;
 mod key;
 mod matching;
+mod path;
 mod policy;
 mod references;
 mod rule;

@@ -175,24 +175,23 @@ const LISTS: [&str; 3] = ["office", "bad ones", "ötztal"];
 fn networks() -> BoxedStrategy<Vec<Network>> {
     let network = prop_oneof![
         prefixes().prop_map(Network::Prefix),
-        select(LISTS.to_vec()).prop_map(|name| Network::List(name.to_owned())),
+        select([&LISTS[..], &["all"]].concat()).prop_map(|name| Network::List(name.to_owned())),
     ];
     vec(network, 0..3).boxed()
 }
 
 fn path_patterns() -> BoxedStrategy<PathPattern> {
     let segment = prop_oneof![
-        3 => "[a-z0-9._~%-]{0,6}".prop_map(Segment::Text),
-        1 => select(vec!["*", "*.jpg", "a*b"]).prop_map(|text| Segment::Glob(Glob(text.to_owned()))),
+        3 => "[ -.0-~é\u{1}😀]{1,6}"
+            .prop_filter("dots", |text| text != "." && text != "..")
+            .prop_map(Segment::Text),
+        1 => select(vec!["*", "*.jpg", "a*b", "%;*"]).prop_map(|text| Segment::Glob(Glob(text.to_owned()))),
     ];
     let rest = prop_oneof![Just(None), Just(Some(Rest::Any)), Just(Some(Rest::Named("tail".to_owned())))];
     (vec(segment, 0..4), option::of(0_usize..3), rest)
         .prop_map(|(mut segments, named, rest)| {
             if let Some(at) = named {
                 segments.insert(at.min(segments.len()), Segment::Named("id".to_owned()));
-            }
-            if segments.is_empty() && rest.is_none() {
-                segments.push(Segment::Text(String::new()));
             }
             PathPattern { segments, rest }
         })
