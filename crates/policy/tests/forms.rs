@@ -57,60 +57,17 @@ fn short_forms_mean_the_long_ones() {
     }
 }
 
-/// All that the model's documentation shows.
+/// All that the page on policies shows.
 #[test]
 fn a_whole_policy() {
-    let yaml = r#"
-listen: [127.0.0.1:8080, { address: 127.0.0.1:8443, tls: { certificate: a.pem, key: a.key } }]
-admin: 127.0.0.1:9091
-connections: { most: 5000, per-client: 50, header-timeout: 5s, body-size: 10MB }
-upstreams:
-  app: { servers: [http://127.0.0.1:9000, { url: https://app.internal, weight: 2 }], balance: least-requests }
-  spare: http://127.0.0.1:9001
-routes:
-  - { match: { path: /api/** }, upstream: app }
-  - spare
-store: redis://:$PASSWORD@db:6379
-stores: { sessions: memory }
-on-outage: local 4
-trusted-proxies: 10.0.0.0/8
-user: { first: [header x-user, cookie user] }
-headers: legacy
-lists: { office: [192.0.2.0/24], bad: { files: bad.txt } }
-templates:
-  usual: { key: { first: [user, ip] }, missing: skip, on-outage: closed }
-rules:
-  - name: login
-    use: usual
-    match: { method: POST, path: /login }
-    quotas: [5/min, 20/h sliding-window]
-    charge: { if-status: [401, 4xx] }
-    ban: 10/min for 1h
-  - name: photos
-    match:
-      path: /users/{id}/{file**}
-      host: "*.Example.com"
-      client: [10.0.0.0/8, office]
-      not: { path: /users/me/** }
-      when: request.size > 1000
-    key: [header x-tenant, capture id]
-    tiers: { by: header x-plan, each: { gold: 1000/s, free: 10/s }, else: 1/s }
-    bandwidth: { down: 1MB/s, up: 200kB/s }
-    priority: { by: header x-priority, else: low }
-    schedule: mon-fri 09:00-18:00 x2
-    mode: enforce 10%
-    wait: 50ms
-    queue: { most: 100, order: priority }
-    on-limit: { fallback: { upstream: spare } }
-  - name: backend
-    adaptive: { target: 250ms, least: 4, most: 200 }
-    breaker: { failure-rate: 50%, over: 20, open: 5s, probes: 3 }
-    store: sessions
-    on-limit: drop
-"#;
-    let policy = read(yaml);
+    let page = include_str!("../../../docs/policy.md");
+    let examples: Vec<_> =
+        page.split("```yaml\n").skip(1).map(|part| part.split("```").next().unwrap()).collect();
+    let [first, whole, templates] = examples.as_slice() else { panic!("{examples:?}") };
+    assert_eq!((read(first).routes.len(), read(templates).rules.len()), (1, 2));
+    let policy = read(whole);
     assert_eq!((policy.listen.len(), policy.upstreams.len(), policy.routes.len()), (2, 2, 2));
-    let [login, photos, backend] = policy.rules.as_slice() else { panic!("{policy}") };
+    let [login, photos, backend, closed] = policy.rules.as_slice() else { panic!("{policy}") };
     assert!(matches!(&login.key, Key::First(keys) if keys[0] == Key::Part(Part::User)));
     assert!(matches!(&login.quotas, Quotas::All(quotas) if quotas.len() == 2));
     assert!(matches!(&login.access, Some(Access { ban: Some(_), .. })));
@@ -119,7 +76,8 @@ rules:
     assert_eq!(photos.matching.hosts[0].0, "*.example.com");
     assert_eq!(photos.matching.clients[1], Network::List("office".to_owned()));
     assert!(matches!(&photos.priority, Some(Priority::Found { otherwise, .. }) if otherwise == "low"));
-    assert_eq!(backend.on_limit, OnLimit::Drop);
+    assert!(matches!(&backend.on_limit, OnLimit::Reject(reject) if reject.status == Some(503)));
+    assert_eq!(closed.on_limit, OnLimit::Drop);
     for format in Format::ALL {
         assert_eq!(Policy::parse(&policy.print(format), format).unwrap(), policy);
     }
