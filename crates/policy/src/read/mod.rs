@@ -83,7 +83,7 @@ impl Policy {
         if root.value != Value::Null {
             reader.fill(root, &POLICY, &mut policy);
         }
-        reader.check_references(&policy);
+        reader.check_references();
         match reader.faults.is_empty() {
             true => Ok(policy),
             false => Err(Problems::of(reader.faults, sources)),

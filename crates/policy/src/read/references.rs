@@ -2,7 +2,7 @@
 
 use super::{Reader, Voice};
 use crate::{
-    model::{Match, PathPattern, Policy},
+    model::{Match, PathPattern},
     source::{Node, Span, Value, short},
 };
 use std::collections::{HashMap, HashSet};
@@ -51,6 +51,9 @@ impl References {
         let mut references = Self::default();
         let Value::Map(entries) = &root.value else { return references };
         for (section, node) in entries {
+            if section.text == "user" {
+                references.known.entry(Target::User).or_default().insert("user".to_owned());
+            }
             if let Some((_, target)) = sections.iter().find(|(name, _)| *name == section.text)
                 && let Value::Map(named) = &node.value
             {
@@ -133,7 +136,7 @@ impl Reader<'_> {
     }
 
     /// Checks all that was referred to.
-    pub(super) fn check_references(&mut self, policy: &Policy) {
+    pub(super) fn check_references(&mut self) {
         let References { known, asked, .. } = std::mem::take(&mut self.references);
         let nothing = HashSet::new();
         for Reference { target, name, at, scope } in asked {
@@ -143,16 +146,13 @@ impl Reader<'_> {
                 Target::Store => ("store", "stores"),
                 Target::List => ("list", "lists"),
                 Target::Template => ("template", "templates"),
-                Target::User if policy.user.is_none() => {
+                Target::User if known.contains_key(&target) => continue,
+                Target::User => {
                     let problem = format!("{place} counts by `user`, but the policy has no `user`");
-                    self.blame(
-                        at,
-                        problem,
-                        "say where the name of a user is found, as in `user: header x-user`",
-                    );
+                    let fix = "say where the name of a user is found, as in `user: header x-user`";
+                    self.blame(at, problem, fix);
                     continue;
                 }
-                Target::User => continue,
                 Target::Capture | Target::Path => {
                     let problem = format!("`{}` where there is no path of a rule", short(&name));
                     self.blame(at, problem, "use it in the key of a rule");
