@@ -1,11 +1,16 @@
 //! Policies, in one program: it is built and linked once.
 
 mod counting;
+mod errors;
 mod explain;
+mod forms;
 mod gate_law;
 mod index;
 mod lint;
 mod matching;
 mod passages;
+mod policies;
+mod print;
 mod requests;
 mod rules;
+mod schema;

@@ -2,40 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use std::time::Duration;
 use tidegate_policy::{
     compile::{Compiler, Passage, PolicyAsked, PolicyGate, Refusal},
-    model::{Access, Cost, Enforcement, Key, Match, Network, OnLimit, Part, Policy, Quotas, Rule},
+    model::{Access, Key, Network, Part, Policy, Quotas, Rule},
 };
-use tidegate_rule::{
-    Mode, Rules,
-    request::{Head, Missing},
-};
+use tidegate_rule::{Rules, request::Head};
 
 /// A rule with this name and these quotas, for everybody together.
 pub(crate) fn rule(name: &str, quotas: &[&str]) -> Rule {
-    Rule {
-        name: name.to_owned(),
-        matching: Match::default(),
-        key: Key::All,
-        missing: Missing::Share,
-        quotas: Quotas::All(quotas.iter().map(|quota| quota.parse().unwrap()).collect()),
-        cost: Cost::Fixed(1),
-        charge: None,
-        adaptive: None,
-        bandwidth: None,
-        access: None,
-        breaker: None,
-        priority: None,
-        schedule: None,
-        enforcement: Enforcement::All(Mode::Enforce),
-        store: None,
-        on_outage: None,
-        wait: Duration::ZERO,
-        queue: None,
-        message: None,
-        on_limit: OnLimit::default(),
-    }
+    let quotas = quotas.iter().map(|quota| quota.parse().unwrap()).collect();
+    Rule { quotas: Quotas::All(quotas), ..Rule::new(name) }
 }
 
 pub(crate) fn ip() -> Key {

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod support;
-
 use proptest::prelude::*;
 use serde_json::Value;
 use std::{env, fs, path::Path};
@@ -30,7 +28,7 @@ fn every_policy_is_as_the_schema_says() {
         prop_assert_eq!(wrong, None);
         Ok(())
     };
-    runner_of(300).run(&support::policies(), law).unwrap();
+    runner_of(300).run(&crate::policies::policies(), law).unwrap();
 }
 
 #[test]

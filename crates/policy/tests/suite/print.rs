@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
 use proptest::{collection::vec, prelude::*};
 use tidegate_policy::{Format, Policy};
 use tidegate_testkit::strategy::runner_of;
@@ -24,7 +22,7 @@ fn a_thousand_policies_are_read_as_they_were_printed() {
         prop_assert_eq!(text.parse::<Policy>().unwrap().to_string(), text);
         Ok(())
     };
-    runner_of(1_000).run(&support::policies(), law).unwrap();
+    runner_of(1_000).run(&crate::policies::policies(), law).unwrap();
 }
 
 #[test]
@@ -32,26 +30,27 @@ fn nothing_makes_the_reader_fall_over() {
     // Bytes, and policies with some of their characters changed, dropped, doubled and swapped.
     let signs = "\n\t -:,[]{}#&*!|>'\"%@`?~=.\\/$0azé\u{0}\u{feff}<";
     let change = (any::<prop::sample::Index>(), 0_u8..4, any::<prop::sample::Index>());
-    let changed = (support::policies(), prop::sample::select(Format::ALL.to_vec()), vec(change, 1..6))
-        .prop_map(move |(policy, format, changes)| {
-            let mut text: Vec<char> = policy.print(format).chars().collect();
-            for (at, how, which) in changes {
-                if text.is_empty() {
-                    break;
-                }
-                let at = at.index(text.len());
-                let sign = signs.chars().nth(which.index(signs.chars().count())).unwrap();
-                match how {
-                    0 => text[at] = sign,
-                    1 => text.insert(at, sign),
-                    2 => {
-                        text.remove(at);
+    let changed =
+        (crate::policies::policies(), prop::sample::select(Format::ALL.to_vec()), vec(change, 1..6))
+            .prop_map(move |(policy, format, changes)| {
+                let mut text: Vec<char> = policy.print(format).chars().collect();
+                for (at, how, which) in changes {
+                    if text.is_empty() {
+                        break;
                     }
-                    _ => text.truncate(at),
+                    let at = at.index(text.len());
+                    let sign = signs.chars().nth(which.index(signs.chars().count())).unwrap();
+                    match how {
+                        0 => text[at] = sign,
+                        1 => text.insert(at, sign),
+                        2 => {
+                            text.remove(at);
+                        }
+                        _ => text.truncate(at),
+                    }
                 }
-            }
-            (text.into_iter().collect::<String>(), format)
-        });
+                (text.into_iter().collect::<String>(), format)
+            });
     let noise = prop_oneof![
         vec(any::<u8>(), 0..200).prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
         vec(prop::sample::select(signs.chars().collect::<Vec<_>>()), 0..60)

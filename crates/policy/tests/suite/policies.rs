@@ -1,5 +1,7 @@
 //! Random policies that say everything a policy can say.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tidegate_core::{Inherit, Quota, Share};

@@ -60,7 +60,7 @@ fn short_forms_mean_the_long_ones() {
 /// All that the page on policies shows.
 #[test]
 fn a_whole_policy() {
-    let page = include_str!("../../../docs/policy.md");
+    let page = include_str!("../../../../docs/policy.md");
     let examples: Vec<_> =
         page.split("```yaml\n").skip(1).map(|part| part.split("```").next().unwrap()).collect();
     let [first, whole, templates] = examples.as_slice() else { panic!("{examples:?}") };
@@ -85,7 +85,7 @@ fn a_whole_policy() {
 
 #[test]
 fn the_example_of_the_crate_is_a_policy() {
-    let source = include_str!("../src/lib.rs");
+    let source = include_str!("../../src/lib.rs");
     let example: String = source
         .lines()
         .skip_while(|line| !line.contains("```yaml"))
