@@ -8,6 +8,8 @@ use std::{fmt, io, path::Path};
 pub(crate) enum Failure {
     /// The arguments or a file make no sense.
     Input(String),
+    /// A policy holds what is hardly meant, and that was not to be let through.
+    Advice(String),
     /// The result could not be written.
     Output(String),
 }
@@ -27,7 +29,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Input(text) | Self::Output(text) => f.write_str(&terminal::harmless(text)),
+            Self::Input(text) | Self::Advice(text) | Self::Output(text) => {
+                f.write_str(&terminal::harmless(text))
+            }
         }
     }
 }

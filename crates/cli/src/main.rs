@@ -5,6 +5,7 @@
 //! | 0 | done, or the reader of our output had enough |
 //! | 1 | the output could not be written |
 //! | 2 | bad usage or bad input |
+//! | 3 | a policy holds what is hardly meant, and `check` was to be strict |
 
 mod closed_loop;
 mod cmd;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
             match failure {
                 Failure::Output(_) => ExitCode::from(1),
                 Failure::Input(_) => ExitCode::from(2),
+                Failure::Advice(_) => ExitCode::from(3),
             }
         }
     }

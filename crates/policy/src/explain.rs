@@ -1,9 +1,9 @@
 //! What a policy would do with a request, in words.
 
 use crate::{
-    compile::{Compiler, Instead, Made, PolicyError, PolicyRule},
+    compile::{Compiler, Instead, Made, PolicyError, PolicyRule, without_stores},
     matching::{Mismatch, Seen},
-    model::{Enforcement, Key, Policy, Quotas, Rule, Stores},
+    model::{Enforcement, Key, Policy, Quotas, Rule},
 };
 use std::{fmt, path::Path, time::Duration};
 use tidegate_core::{Bound, Demand, Micros, Outcome, Quota};
@@ -109,10 +109,7 @@ pub enum Spent {
 
 /// What a policy would do with a request: nothing is counted, and no store is asked. Names of files start from `base`.
 pub fn explain(policy: &Policy, head: &dyn Head, base: &Path) -> Result<Explanation, PolicyError> {
-    // Stores are not needed, and their addresses may name what is not known here.
-    let mut here = Policy { stores: Stores::default(), ..policy.clone() };
-    here.rules.iter_mut().for_each(|rule| rule.store = None);
-    let made = Made::of(&here, &Compiler::new(Rules::new()).base(base), None)?;
+    let made = Made::of(&without_stores(policy), &Compiler::new(Rules::new()).base(base), None)?;
     let seen = Seen::new(head, &made.proxies);
     let explain = |(made, said): (&PolicyRule, &Rule)| Explained {
         rule: said.name.clone(),

@@ -1,6 +1,8 @@
 //! The verbs: one file and one line each.
 
+mod check;
 mod closed_loop;
+mod explain;
 mod simulate;
 mod verify;
 
@@ -21,6 +23,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Check(check::Args),
+    Explain(explain::Args),
     Simulate(simulate::Args),
     Verify(verify::Args),
 }
@@ -28,6 +32,8 @@ enum Verb {
 /// Reads the arguments and does what they say.
 pub(crate) fn run() -> Result<(), Failure> {
     match Cli::try_parse() {
+        Ok(Cli { verb: Verb::Check(args) }) => check::run(&args),
+        Ok(Cli { verb: Verb::Explain(args) }) => explain::run(&args),
         Ok(Cli { verb: Verb::Simulate(args) }) => simulate::run(&args),
         Ok(Cli { verb: Verb::Verify(args) }) => verify::run(&args),
         Err(error) if error.use_stderr() => {

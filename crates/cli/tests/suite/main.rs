@@ -4,5 +4,6 @@
 
 mod closed_loop;
 mod pictures;
+mod policy;
 mod simulate;
 mod verify;

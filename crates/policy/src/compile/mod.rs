@@ -23,7 +23,7 @@ pub use live::LivePolicy;
 use crate::{
     index::RuleIndex,
     matching::{Lists, Matcher, Seen},
-    model::{Policy, Route},
+    model::{Policy, Route, Stores},
 };
 use error::Problems;
 pub(crate) use guards::PolicyRule;
@@ -243,6 +243,18 @@ impl fmt::Debug for PolicyGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PolicyGate").field("rules", &self.inner.rules).finish_non_exhaustive()
     }
+}
+
+/// Whether a policy can be put in force, as far as can be told without its stores. Names of files are as they were read.
+pub fn check(policy: &Policy) -> Result<(), PolicyError> {
+    Made::of(&without_stores(policy), &Compiler::new(Rules::new()), None).map(drop)
+}
+
+/// The same, counted in memory: stores are not asked, and their addresses may name what is not known here.
+pub(crate) fn without_stores(policy: &Policy) -> Policy {
+    let mut here = Policy { stores: Stores::default(), ..policy.clone() };
+    here.rules.iter_mut().for_each(|rule| rule.store = None);
+    here
 }
 
 /// Whether quotas can be multiplied by every factor of a schedule.

@@ -1,0 +1,117 @@
+//! `tidegate check` and `tidegate explain`, as people and pipelines call them.
+
+#![allow(clippy::expect_used, reason = "this is how a test fails")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+fn tidegate(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tidegate")).args(args).output().expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A file of this test, away from those of others.
+fn policy(name: &str, content: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, content).expect("the file is written");
+    path
+}
+
+const FINE: &str = "\
+upstreams: { app: 'http://127.0.0.1:9000' }
+routes: [{ upstream: app }]
+rules:
+  - { name: everybody, key: ip, quota: 100/min burst 20 }
+  - { name: login, match: { method: POST, path: /login }, key: header x-user, quota: 5/min }
+";
+
+/// A cost that no burst grants.
+const ODD: &str = "rules: [{ name: wide, key: ip, quota: 10/min, cost: 20 }]";
+
+/// Three mistakes.
+const WRONG: &str = "\
+rules:
+  - name: login
+    key: ipp
+    quota: 5/mim
+    mod: shadow
+";
+
+#[test]
+fn exit_codes_tell_a_pipeline_what_to_do() {
+    let (fine, odd) = (policy("fine.yaml", FINE), policy("odd.yaml", ODD));
+    let wrong = policy("wrong.yaml", WRONG);
+    let cases: [(&Path, &[&str], i32); 6] = [
+        (&fine, &[], 0),
+        (&fine, &["--strict"], 0),
+        (&odd, &[], 0),
+        (&odd, &["--strict"], 3),
+        (&wrong, &[], 2),
+        (Path::new("nowhere.yaml"), &[], 2),
+    ];
+    for (path, flags, code) in cases {
+        let path = path.to_str().expect("a name in UTF-8");
+        let output = tidegate(&[&["check", path], flags].concat());
+        assert_eq!(output.status.code(), Some(code), "{path} {flags:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn check_tells_all_that_is_wrong_at_once() {
+    let path = policy("all-wrong.yaml", WRONG);
+    let output = tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
+    let said = text(&output.stderr);
+    for place in [
+        ":3:10: unknown key `ipp`; did you mean `ip`?",
+        ":4:14: unknown period `mim`",
+        ":5:5: unknown key `mod`",
+    ] {
+        assert!(said.contains(place), "no word of {place}: {said}");
+    }
+}
+
+#[test]
+fn check_compiles_expressions() {
+    let path = policy("cel.yaml", "rules: [{ name: a, match: { when: 'request.(' }, quota: 1/s }]");
+    let output = tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(said.contains("rule `a`: `request.(` is no expression"), "{said}");
+}
+
+#[test]
+fn explain_tells_rules_keys_and_answers() {
+    let path = policy("explained.yaml", FINE);
+    let path = path.to_str().expect("a name in UTF-8");
+    let output =
+        tidegate(&["explain", path, "POST /login", "--ip", "203.0.113.7", "--header", "X-User: alice"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    for word in ["goes to `app`", "203.0.113.7", "key      alice", "120 in any 1min", "429, retry-after: 12"]
+    {
+        assert!(said.contains(word), "no word of {word}: {said}");
+    }
+    let output = tidegate(&["explain", path, "/"]);
+    assert!(text(&output.stdout).contains("rule `login` does not apply"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn explain_says_how_a_request_is_written() {
+    let path = policy("unexplained.yaml", FINE);
+    let path = path.to_str().expect("a name in UTF-8");
+    for (args, word) in [
+        (["explain", path, "POST"].as_slice(), "GET /path"),
+        (&["explain", path, "/", "--ip", "here"], "--ip"),
+        (&["explain", path, "/", "--header", "x-plan"], "x-plan: gold"),
+    ] {
+        let output = tidegate(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains(word), "{}", text(&output.stderr));
+    }
+}
