@@ -1,0 +1,80 @@
+//! Requests of HTTP/1.1 on a connection, for as long as they come one after the other.
+
+use super::{Client, ClientIo, Phase, Tunnel, Write};
+use crate::{Judge, proxy};
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::Poll,
+};
+
+/// Why there are no more requests.
+pub(super) enum End {
+    Closed,
+    /// None has come for a moment.
+    Quiet(ClientIo),
+    /// Both sides agreed to speak of something else.
+    Tunnel(ClientIo, Box<Tunnel>),
+}
+
+pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc<J>) -> End {
+    let asked = client.clone();
+    let service = service_fn(move |request| proxy::answer(asked.clone(), judge.clone(), request));
+    // Most heads and bodies are small: one buffer is cheaper to send than two.
+    let mut connection = http1::Builder::new()
+        .max_header_size(client.worker.terms.header_size)
+        .max_buf_size(client.worker.terms.header_size.max(LEAST_BUFFER))
+        .writev(false)
+        .serve_connection(TokioIo::new(io), service);
+
+    let mut keep_alive = KeepAlive::Yes;
+    let why = poll_fn(|context| {
+        client.deadline.listen(context);
+        if client.worker.is_draining() && keep_alive == KeepAlive::Yes {
+            keep_alive = KeepAlive::No;
+            Pin::new(&mut connection).graceful_shutdown();
+        }
+        match Pin::new(&mut connection).poll(context) {
+            Poll::Ready(_) => Poll::Ready(Why::Ended),
+            Poll::Pending if !client.deadline.is_over() => Poll::Pending,
+            Poll::Pending => match (client.phase.get(), client.write.get()) {
+                (Phase::Idle, Write::Flows) => Poll::Ready(Why::Quiet),
+                _ => Poll::Ready(Why::Slow),
+            },
+        }
+    })
+    .await;
+
+    let tunnel = client.tunnel.take();
+    match (why, tunnel) {
+        (Why::Quiet, _) => {
+            let parts = connection.into_parts();
+            End::Quiet(parts.io.into_inner().again(parts.read_buf))
+        }
+        (Why::Ended, Some(tunnel)) => {
+            let parts = connection.into_parts();
+            End::Tunnel(parts.io.into_inner().again(parts.read_buf), tunnel)
+        }
+        (Why::Ended | Why::Slow, _) => End::Closed,
+    }
+}
+
+/// The smallest buffer that hyper takes.
+const LEAST_BUFFER: usize = 8_192;
+
+enum Why {
+    Ended,
+    Quiet,
+    /// The client takes too long to send a head, or to take an answer.
+    Slow,
+}
+
+#[derive(PartialEq, Eq)]
+enum KeepAlive {
+    Yes,
+    No,
+}

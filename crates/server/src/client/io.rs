@@ -1,0 +1,104 @@
+//! The wire of a client, which tells its connection what happens on it.
+
+use super::Client;
+use crate::stream::Stream;
+use bytes::{Buf, Bytes};
+use std::{
+    io,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, ready},
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The wire of a client.
+pub(crate) struct ClientIo {
+    stream: Stream,
+    /// What was read and is to be read again.
+    again: Bytes,
+    client: Rc<Client>,
+}
+
+impl ClientIo {
+    pub(super) fn new(stream: Stream, client: Rc<Client>) -> Self {
+        Self { stream, again: Bytes::new(), client }
+    }
+
+    /// Has these bytes read first.
+    pub(super) fn again(mut self, bytes: Bytes) -> Self {
+        self.again = bytes;
+        self
+    }
+
+    pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.again.is_empty() {
+            true => self.stream.poll_read_ready(context),
+            false => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Pending => self.client.stands(),
+            Poll::Ready(_) => self.client.flows(),
+        }
+        written
+    }
+}
+
+impl AsyncRead for ClientIo {
+    #[inline]
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.again.is_empty() {
+            let length = self.again.len().min(into.remaining());
+            into.put_slice(&self.again[..length]);
+            self.again.advance(length);
+            self.client.arrived();
+            return Poll::Ready(Ok(()));
+        }
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, into))?;
+        if into.filled().len() > before {
+            self.client.arrived();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for ClientIo {
+    #[inline]
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, from);
+        self.wrote(written)
+    }
+
+    #[inline]
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, from);
+        self.wrote(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

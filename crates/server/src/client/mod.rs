@@ -1,0 +1,182 @@
+//! One connection of a client, from its first byte to its last.
+//!
+//! ```text
+//!            first byte          head is there
+//!   Idle ───────────────▶ Head ────────────────▶ Busy ──▶ … the last answer is gone: Idle
+//!    idle-timeout          header-timeout         (body-timeout where bodies stand still)
+//! ```
+//!
+//! A connection that has been idle for a moment is taken apart: what HTTP needs to know of it is dropped, buffers and all,
+//! and made anew when the next byte comes. So thousands of idle connections cost little more than their sockets.
+
+mod http1;
+mod io;
+mod tunnel;
+
+pub(crate) use io::ClientIo;
+pub(crate) use tunnel::Tunnel;
+
+use crate::{
+    Judge, Origin, places::Place, proxy::Introduction, stream::Stream, watch::Deadline, worker::Worker,
+};
+use std::{
+    cell::{Cell, RefCell},
+    future::poll_fn,
+    rc::Rc,
+    sync::Arc,
+    task::Poll,
+};
+
+/// What is known of a connection.
+pub(crate) struct Client {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) origin: Origin,
+    /// What servers are told of it; made for the first request.
+    pub(crate) introduction: RefCell<Option<Box<Introduction>>>,
+    /// A connection to a server that this one becomes one with.
+    pub(crate) tunnel: RefCell<Option<Box<Tunnel>>>,
+    deadline: Deadline,
+    phase: Cell<Phase>,
+    write: Cell<Write>,
+    in_flight: Cell<u32>,
+    _place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Head,
+    Busy,
+}
+
+/// Whether the client takes what is written to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Write {
+    Flows,
+    Stands,
+}
+
+/// How long a connection is idle before it is taken apart, in milliseconds.
+const MOMENT: u64 = 100;
+
+impl Client {
+    pub(crate) fn new(worker: Rc<Worker>, origin: Origin, place: Place) -> Rc<Self> {
+        worker.joined();
+        let deadline = worker.watch.deadline();
+        deadline.set(worker.terms.idle);
+        Rc::new(Self {
+            worker,
+            origin,
+            introduction: RefCell::default(),
+            tunnel: RefCell::default(),
+            deadline,
+            phase: Cell::new(Phase::Idle),
+            write: Cell::new(Write::Flows),
+            in_flight: Cell::new(0),
+            _place: place,
+        })
+    }
+
+    /// A request is there.
+    #[inline]
+    pub(crate) fn asked(&self) {
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.phase.set(Phase::Busy);
+        self.deadline.clear();
+    }
+
+    /// The last byte of an answer is gone, or its request was given up.
+    #[inline]
+    pub(crate) fn answered(&self) {
+        let in_flight = self.in_flight.get() - 1;
+        self.in_flight.set(in_flight);
+        if in_flight == 0 {
+            self.phase.set(Phase::Idle);
+            self.rest();
+        }
+    }
+
+    /// Bytes came.
+    #[inline]
+    fn arrived(&self) {
+        if self.phase.get() == Phase::Idle {
+            self.phase.set(Phase::Head);
+            self.deadline.set(self.worker.terms.header);
+        }
+    }
+
+    /// The client does not take what is written to it.
+    #[inline]
+    fn stands(&self) {
+        if self.write.replace(Write::Stands) == Write::Flows {
+            self.deadline.set(self.worker.terms.body);
+        }
+    }
+
+    #[inline]
+    fn flows(&self) {
+        if self.write.get() == Write::Stands {
+            self.write.set(Write::Flows);
+            match self.phase.get() {
+                Phase::Busy => self.deadline.clear(),
+                Phase::Idle => self.rest(),
+                Phase::Head => self.deadline.set(self.worker.terms.header),
+            }
+        }
+    }
+
+    fn rest(&self) {
+        if self.write.get() == Write::Flows {
+            self.deadline.set(MOMENT);
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.worker.left();
+    }
+}
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve<J: Judge>(stream: Stream, client: Rc<Client>, judge: Arc<J>) {
+    let mut io = ClientIo::new(stream, client.clone());
+    loop {
+        if wait(&io, &client).await == Wait::Over {
+            return;
+        }
+        match Box::pin(http1::serve(io, client.clone(), judge.clone())).await {
+            http1::End::Closed => return,
+            http1::End::Quiet(quiet) => {
+                io = quiet;
+                client.introduction.take();
+                client.deadline.set(client.worker.terms.idle.saturating_sub(MOMENT));
+            }
+            http1::End::Tunnel(io, tunnel) => return Box::pin(tunnel.carry(io, &client)).await,
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Wait {
+    /// There is something to be read.
+    Read,
+    /// It has been too long, or the gateway ends.
+    Over,
+}
+
+/// Waits for the next request without anything that could read it.
+async fn wait(io: &ClientIo, client: &Client) -> Wait {
+    poll_fn(|context| {
+        client.deadline.listen(context);
+        if client.deadline.is_over() || client.worker.is_draining() {
+            return Poll::Ready(Wait::Over);
+        }
+        match io.poll_ready(context) {
+            Poll::Ready(Ok(())) => Poll::Ready(Wait::Read),
+            Poll::Ready(Err(_)) => Poll::Ready(Wait::Over),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}

@@ -1,0 +1,104 @@
+//! The one seam: what happens to a request before it is forwarded, and to its answer before it is sent.
+
+use crate::Target;
+use bytes::Bytes;
+use http::{Response, request, response};
+use std::{fmt, future::Future, net::SocketAddr, pin::Pin};
+
+/// Says what happens to requests.
+///
+/// A closure from the head of a request to an [`Outcome`] is one, with nothing to settle:
+///
+/// ```no_run
+/// # use tidegate_server::{Config, Outcome};
+/// # fn judge(config: Config) -> Option<impl tidegate_server::Judge> {
+/// let app = config.target("app")?;
+/// let judge = move |head: &http::request::Parts| match head.uri.path() {
+///     "/secret" => Outcome::Drop,
+///     _ => Outcome::Go(app, ()),
+/// };
+/// # Some(judge)
+/// # }
+/// ```
+pub trait Judge: Send + Sync + 'static {
+    /// What is kept of a request until the last byte of its answer is gone: permits, what is left to be settled.
+    /// It is dropped when that is so, or when either side gives up.
+    type Case: 'static;
+
+    /// Says what happens to a request. Its head was checked, and is as the client sent it; what is changed here is
+    /// forwarded.
+    fn judge(&self, head: &mut request::Parts, origin: &Origin) -> Judged<Self::Case>;
+
+    /// Settles the answer of a server, or the gateway's own where there was none: it may add headers, or answer
+    /// something else.
+    fn settle(&self, case: &mut Self::Case, answer: &mut response::Parts) -> Settled {
+        let _ = (case, answer);
+        Settled::Send
+    }
+}
+
+/// Where a request comes from.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// The other end of the connection.
+    pub peer: SocketAddr,
+    /// How it came in.
+    pub scheme: Scheme,
+}
+
+/// How a request came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// In plain text.
+    Http,
+    /// Through TLS.
+    Https,
+}
+
+/// What is said of a request, now or later.
+pub enum Judged<C> {
+    /// Here it is.
+    Now(Outcome<C>),
+    /// There is something to be waited for. Dropped where the client does not wait.
+    Later(Pin<Box<dyn Future<Output = Outcome<C>>>>),
+}
+
+/// What happens to a request.
+#[derive(Debug)]
+pub enum Outcome<C> {
+    /// It is forwarded to this upstream.
+    Go(Target, C),
+    /// It gets this answer, and is not forwarded.
+    Answer(Response<Bytes>),
+    /// The connection is closed without a word.
+    Drop,
+}
+
+/// What happens to an answer.
+#[derive(Debug)]
+pub enum Settled {
+    /// It is sent.
+    Send,
+    /// This is sent instead.
+    Instead(Response<Bytes>),
+}
+
+impl<F> Judge for F
+where
+    F: Fn(&request::Parts) -> Outcome<()> + Send + Sync + 'static,
+{
+    type Case = ();
+
+    fn judge(&self, head: &mut request::Parts, _: &Origin) -> Judged<()> {
+        Judged::Now(self(head))
+    }
+}
+
+impl<C: fmt::Debug> fmt::Debug for Judged<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Now(outcome) => f.debug_tuple("Now").field(outcome).finish(),
+            Self::Later(_) => f.write_str("Later"),
+        }
+    }
+}

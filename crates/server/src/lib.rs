@@ -1,0 +1,39 @@
+//! The gateway: HTTP in, HTTP out, and a judge in between.
+//!
+//! ```text
+//!            ┌────────────────────────── worker, one thread ──────────────────────────┐
+//!   client ──┤ listener ─▶ connection ─▶ head checked ─▶ judged ─▶ server of upstream ├──▶ upstream
+//!          ◀─┤           answer, settled ◀──────────────────────── body, as it comes  ├◀──
+//!            └────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Workers share nothing but counts: each has its own connections to both sides, so that a request never leaves its
+//! thread. What happens to a request is up to a [`Judge`]; this crate knows no rules.
+//!
+//! | noun | is |
+//! |---|---|
+//! | [`Config`] | what a policy says of listeners, connections and upstreams |
+//! | [`Bound`] | a listener that is bound, with its certificate |
+//! | [`Judge`] | says what happens to a request, and settles its answer |
+//! | [`Outcome`] | go on, answer this, or drop the connection |
+//! | [`run`] | serves until it is told to stop, then lets requests in flight end |
+
+mod answer;
+mod client;
+mod config;
+mod fault;
+mod judge;
+mod listen;
+mod places;
+mod proxy;
+mod run;
+mod stream;
+mod upstream;
+mod watch;
+mod worker;
+
+pub use config::{Config, Target};
+pub use fault::Fault;
+pub use judge::{Judge, Judged, Origin, Outcome, Scheme, Settled};
+pub use listen::Bound;
+pub use run::run;

@@ -1,0 +1,121 @@
+//! How many connections there may be, in total and from one network.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    net::{IpAddr, Ipv6Addr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use tidegate_policy::model::Connections;
+
+/// Places for connections, which all workers share.
+pub(crate) struct Places {
+    most: u64,
+    per_client: u64,
+    taken: AtomicU64,
+    /// By address, or network of IPv6.
+    by_client: Mutex<HashMap<IpAddr, u64>>,
+}
+
+/// A place that is taken until it is dropped.
+pub(crate) struct Place {
+    places: Arc<Places>,
+    client: IpAddr,
+}
+
+/// Why there is no place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// There are too many connections.
+    InTotal,
+    /// There are too many of this client.
+    PerClient,
+}
+
+impl Places {
+    pub(crate) fn new(connections: &Connections) -> Arc<Self> {
+        Arc::new(Self {
+            most: connections.most,
+            per_client: connections.per_client,
+            taken: AtomicU64::new(0),
+            by_client: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn take(self: &Arc<Self>, client: IpAddr) -> Result<Place, Full> {
+        let client = network(client);
+        let mut by_client = self.by_client();
+        if self.taken.load(Ordering::Relaxed) >= self.most {
+            return Err(Full::InTotal);
+        }
+        let of_client = by_client.entry(client).or_default();
+        if *of_client >= self.per_client {
+            return Err(Full::PerClient);
+        }
+        *of_client += 1;
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Ok(Place { places: self.clone(), client })
+    }
+
+    /// Connections that are there.
+    #[cfg(test)]
+    fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    fn by_client(&self) -> MutexGuard<'_, HashMap<IpAddr, u64>> {
+        self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut by_client = self.places.by_client();
+        self.places.taken.fetch_sub(1, Ordering::Relaxed);
+        if let Entry::Occupied(mut of_client) = by_client.entry(self.client) {
+            *of_client.get_mut() -= 1;
+            if *of_client.get() == 0 {
+                of_client.remove();
+            }
+        }
+    }
+}
+
+/// An address, or the /64 that one client of IPv6 has to itself.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_limited_in_total_and_per_network() {
+        let places = Places::new(&Connections { most: 3, per_client: 2, ..Connections::default() });
+        let take = |address: &str| places.take(address.parse().unwrap());
+
+        let first = take("2001:db8::1").unwrap();
+        let _second = take("2001:db8::2").unwrap();
+        assert_eq!(take("2001:db8::3").err(), Some(Full::PerClient));
+        let _other = take("::ffff:10.0.0.1").unwrap();
+        assert_eq!(take("10.0.0.1").err(), Some(Full::InTotal));
+
+        drop(first);
+        let _again = take("10.0.0.1").unwrap();
+        assert_eq!(places.taken(), 3);
+    }
+
+    #[test]
+    fn nobody_is_remembered_who_is_gone() {
+        let places = Places::new(&Connections::default());
+        drop(places.take("10.0.0.1".parse().unwrap()).unwrap());
+        assert!(places.by_client().is_empty());
+        assert_eq!(places.taken(), 0);
+    }
+}

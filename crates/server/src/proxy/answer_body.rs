@@ -1,0 +1,142 @@
+//! The body of an answer, on its way to a client.
+
+use super::{Via, request_body::CutOff};
+use crate::{
+    client::Client,
+    upstream::{Line, Visit},
+};
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use std::{
+    mem,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll},
+};
+
+/// The body of an answer, and all that is kept of a request until it is gone.
+pub(crate) struct AnswerBody<C> {
+    pub(super) source: Source,
+    pub(super) case: Option<C>,
+    client: Rc<Client>,
+}
+
+/// Where an answer comes from.
+pub(super) enum Source {
+    Empty,
+    Text(Bytes),
+    Line(FromLine),
+}
+
+/// An answer that comes over a line, which is kept for the next one when this one is complete.
+pub(super) struct FromLine {
+    incoming: Incoming,
+    line: Option<Box<Line>>,
+    visit: Visit,
+    state: State,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    Flowing,
+    /// Nothing more comes, though more was announced.
+    CutOff,
+}
+
+impl<C> AnswerBody<C> {
+    pub(super) fn new(client: Rc<Client>) -> Self {
+        client.asked();
+        Self { source: Source::Empty, case: None, client }
+    }
+}
+
+impl Source {
+    pub(super) fn of(incoming: Incoming, via: Via) -> Self {
+        match via {
+            Via::Line { line, visit } => {
+                let mut from = FromLine { incoming, line: Some(line), visit, state: State::Flowing };
+                if from.incoming.is_end_stream() {
+                    from.finish();
+                    return Self::Empty;
+                }
+                Self::Line(from)
+            }
+        }
+    }
+}
+
+impl FromLine {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        if self.state == State::CutOff {
+            return Poll::Ready(Some(Err(CutOff)));
+        }
+        let Some(line) = &mut self.line else { return Poll::Ready(None) };
+        let polled = line.poll_frame(&mut self.incoming, self.visit.server.idle_time(), context);
+        match &polled {
+            Poll::Pending => {}
+            Poll::Ready(Some(Err(_))) => {
+                self.line = None;
+                self.state = State::CutOff;
+                // What came before is sent first: hyper drops what it has not written when a body fails.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Ready(Some(Ok(_))) if !self.incoming.is_end_stream() => {}
+            Poll::Ready(_) => self.finish(),
+        }
+        polled.map(|frame| frame.map(|frame| frame.map_err(|_| CutOff)))
+    }
+
+    fn finish(&mut self) {
+        if let Some(line) = self.line.take() {
+            self.visit.server.keep(line);
+        }
+    }
+}
+
+// Nothing in it is pinned.
+impl<C> Unpin for AnswerBody<C> {}
+
+impl<C> Body for AnswerBody<C> {
+    type Data = Bytes;
+    type Error = CutOff;
+
+    #[inline]
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        let source = &mut self.get_mut().source;
+        match source {
+            Source::Line(from) => from.poll_frame(context),
+            Source::Empty => Poll::Ready(None),
+            Source::Text(_) => match mem::replace(source, Source::Empty) {
+                Source::Text(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
+                _ => Poll::Ready(None),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Source::Empty => true,
+            Source::Text(_) => false,
+            // Not before the line is kept.
+            Source::Line(from) => from.line.is_none() && from.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Empty => SizeHint::with_exact(0),
+            Source::Text(text) => SizeHint::with_exact(text.len() as u64),
+            Source::Line(from) => from.incoming.size_hint(),
+        }
+    }
+}
+
+impl<C> Drop for AnswerBody<C> {
+    fn drop(&mut self) {
+        self.client.answered();
+    }
+}

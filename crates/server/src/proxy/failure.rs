@@ -1,0 +1,70 @@
+//! Why a request is not answered by a server, and what its client is told.
+
+use crate::answer::problem;
+use bytes::Bytes;
+use http::{Response, StatusCode, header};
+
+/// Why a request is not answered by a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The head breaks a rule of HTTP that servers do not agree on.
+    Head(&'static str),
+    /// It is coded in a way that nobody here undoes.
+    Coding,
+    /// A method that makes no sense here.
+    Method,
+    /// The body is larger than it may be.
+    TooLarge,
+    /// The body stands still.
+    SlowBody,
+    /// The body makes no sense, or its client has gone.
+    BrokenBody,
+    /// There is no server to be asked.
+    NoServer,
+    /// No connection to a server came about.
+    Unreachable,
+    /// A server broke off, or did not speak HTTP.
+    Broken,
+    /// A server took too long.
+    Late,
+}
+
+impl Failure {
+    /// What its client is told.
+    pub(crate) fn answer(self) -> Response<Bytes> {
+        match self {
+            Self::Head(detail) => closing(problem(StatusCode::BAD_REQUEST, detail)),
+            Self::Coding => closing(problem(
+                StatusCode::NOT_IMPLEMENTED,
+                "The only transfer coding that is understood is chunked.",
+            )),
+            Self::Method => {
+                problem(StatusCode::METHOD_NOT_ALLOWED, "This is a gateway; it connects nobody to others.")
+            }
+            Self::TooLarge => closing(problem(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "The body of the request is larger than is allowed.",
+            )),
+            Self::BrokenBody => closing(problem(
+                StatusCode::BAD_REQUEST,
+                "The body of the request makes no sense, or is not whole.",
+            )),
+            Self::SlowBody => closing(problem(
+                StatusCode::REQUEST_TIMEOUT,
+                "The body of the request took too long to come.",
+            )),
+            Self::NoServer => problem(StatusCode::SERVICE_UNAVAILABLE, "No server can take the request now."),
+            Self::Unreachable => problem(StatusCode::BAD_GATEWAY, "No server could be reached."),
+            Self::Broken => {
+                problem(StatusCode::BAD_GATEWAY, "The server broke off before it answered, or made no sense.")
+            }
+            Self::Late => problem(StatusCode::GATEWAY_TIMEOUT, "The server took too long to answer."),
+        }
+    }
+}
+
+/// What comes after it on this connection cannot be told from it.
+fn closing(mut response: Response<Bytes>) -> Response<Bytes> {
+    response.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
+    response
+}

@@ -1,0 +1,187 @@
+//! Heads: what is checked, what is taken out, what is put in.
+
+use super::{Failure, Introduction};
+use crate::client::Client;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Uri, Version,
+    header::{self, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE},
+    request, response,
+};
+
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Whether the client wants to speak of something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Upgrade {
+    Asked,
+    NotAsked,
+}
+
+/// The longest name of a request that is taken over from a trusted proxy.
+const LONGEST_ID: usize = 128;
+
+/// The name of a request: a new one, or that of a trusted proxy.
+pub(super) fn id(parts: &request::Parts, client: &Client) -> HeaderValue {
+    match parts.headers.get(REQUEST_ID) {
+        Some(id)
+            if !id.is_empty()
+                && id.len() <= LONGEST_ID
+                && id.as_bytes().iter().all(u8::is_ascii_graphic)
+                && client.worker.trusts(client.origin.peer.ip()) =>
+        {
+            id.clone()
+        }
+        _ => client.worker.new_id(),
+    }
+}
+
+/// Refuses what servers might understand in different ways, and brings the rest into one form: a path in the request
+/// line, and one `Host`.
+pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<u64>) -> Result<(), Failure> {
+    if parts.method == Method::CONNECT {
+        return Err(Failure::Method);
+    }
+    if length.is_some_and(|length| length > client.worker.terms.body_size) {
+        return Err(Failure::TooLarge);
+    }
+    let (mut hosts, mut codings) = (0, 0);
+    for (name, value) in &parts.headers {
+        match *name {
+            HOST => {
+                hosts += 1;
+                if !value.as_bytes().iter().copied().all(is_of_host) {
+                    return Err(Failure::Head("The Host is not the name of one."));
+                }
+            }
+            TRANSFER_ENCODING => {
+                codings += 1;
+                if codings > 1 || !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") {
+                    return Err(Failure::Coding);
+                }
+            }
+            _ => {}
+        }
+    }
+    match parts.uri.authority() {
+        // The request line is stronger than Host.
+        Some(authority) => {
+            let host = HeaderValue::from_str(authority.as_str().rsplit('@').next().unwrap_or_default());
+            let host = host.map_err(|_| Failure::Head("The host is not the name of one."))?;
+            parts.headers.insert(HOST, host);
+            let path = parts.uri.path_and_query().cloned();
+            parts.uri = path.map_or_else(|| Uri::from_static("/"), Uri::from);
+        }
+        None if hosts == 0 && parts.version >= Version::HTTP_11 => {
+            return Err(Failure::Head("The request names no host."));
+        }
+        None => {}
+    }
+    if hosts > 1 {
+        return Err(Failure::Head("The request names more than one host."));
+    }
+    Ok(())
+}
+
+fn is_of_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b".-_~:[]%!$&'()*+,;=".contains(&byte)
+}
+
+/// Makes the head of a request that of one to a server: without what is meant for this connection only, and with what
+/// the server should know of the client.
+pub(super) fn prepare(parts: &mut request::Parts, client: &Client, id: &HeaderValue) -> Upgrade {
+    let headers = &mut parts.headers;
+    let upgrade = match parts.version {
+        Version::HTTP_11 => upgrade_of(headers),
+        _ => None,
+    };
+    let wants_trailers = headers
+        .get(TE)
+        .is_some_and(|te| te.as_bytes().split(|byte| *byte == b',').any(|te| te.trim_ascii() == b"trailers"));
+    strip(headers);
+    headers.remove(EXPECT);
+    if wants_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    let answer = match upgrade {
+        Some(protocol) => {
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            headers.insert(UPGRADE, protocol);
+            Upgrade::Asked
+        }
+        None => Upgrade::NotAsked,
+    };
+    let mut introduction = client.introduction.borrow_mut();
+    introduction.get_or_insert_with(|| Box::new(Introduction::of(client))).write(headers);
+    headers.insert(REQUEST_ID, id.clone());
+    parts.version = Version::HTTP_11;
+    answer
+}
+
+/// Makes the head of an answer that of one to a client.
+pub(super) fn clean(parts: &mut response::Parts) {
+    strip(&mut parts.headers);
+    parts.version = Version::HTTP_11;
+}
+
+fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
+    let protocol = headers.get(UPGRADE)?;
+    let is_meant = headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(tokens)
+        .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
+    is_meant.then(|| protocol.clone())
+}
+
+/// Takes out what is meant for one connection only, by its own name or named by `Connection`.
+fn strip(headers: &mut HeaderMap) {
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .flat_map(tokens)
+            .filter_map(|token| HeaderName::from_bytes(token).ok())
+            // A client cannot have these taken out: without them a request is another one.
+            .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH | header::AUTHORIZATION | header::COOKIE))
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}
+
+const HOP_BY_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+#[inline]
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}

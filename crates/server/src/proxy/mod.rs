@@ -1,0 +1,124 @@
+//! A request from its head to the last byte of its answer.
+
+mod answer_body;
+mod failure;
+mod forward;
+mod head;
+mod introduction;
+mod request_body;
+
+pub(crate) use answer_body::AnswerBody;
+pub(crate) use introduction::Introduction;
+pub(crate) use request_body::RequestBody;
+
+use crate::{
+    Judge, Judged, Outcome, Settled,
+    client::{Client, Tunnel},
+};
+use answer_body::Source;
+use bytes::Bytes;
+use failure::Failure;
+use forward::Via;
+use head::Upgrade;
+use http::{HeaderValue, Request, Response, StatusCode, response};
+use hyper::body::{Body, Incoming};
+use std::{fmt, rc::Rc, sync::Arc};
+
+/// The connection is to be closed without a word.
+#[derive(Debug)]
+pub(crate) struct Dropped;
+
+/// Answers a request.
+pub(crate) async fn answer<J: Judge>(
+    client: Rc<Client>,
+    judge: Arc<J>,
+    request: Request<Incoming>,
+) -> Result<Response<AnswerBody<J::Case>>, Dropped> {
+    // Whenever this is dropped, the request is over.
+    let mut answer = AnswerBody::new(client.clone());
+    let (mut parts, incoming) = request.into_parts();
+    let id = head::id(&parts, &client);
+    if let Err(failure) = head::check(&mut parts, &client, incoming.size_hint().exact()) {
+        return Ok(own(failure.answer(), &id, answer));
+    }
+
+    let outcome = match judge.judge(&mut parts, &client.origin) {
+        Judged::Now(outcome) => outcome,
+        Judged::Later(outcome) => outcome.await,
+    };
+    let target = match outcome {
+        Outcome::Go(target, case) => {
+            answer.case = Some(case);
+            target
+        }
+        Outcome::Answer(given) => return Ok(own(given, &id, answer)),
+        Outcome::Drop => return Err(Dropped),
+    };
+
+    let upgrade = head::prepare(&mut parts, &client, &id);
+    let body = RequestBody::of(incoming, &client);
+    let forwarded = match client.worker.upstreams.get(target.0) {
+        Some(upstream) => forward::forward(&client, upstream, parts, body).await,
+        None => Err(Failure::NoServer),
+    };
+    let answered = match forwarded {
+        Ok((response, via)) => take(response, via, upgrade, &client).await,
+        Err(failure) => Err(failure),
+    };
+    let (mut parts, source) = match answered {
+        Ok(answered) => answered,
+        Err(failure) => text(failure.answer()),
+    };
+    let settled = match &mut answer.case {
+        Some(case) => judge.settle(case, &mut parts),
+        None => Settled::Send,
+    };
+    match settled {
+        Settled::Send => {
+            parts.headers.insert(head::REQUEST_ID, id);
+            answer.source = source;
+            Ok(Response::from_parts(parts, answer))
+        }
+        Settled::Instead(given) => Ok(own(given, &id, answer)),
+    }
+}
+
+/// Takes over the answer of a server.
+async fn take(
+    response: Response<Incoming>,
+    via: Via,
+    upgrade: Upgrade,
+    client: &Client,
+) -> Result<(response::Parts, Source), Failure> {
+    let (mut parts, incoming) = response.into_parts();
+    if parts.status != StatusCode::SWITCHING_PROTOCOLS {
+        head::clean(&mut parts);
+        return Ok((parts, Source::of(incoming, via)));
+    }
+    // Nobody may switch who was not asked to.
+    let (Upgrade::Asked, Via::Line { line, .. }) = (upgrade, via) else { return Err(Failure::Broken) };
+    let (stream, said) = line.into_wire().await.ok_or(Failure::Broken)?;
+    *client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, said)));
+    Ok((parts, Source::Empty))
+}
+
+/// An answer that no server gave.
+fn own<C>(given: Response<Bytes>, id: &HeaderValue, mut answer: AnswerBody<C>) -> Response<AnswerBody<C>> {
+    let (mut parts, source) = text(given);
+    parts.headers.insert(head::REQUEST_ID, id.clone());
+    answer.source = source;
+    Response::from_parts(parts, answer)
+}
+
+fn text(given: Response<Bytes>) -> (response::Parts, Source) {
+    let (parts, text) = given.into_parts();
+    (parts, if text.is_empty() { Source::Empty } else { Source::Text(text) })
+}
+
+impl fmt::Display for Dropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the connection is dropped")
+    }
+}
+
+impl std::error::Error for Dropped {}

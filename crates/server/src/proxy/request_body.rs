@@ -1,0 +1,147 @@
+//! The body of a request, on its way to a server.
+
+use super::Failure;
+use crate::{client::Client, watch::Deadline};
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use std::{
+    cell::Cell,
+    fmt,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll},
+};
+
+/// The body of a request, on its way to a server.
+pub(crate) enum RequestBody {
+    Empty,
+    Upload(Box<Upload>),
+}
+
+/// A body that is taken from a client piece by piece, as fast as the server takes it.
+pub(crate) struct Upload {
+    incoming: Incoming,
+    /// Bytes that it may still have.
+    left: u64,
+    client: Rc<Client>,
+    /// While there is nothing of it.
+    deadline: Option<Deadline>,
+    note: Note,
+}
+
+/// What went wrong with a body, for whoever waits for the answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Note(Rc<Cell<Option<Failure>>>);
+
+/// A body that ends before its end.
+#[derive(Debug)]
+pub(crate) struct CutOff;
+
+impl RequestBody {
+    pub(super) fn of(incoming: Incoming, client: &Rc<Client>) -> Self {
+        if incoming.is_end_stream() {
+            return Self::Empty;
+        }
+        Self::Upload(Box::new(Upload {
+            incoming,
+            left: client.worker.terms.body_size,
+            client: client.clone(),
+            deadline: None,
+            note: Note::default(),
+        }))
+    }
+
+    /// Where it will be said what went wrong with it.
+    pub(super) fn note(&self) -> Option<Note> {
+        match self {
+            Self::Empty => None,
+            Self::Upload(upload) => Some(upload.note.clone()),
+        }
+    }
+}
+
+impl Note {
+    pub(super) fn read(&self) -> Option<Failure> {
+        self.0.get()
+    }
+}
+
+impl Upload {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        let frame = match Pin::new(&mut self.incoming).poll_frame(context) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending => return self.wait(context),
+        };
+        self.deadline = None;
+        Poll::Ready(frame.map(|frame| {
+            let frame = frame.map_err(|_| Failure::BrokenBody)?;
+            let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+            self.left = self.left.checked_sub(length).ok_or(Failure::TooLarge)?;
+            Ok(frame)
+        }))
+    }
+
+    fn wait(&mut self, context: &Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        let worker = &self.client.worker;
+        let deadline = self.deadline.get_or_insert_with(|| {
+            let deadline = worker.watch.deadline();
+            deadline.set(worker.terms.body);
+            deadline
+        });
+        if deadline.is_over() {
+            return Poll::Ready(Some(Err(Failure::SlowBody)));
+        }
+        deadline.listen(context);
+        Poll::Pending
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = CutOff;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Upload(upload) => upload.poll_frame(context).map(|frame| {
+                frame.map(|frame| {
+                    frame.map_err(|failure| {
+                        upload.note.0.set(Some(failure));
+                        CutOff
+                    })
+                })
+            }),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Upload(upload) => upload.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Upload(upload) => upload.incoming.size_hint(),
+        }
+    }
+}
+
+impl fmt::Debug for RequestBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RequestBody")
+    }
+}
+
+impl fmt::Display for CutOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the body ended before its end")
+    }
+}
+
+impl std::error::Error for CutOff {}

@@ -1,0 +1,65 @@
+//! Starting workers, and ending them.
+
+use crate::{
+    Bound, Config, Fault, Judge,
+    listen::PlainDoor,
+    places::Places,
+    upstream::{Plan, Upstream},
+    worker::{self, Order, Worker},
+};
+use std::{future::Future, sync::Arc, thread};
+use tokio::sync::{oneshot, watch};
+
+/// Serves until `shutdown`, then takes no more connections and lets requests in flight end for as long as
+/// [`drain`](tidegate_policy::model::Connections::drain) says.
+///
+/// Nothing is half-started: a fault comes before the first connection is accepted.
+pub async fn run<J: Judge>(
+    config: Config,
+    listeners: Vec<Bound>,
+    judge: Arc<J>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Fault> {
+    let plans = config
+        .upstreams
+        .iter()
+        .map(|(name, upstream)| Plan::of(name, upstream))
+        .collect::<Result<Vec<_>, _>>()?;
+    let (config, plans) = (Arc::new(config), Arc::new(plans));
+    let places = Places::new(&config.connections);
+    let (orders, ordered) = watch::channel(Order::Serve);
+
+    let mut ends = Vec::new();
+    for number in 0..config.workers.get() {
+        let doors =
+            listeners.iter().map(Bound::door).collect::<Result<Vec<_>, _>>().map_err(Fault::Machine)?;
+
+        let (ended, end) = oneshot::channel();
+        let (config, plans, places, judge, ordered) =
+            (config.clone(), plans.clone(), places.clone(), judge.clone(), ordered.clone());
+        let work = move || {
+            let outcome = worker::runtime().and_then(|runtime| {
+                runtime.block_on(async {
+                    let doors = doors.into_iter().map(PlainDoor::open).collect::<Result<Vec<_>, _>>();
+                    let doors = doors.map_err(Fault::Machine)?;
+                    let watch = worker::watch_of_machine();
+                    let upstreams = plans.iter().map(|plan| Upstream::new(plan, &watch)).collect();
+                    Worker::new(&config, upstreams, places, watch).run(doors, judge, ordered).await;
+                    Ok(())
+                })
+            });
+            // Whoever started it may be gone.
+            let _ = ended.send(outcome);
+        };
+        thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(Fault::Machine)?;
+        ends.push(end);
+    }
+    drop(listeners);
+
+    shutdown.await;
+    let _ = orders.send(Order::Stop);
+    for end in ends {
+        end.await.unwrap_or(Ok(()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! One connection to a server, driven by whoever uses it.
+//!
+//! Usually a connection of hyper is a task of its own, and each answer passes through three wake-ups. Here the task of the
+//! client's connection polls it: an answer is read, turned and written in one go, and an idle connection is no task at all.
+//!
+//! What hyper's connection wakes inside of the same poll need not be woken for again, so what it hands over is polled
+//! with a waker that does nothing; the connection itself always has the real one.
+
+use crate::{proxy::RequestBody, stream::Stream, watch::Deadline};
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::{
+    body::{Body, Frame, Incoming},
+    client::conn::{TrySendError, http1},
+};
+use hyper_util::rt::TokioIo;
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+};
+
+/// A connection of HTTP/1.1 to a server.
+pub(crate) struct Line {
+    sender: http1::SendRequest<RequestBody>,
+    /// Until it has ended, and its wire is of no use to anybody.
+    connection: Option<http1::Connection<TokioIo<Stream>, RequestBody>>,
+    state: State,
+    deadline: Deadline,
+    /// When it was used last.
+    rested: u64,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    Open,
+    Ended,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Unsent {
+    /// The connection was closed before anything was sent; here is the request again.
+    Closed(Box<Request<RequestBody>>),
+    /// The connection broke, or what came is no HTTP.
+    Broken,
+    /// It took too long.
+    Late,
+}
+
+/// How long a connection is kept without being used, in milliseconds. Many servers close theirs after 60 seconds.
+const LONGEST_REST: u64 = 30_000;
+
+impl Line {
+    pub(super) async fn new(stream: Stream, deadline: Deadline) -> hyper::Result<Box<Self>> {
+        let (sender, connection) =
+            http1::Builder::new().writev(false).handshake(TokioIo::new(stream)).await?;
+        let mut line =
+            Box::new(Self { sender, connection: Some(connection), state: State::Open, deadline, rested: 0 });
+        // It takes a request when it has been polled.
+        line.drive(&mut Context::from_waker(Waker::noop()));
+        Ok(line)
+    }
+
+    /// Sends a request; the head of its answer, within so many milliseconds.
+    pub(crate) async fn ask(
+        &mut self,
+        request: Request<RequestBody>,
+        within: u64,
+    ) -> Result<Response<Incoming>, Unsent> {
+        let mut answer = pin!(self.sender.try_send_request(request));
+        self.deadline.set(within);
+        poll_fn(|context| {
+            let mut quiet = Context::from_waker(Waker::noop());
+            self.drive(context);
+            let mut polled = answer.as_mut().poll(&mut quiet);
+            if polled.is_pending() && self.state == State::Ended {
+                // Closed before it took the request, which is given back when nobody can take it any more.
+                self.connection = None;
+                polled = answer.as_mut().poll(&mut quiet);
+            }
+            match polled {
+                Poll::Ready(answer) => {
+                    // Whoever looks at the body tells the connection that it is wanted. That need not wake this task,
+                    // which polls the connection next anyway.
+                    self.drive(&mut quiet);
+                    Poll::Ready(answer.map_err(Unsent::of))
+                }
+                Poll::Pending if self.deadline.is_over() => Poll::Ready(Err(Unsent::Late)),
+                Poll::Pending => {
+                    self.deadline.listen(context);
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// The next part of an answer. `idle` is how many milliseconds there may be nothing of it.
+    #[inline]
+    pub(crate) fn poll_frame(
+        &mut self,
+        body: &mut Incoming,
+        idle: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Unsent>>> {
+        let mut quiet = Context::from_waker(Waker::noop());
+        // The first look tells the connection that something is wanted.
+        let mut polled = Pin::new(&mut *body).poll_frame(&mut quiet);
+        if polled.is_pending() {
+            self.drive(context);
+            polled = Pin::new(body).poll_frame(&mut quiet);
+        }
+        match polled {
+            Poll::Ready(frame) => {
+                self.deadline.set(idle);
+                Poll::Ready(frame.map(|frame| frame.map_err(|_| Unsent::Broken)))
+            }
+            Poll::Pending if self.deadline.is_over() => Poll::Ready(Some(Err(Unsent::Late))),
+            Poll::Pending => {
+                self.deadline.listen(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Its answer is complete: whether it can have the next request.
+    pub(super) fn rest(&mut self, now: u64) -> bool {
+        self.rested = now;
+        self.deadline.clear();
+        self.drive(&mut Context::from_waker(Waker::noop()));
+        self.sender.is_ready()
+    }
+
+    /// Whether it is worth keeping.
+    pub(super) fn is_fresh(&mut self, now: u64) -> bool {
+        self.drive(&mut Context::from_waker(Waker::noop()));
+        self.state == State::Open && now.saturating_sub(self.rested) < LONGEST_REST
+    }
+
+    /// After the answer 101: what is left of the connection is the wire, and what the server said on it already.
+    pub(crate) async fn into_wire(mut self) -> Option<(Stream, Bytes)> {
+        poll_fn(|context| {
+            self.drive(context);
+            if self.state == State::Ended { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        let connection = self.connection.take()?;
+        let parts = connection.into_parts();
+        Some((parts.io.into_inner(), parts.read_buf))
+    }
+
+    #[inline]
+    fn drive(&mut self, context: &mut Context<'_>) {
+        if self.state == State::Open
+            && let Some(connection) = &mut self.connection
+            && connection.poll_without_shutdown(context).is_ready()
+        {
+            self.state = State::Ended;
+        }
+    }
+}
+
+impl Unsent {
+    fn of(mut error: TrySendError<Request<RequestBody>>) -> Self {
+        match error.take_message() {
+            Some(request) => Self::Closed(Box::new(request)),
+            None => Self::Broken,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Deadlines that cost a store each.
+//!
+//! Every request moves several deadlines, and hardly any is ever reached. So none of them is a timer: it is a number that
+//! its owner writes, and once per [`TICK`] all of them are looked at. A deadline is noticed up to a tick late, never early.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    task::{Context, Waker},
+    time::Duration,
+};
+use tidegate_engine::Clock;
+
+/// How often deadlines are looked at.
+pub(crate) const TICK: Duration = Duration::from_millis(50);
+
+/// All deadlines of a worker.
+pub(crate) struct Watch {
+    clock: Clock,
+    /// Milliseconds, as of the last look.
+    now: Cell<u64>,
+    entries: RefCell<Vec<Rc<Entry>>>,
+}
+
+/// A moment at which a task is woken, unless it is moved before. Gone when it is dropped.
+pub(crate) struct Deadline {
+    entry: Rc<Entry>,
+    watch: Rc<Watch>,
+}
+
+struct Entry {
+    at: Cell<u64>,
+    place: Cell<usize>,
+    waker: RefCell<Option<Waker>>,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Watch {
+    pub(crate) fn new(clock: Clock) -> Rc<Self> {
+        let now = Cell::new(milliseconds(&clock));
+        Rc::new(Self { clock, now, entries: RefCell::default() })
+    }
+
+    /// A deadline that is never, for now.
+    pub(crate) fn deadline(self: &Rc<Self>) -> Deadline {
+        let mut entries = self.entries.borrow_mut();
+        let entry = Rc::new(Entry {
+            at: Cell::new(NEVER),
+            place: Cell::new(entries.len()),
+            waker: RefCell::default(),
+        });
+        entries.push(entry.clone());
+        Deadline { entry, watch: self.clone() }
+    }
+
+    /// Milliseconds since some moment, as of the last look.
+    pub(crate) fn now(&self) -> u64 {
+        self.now.get()
+    }
+
+    /// Looks at all deadlines.
+    pub(crate) fn look(&self) {
+        let now = milliseconds(&self.clock);
+        self.now.set(now);
+        for entry in self.entries.borrow().iter().filter(|entry| entry.at.get() <= now) {
+            entry.wake();
+        }
+    }
+
+    /// Wakes everybody who waits for a deadline.
+    pub(crate) fn wake_all(&self) {
+        self.entries.borrow().iter().for_each(|entry| entry.wake());
+    }
+}
+
+impl Deadline {
+    /// So many milliseconds from now. A tick is added, since the time that is known may be old.
+    #[inline]
+    pub(crate) fn set(&self, after: u64) {
+        self.entry.at.set(self.watch.now().saturating_add(after).saturating_add(TICK.as_millis() as u64));
+    }
+
+    #[inline]
+    pub(crate) fn clear(&self) {
+        self.entry.at.set(NEVER);
+    }
+
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.entry.at.get() <= self.watch.now()
+    }
+
+    /// Has this task woken.
+    #[inline]
+    pub(crate) fn listen(&self, context: &Context<'_>) {
+        let mut waker = self.entry.waker.borrow_mut();
+        match waker.as_ref() {
+            Some(known) if known.will_wake(context.waker()) => {}
+            _ => *waker = Some(context.waker().clone()),
+        }
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        let place = self.entry.place.get();
+        let mut entries = self.watch.entries.borrow_mut();
+        if place < entries.len() {
+            entries.swap_remove(place);
+        }
+        if let Some(moved) = entries.get(place) {
+            moved.place.set(place);
+        }
+    }
+}
+
+impl Entry {
+    fn wake(&self) {
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+fn milliseconds(clock: &Clock) -> u64 {
+    clock.now().get() / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_over_when_its_time_was_seen_to_pass() {
+        let (clock, hand) = Clock::manual();
+        let watch = Watch::new(clock);
+        let (early, late) = (watch.deadline(), watch.deadline());
+        early.set(100);
+        late.set(1_000);
+
+        hand.advance(Duration::from_millis(149));
+        watch.look();
+        assert!(!early.is_over());
+        hand.advance(Duration::from_millis(1));
+        assert!(!early.is_over(), "nobody has looked");
+        watch.look();
+        assert!(early.is_over() && !late.is_over());
+
+        early.set(100);
+        assert!(!early.is_over());
+        late.clear();
+        hand.advance(Duration::from_secs(3_600));
+        watch.look();
+        assert!(early.is_over() && !late.is_over());
+    }
+
+    #[test]
+    fn those_that_stay_are_still_watched_when_others_go() {
+        let (clock, hand) = Clock::manual();
+        let watch = Watch::new(clock);
+        let mut deadlines: Vec<_> = (0..5).map(|_| watch.deadline()).collect();
+        drop(deadlines.remove(0));
+        drop(deadlines.remove(2));
+        deadlines.iter().for_each(|deadline| deadline.set(10));
+        hand.advance(Duration::from_secs(1));
+        watch.look();
+        assert_eq!(watch.entries.borrow().len(), 3);
+        assert!(deadlines.iter().all(Deadline::is_over));
+        drop(deadlines);
+        assert!(watch.entries.borrow().is_empty());
+    }
+}

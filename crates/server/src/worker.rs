@@ -1,0 +1,205 @@
+//! One thread: its listeners, its connections to both sides, its deadlines.
+
+use crate::{
+    Config, Fault, Judge, Origin, Scheme, client,
+    client::Client,
+    listen::Door,
+    places::Places,
+    stream::Stream,
+    upstream::Upstream,
+    watch::{TICK, Watch},
+};
+use bytes::{BufMut, BytesMut};
+use http::HeaderValue;
+use std::{
+    cell::{Cell, RefCell},
+    net::IpAddr,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+use tidegate_engine::{Clock, Prefix};
+use tidegate_policy::model::Connections;
+use tokio::{sync::watch, task, time};
+
+/// What the connections of a thread share.
+pub(crate) struct Worker {
+    pub(crate) watch: Rc<Watch>,
+    pub(crate) terms: Terms,
+    pub(crate) upstreams: Vec<Rc<Upstream>>,
+    trusted: Vec<Prefix>,
+    places: Arc<Places>,
+    stage: Cell<Stage>,
+    clients: Cell<usize>,
+    ids: RefCell<BytesMut>,
+}
+
+/// Times in milliseconds, and sizes.
+pub(crate) struct Terms {
+    pub(crate) header: u64,
+    pub(crate) body: u64,
+    pub(crate) idle: u64,
+    pub(crate) header_size: usize,
+    pub(crate) body_size: u64,
+    drain: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    Draining,
+}
+
+/// Whether everything goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Serve,
+    Stop,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        config: &Config,
+        upstreams: Vec<Rc<Upstream>>,
+        places: Arc<Places>,
+        watch: Rc<Watch>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            watch,
+            terms: Terms::of(&config.connections),
+            upstreams,
+            trusted: config.trusted.clone(),
+            places,
+            stage: Cell::new(Stage::Serving),
+            clients: Cell::new(0),
+            ids: RefCell::default(),
+        })
+    }
+
+    /// Serves until it is told to stop, and then until its connections have ended, or have had their time.
+    pub(crate) async fn run<J: Judge>(
+        self: Rc<Self>,
+        doors: Vec<Door>,
+        judge: Arc<J>,
+        mut orders: watch::Receiver<Order>,
+    ) {
+        let ticking = task::spawn_local(tick(self.clone()));
+        let accepting: Vec<_> = doors
+            .into_iter()
+            .map(|door| task::spawn_local(self.clone().accept(door, judge.clone())))
+            .collect();
+        // A sender that is gone says the same.
+        let _ = orders.wait_for(|order| *order == Order::Stop).await;
+        accepting.iter().for_each(task::JoinHandle::abort);
+        for end in accepting {
+            let _ = end.await;
+        }
+        self.stage.set(Stage::Draining);
+        self.watch.wake_all();
+        let drained = async {
+            while self.clients.get() > 0 {
+                time::sleep(TICK).await;
+            }
+        };
+        let _ = time::timeout(self.terms.drain, drained).await;
+        ticking.abort();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.stage.get() == Stage::Draining
+    }
+
+    /// A connection came.
+    pub(crate) fn joined(&self) {
+        self.clients.set(self.clients.get() + 1);
+    }
+
+    /// A connection has ended.
+    pub(crate) fn left(&self) {
+        self.clients.set(self.clients.get() - 1);
+    }
+
+    /// Whether the word of this address counts.
+    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.trusted.iter().any(|network| network.contains(address))
+    }
+
+    /// A name for a request that nobody can guess the next one from.
+    pub(crate) fn new_id(&self) -> HeaderValue {
+        // Cut from one piece, so that each costs no allocation.
+        let mut ids = self.ids.borrow_mut();
+        ids.reserve(ID);
+        let bits = fastrand::u128(..);
+        for nibble in (0..ID).rev() {
+            ids.put_u8(b"0123456789abcdef"[(bits >> (nibble * 4)) as usize & 15]);
+        }
+        let id = ids.split().freeze();
+        if ids.capacity() < ID {
+            *ids = BytesMut::with_capacity(ID * 128);
+        }
+        HeaderValue::from_maybe_shared(id).unwrap_or(HeaderValue::from_static("-"))
+    }
+
+    async fn accept<J: Judge>(self: Rc<Self>, door: Door, judge: Arc<J>) {
+        loop {
+            let (stream, peer) = match door.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of descriptors, mostly: those who wait are served when others go.
+                    tracing::warn!(%error, "a connection was not accepted");
+                    time::sleep(TICK).await;
+                    continue;
+                }
+            };
+            let Ok(place) = self.places.take(peer.ip()) else { continue };
+            let _ = stream.set_nodelay(true);
+            let origin = Origin { peer, scheme: Scheme::Http };
+            let client = Client::new(self.clone(), origin, place);
+            task::spawn_local(client::serve(Stream::Plain(stream), client, judge.clone()));
+        }
+    }
+}
+
+/// Signs of a name of a request.
+const ID: usize = 32;
+
+impl Terms {
+    fn of(connections: &Connections) -> Self {
+        Self {
+            header: milliseconds(connections.header_timeout),
+            body: milliseconds(connections.body_timeout),
+            idle: milliseconds(connections.idle_timeout),
+            header_size: usize::try_from(connections.header_size).unwrap_or(usize::MAX),
+            body_size: connections.body_size.unwrap_or(u64::MAX),
+            drain: connections.drain,
+        }
+    }
+}
+
+pub(crate) fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+async fn tick(worker: Rc<Worker>) {
+    let mut ticks = time::interval(TICK);
+    ticks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        worker.watch.look();
+        worker.upstreams.iter().for_each(|upstream| upstream.sweep());
+    }
+}
+
+/// A thread that runs a worker; the answer comes when it has started.
+pub(crate) fn watch_of_machine() -> Rc<Watch> {
+    Watch::new(Clock::coarse())
+}
+
+/// A runtime for one thread.
+pub(crate) fn runtime() -> Result<tokio::runtime::LocalRuntime, Fault> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build_local(tokio::runtime::LocalOptions::default())
+        .map_err(Fault::Machine)
+}

@@ -1,0 +1,13 @@
+//! Stories of a gateway between real clients and real servers, on loopback.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a story ends where it goes wrong"
+)]
+
+mod limits;
+mod proxy;
+mod smuggling;
+mod stage;
