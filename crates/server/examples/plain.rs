@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         upstreams: BTreeMap::from([("app".to_owned(), upstream)]),
         trusted: Vec::new(),
         log: Log::default(),
+        roots: tidegate_server::Roots::default(),
         workers: NonZeroUsize::MIN,
     };
     let app = config.target("app").ok_or("no upstream")?;

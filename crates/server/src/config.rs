@@ -1,5 +1,6 @@
 //! What a gateway is told before it starts.
 
+use crate::Roots;
 use std::{collections::BTreeMap, num::NonZeroUsize, thread};
 use tidegate_engine::Prefix;
 use tidegate_policy::model::{Connections, Log, Policy, Upstream};
@@ -15,6 +16,8 @@ pub struct Config {
     pub trusted: Vec<Prefix>,
     /// What is written of each request.
     pub log: Log,
+    /// Whose certificates of servers are believed.
+    pub roots: Roots,
     /// Threads.
     pub workers: NonZeroUsize,
 }
@@ -31,6 +34,7 @@ impl Config {
             upstreams: policy.upstreams.clone(),
             trusted: policy.trusted_proxies.clone(),
             log: policy.log.clone(),
+            roots: Roots::default(),
             workers: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         }
     }

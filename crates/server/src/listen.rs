@@ -1,20 +1,22 @@
 //! Listeners.
 
-use crate::Fault;
+use crate::{Fault, Scheme, stream::Stream, tls::Certificate};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     io,
     net::{SocketAddr, TcpListener},
-    rc::Rc,
+    sync::Arc,
+    time::Duration,
 };
 use tidegate_policy::model::Listener;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time};
 
 /// A listener that is bound. Connections that come before somebody serves them wait.
 #[derive(Debug)]
 pub struct Bound {
     listener: TcpListener,
     address: SocketAddr,
+    certificate: Option<Arc<Certificate>>,
 }
 
 /// Connections that may wait to be accepted; the system may allow fewer.
@@ -23,11 +25,12 @@ const BACKLOG: i32 = 4_096;
 impl Bound {
     /// Binds it. A port 0 becomes one that is free; [`address`](Self::address) tells which.
     pub fn bind(listener: &Listener) -> Result<Self, Fault> {
+        let certificate = listener.tls.as_ref().map(Certificate::load).transpose()?;
         let address = listener.address;
         let fault = |source| Fault::Listen { address, source };
         let listener = listen(address).map_err(fault)?;
         let address = listener.local_addr().map_err(fault)?;
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, certificate })
     }
 
     /// Where it listens.
@@ -35,9 +38,13 @@ impl Bound {
         self.address
     }
 
+    pub(crate) fn certificate(&self) -> Option<Arc<Certificate>> {
+        self.certificate.clone()
+    }
+
     /// One more descriptor of the same listener, for one more thread.
     pub(crate) fn door(&self) -> io::Result<PlainDoor> {
-        Ok(PlainDoor { listener: self.listener.try_clone()? })
+        Ok(PlainDoor { listener: self.listener.try_clone()?, certificate: self.certificate.clone() })
     }
 }
 
@@ -53,18 +60,20 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// A listener on its way to its thread.
 pub(crate) struct PlainDoor {
     listener: TcpListener,
+    certificate: Option<Arc<Certificate>>,
 }
 
 /// A listener in its thread.
-#[derive(Clone)]
 pub(crate) struct Door {
-    listener: Rc<tokio::net::TcpListener>,
+    listener: tokio::net::TcpListener,
+    certificate: Option<Arc<Certificate>>,
 }
 
 impl PlainDoor {
     /// Opens it; only inside of a runtime.
     pub(crate) fn open(self) -> io::Result<Door> {
-        Ok(Door { listener: Rc::new(tokio::net::TcpListener::from_std(self.listener)?) })
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        Ok(Door { listener, certificate: self.certificate })
     }
 }
 
@@ -72,4 +81,24 @@ impl Door {
     pub(crate) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.listener.accept().await
     }
+
+    pub(crate) fn scheme(&self) -> Scheme {
+        if self.certificate.is_some() { Scheme::Https } else { Scheme::Http }
+    }
+
+    /// What clients are welcomed with. It does not keep the listener open.
+    pub(crate) fn certificate(&self) -> Option<Arc<Certificate>> {
+        self.certificate.clone()
+    }
+}
+
+/// Agrees with a client on how to speak; `None` where that fails.
+pub(crate) async fn welcome(
+    stream: TcpStream,
+    certificate: Option<Arc<Certificate>>,
+    within: Duration,
+) -> Option<Stream> {
+    let Some(certificate) = certificate else { return Some(Stream::Plain(stream)) };
+    let agreed = time::timeout(within, certificate.acceptor().accept(stream)).await.ok()?.ok()?;
+    Some(Stream::Tls(Box::new(agreed.into())))
 }

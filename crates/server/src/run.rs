@@ -4,11 +4,15 @@ use crate::{
     Bound, Config, Fault, Judge,
     listen::PlainDoor,
     places::Places,
+    tls::Certificate,
     upstream::{Plan, Upstream},
     worker::{self, Order, Worker},
 };
-use std::{future::Future, sync::Arc, thread};
-use tokio::sync::{oneshot, watch};
+use std::{future::Future, sync::Arc, thread, time::Duration};
+use tokio::{
+    sync::{oneshot, watch},
+    time,
+};
 
 /// Serves until `shutdown`, then takes no more connections and lets requests in flight end for as long as
 /// [`drain`](tidegate_policy::model::Connections::drain) says.
@@ -20,11 +24,10 @@ pub async fn run<J: Judge>(
     judge: Arc<J>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Fault> {
-    let plans = config
-        .upstreams
-        .iter()
-        .map(|(name, upstream)| Plan::of(name, upstream))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut plans = Vec::new();
+    for (name, upstream) in &config.upstreams {
+        plans.push(Plan::of(name, upstream, &config.roots).await?);
+    }
     let (config, plans) = (Arc::new(config), Arc::new(plans));
     let places = Places::new(&config.connections);
     let (orders, ordered) = watch::channel(Order::Serve);
@@ -44,7 +47,11 @@ pub async fn run<J: Judge>(
                     let doors = doors.map_err(Fault::Machine)?;
                     let watch = worker::watch_of_machine();
                     let upstreams = plans.iter().map(|plan| Upstream::new(plan, &watch)).collect();
-                    Worker::new(&config, upstreams, places, watch).run(doors, judge, ordered).await;
+                    let worker = Worker::new(&config, upstreams, places, watch);
+                    if number == 0 {
+                        worker.check_servers();
+                    }
+                    worker.run(doors, judge, ordered).await;
                     Ok(())
                 })
             });
@@ -54,12 +61,26 @@ pub async fn run<J: Judge>(
         thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(Fault::Machine)?;
         ends.push(end);
     }
+    let certificates: Vec<_> = listeners.iter().filter_map(Bound::certificate).collect();
     drop(listeners);
 
-    shutdown.await;
+    tokio::select! {
+        () = shutdown => {}
+        () = refresh(certificates) => {}
+    }
     let _ = orders.send(Order::Stop);
     for end in ends {
         end.await.unwrap_or(Ok(()))?;
     }
     Ok(())
+}
+
+/// How often files of certificates are looked at.
+const REFRESH: Duration = Duration::from_secs(1);
+
+async fn refresh(certificates: Vec<Arc<Certificate>>) {
+    loop {
+        time::sleep(REFRESH).await;
+        certificates.iter().for_each(|certificate| certificate.refresh());
+    }
 }

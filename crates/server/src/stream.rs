@@ -9,27 +9,32 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
+use tokio_rustls::TlsStream;
 
 /// A connection to a client or to a server.
 pub(crate) enum Stream {
     Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
     fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
         }
     }
 
-    /// Whether something has come, or the end.
+    /// Whether something has come, or the end. Whoever asks has read all there was.
     pub(crate) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.tcp().poll_read_ready(context)
     }
 
-    fn project(self: Pin<&mut Self>) -> Pin<&mut TcpStream> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream),
+    /// What both sides agreed to speak, in TLS.
+    pub(crate) fn agreed(&self) -> Option<&[u8]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol(),
         }
     }
 }
@@ -41,14 +46,20 @@ impl AsyncRead for Stream {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.project().poll_read(context, into)
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        }
     }
 }
 
 impl AsyncWrite for Stream {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        self.project().poll_write(context, from)
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, from),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, from),
+        }
     }
 
     #[inline]
@@ -57,18 +68,31 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         from: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.project().poll_write_vectored(context, from)
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, from),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, from),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp().is_write_vectored()
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
     }
 
+    #[inline]
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.project().poll_flush(context)
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.project().poll_shutdown(context)
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
     }
 }

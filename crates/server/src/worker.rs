@@ -1,12 +1,11 @@
 //! One thread: its listeners, its connections to both sides, its deadlines.
 
 use crate::{
-    Config, Fault, Judge, Origin, Scheme, client,
+    Config, Fault, Judge, Origin, client,
     client::Client,
-    listen::Door,
+    listen::{Door, welcome},
     places::Places,
-    stream::Stream,
-    upstream::Upstream,
+    upstream::{self, Upstream},
     watch::{TICK, Watch},
 };
 use bytes::{BufMut, BytesMut};
@@ -41,6 +40,8 @@ pub(crate) struct Terms {
     pub(crate) idle: u64,
     pub(crate) header_size: usize,
     pub(crate) body_size: u64,
+    /// For agreeing on how to speak.
+    pub(crate) welcome: Duration,
     drain: Duration,
 }
 
@@ -105,6 +106,13 @@ impl Worker {
         ticking.abort();
     }
 
+    /// Has the servers of all upstreams asked whether they are well; one worker does it for all.
+    pub(crate) fn check_servers(&self) {
+        for (server, terms) in self.upstreams.iter().flat_map(|upstream| upstream.checks()) {
+            task::spawn_local(upstream::check(server, terms));
+        }
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.stage.get() == Stage::Draining
     }
@@ -154,9 +162,15 @@ impl Worker {
             };
             let Ok(place) = self.places.take(peer.ip()) else { continue };
             let _ = stream.set_nodelay(true);
-            let origin = Origin { peer, scheme: Scheme::Http };
+            let origin = Origin { peer, scheme: door.scheme() };
             let client = Client::new(self.clone(), origin, place);
-            task::spawn_local(client::serve(Stream::Plain(stream), client, judge.clone()));
+            let (certificate, judge) = (door.certificate(), judge.clone());
+            task::spawn_local(async move {
+                let agreeing = welcome(stream, certificate, client.worker.terms.welcome);
+                if let Some(stream) = Box::pin(agreeing).await {
+                    client::serve(stream, client, judge).await;
+                }
+            });
         }
     }
 }
@@ -172,6 +186,7 @@ impl Terms {
             idle: milliseconds(connections.idle_timeout),
             header_size: usize::try_from(connections.header_size).unwrap_or(usize::MAX),
             body_size: connections.body_size.unwrap_or(u64::MAX),
+            welcome: connections.header_timeout,
             drain: connections.drain,
         }
     }

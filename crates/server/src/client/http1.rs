@@ -51,16 +51,17 @@ pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc
 
     let tunnel = client.tunnel.take();
     match (why, tunnel) {
-        (Why::Quiet, _) => {
-            let parts = connection.into_parts();
-            End::Quiet(parts.io.into_inner().again(parts.read_buf))
-        }
-        (Why::Ended, Some(tunnel)) => {
-            let parts = connection.into_parts();
-            End::Tunnel(parts.io.into_inner().again(parts.read_buf), tunnel)
-        }
+        (Why::Quiet, _) => End::Quiet(wire_of(connection.into_parts())),
+        (Why::Ended, Some(tunnel)) => End::Tunnel(wire_of(connection.into_parts()), tunnel),
         (Why::Ended | Why::Slow, _) => End::Closed,
     }
+}
+
+/// The wire, with what was read of it and not understood yet.
+fn wire_of<S>(parts: http1::Parts<TokioIo<ClientIo>, S>) -> ClientIo {
+    let mut io = parts.io.into_inner();
+    io.again(parts.read_buf);
+    io
 }
 
 /// The smallest buffer that hyper takes.

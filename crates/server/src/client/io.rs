@@ -25,9 +25,8 @@ impl ClientIo {
     }
 
     /// Has these bytes read first.
-    pub(super) fn again(mut self, bytes: Bytes) -> Self {
+    pub(super) fn again(&mut self, bytes: Bytes) {
         self.again = bytes;
-        self
     }
 
     pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -10,14 +10,18 @@
 //! and made anew when the next byte comes. So thousands of idle connections cost little more than their sockets.
 
 mod http1;
+mod http2;
 mod io;
+mod preface;
 mod tunnel;
 
+pub(crate) use http2::HereOnly;
 pub(crate) use io::ClientIo;
 pub(crate) use tunnel::Tunnel;
 
 use crate::{
-    Judge, Origin, places::Place, proxy::Introduction, stream::Stream, watch::Deadline, worker::Worker,
+    Judge, Origin, places::Place, proxy::Introduction, stream::Stream, tls::HTTP2, watch::Deadline,
+    worker::Worker,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -39,6 +43,8 @@ pub(crate) struct Client {
     phase: Cell<Phase>,
     write: Cell<Write>,
     in_flight: Cell<u32>,
+    /// How long it is idle before something happens, in milliseconds.
+    rest: Cell<u64>,
     _place: Place,
 }
 
@@ -73,6 +79,7 @@ impl Client {
             phase: Cell::new(Phase::Idle),
             write: Cell::new(Write::Flows),
             in_flight: Cell::new(0),
+            rest: Cell::new(MOMENT),
             _place: place,
         })
     }
@@ -96,10 +103,10 @@ impl Client {
         }
     }
 
-    /// Bytes came.
+    /// Bytes came. In HTTP/2 they need not be those of a request.
     #[inline]
     fn arrived(&self) {
-        if self.phase.get() == Phase::Idle {
+        if self.phase.get() == Phase::Idle && self.rest.get() == MOMENT {
             self.phase.set(Phase::Head);
             self.deadline.set(self.worker.terms.header);
         }
@@ -127,7 +134,7 @@ impl Client {
 
     fn rest(&self) {
         if self.write.get() == Write::Flows {
-            self.deadline.set(MOMENT);
+            self.deadline.set(self.rest.get());
         }
     }
 }
@@ -140,7 +147,16 @@ impl Drop for Client {
 
 /// Serves a connection until it ends.
 pub(crate) async fn serve<J: Judge>(stream: Stream, client: Rc<Client>, judge: Arc<J>) {
+    let is_http2 = stream.agreed() == Some(HTTP2);
+    let is_plain = matches!(stream, Stream::Plain(_));
     let mut io = ClientIo::new(stream, client.clone());
+    if wait(&io, &client).await == Wait::Over {
+        return;
+    }
+    if is_http2 || is_plain && Box::pin(preface::is_next(&mut io, &client)).await {
+        client.rest.set(client.worker.terms.idle);
+        return Box::pin(http2::serve(io, client.clone(), judge)).await;
+    }
     loop {
         if wait(&io, &client).await == Wait::Over {
             return;

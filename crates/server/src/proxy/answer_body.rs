@@ -1,6 +1,7 @@
 //! The body of an answer, on its way to a client.
 
 use super::{Via, request_body::CutOff};
+use crate::watch::Deadline;
 use crate::{
     client::Client,
     upstream::{Line, Visit},
@@ -26,6 +27,7 @@ pub(super) enum Source {
     Empty,
     Text(Bytes),
     Line(FromLine),
+    Shared(FromShared),
 }
 
 /// An answer that comes over a line, which is kept for the next one when this one is complete.
@@ -34,6 +36,13 @@ pub(super) struct FromLine {
     line: Option<Box<Line>>,
     visit: Visit,
     state: State,
+}
+
+/// An answer that comes over a connection that it shares with others.
+pub(super) struct FromShared {
+    incoming: Incoming,
+    deadline: Deadline,
+    visit: Visit,
 }
 
 #[derive(PartialEq, Eq)]
@@ -60,6 +69,10 @@ impl Source {
                     return Self::Empty;
                 }
                 Self::Line(from)
+            }
+            Via::Shared { deadline, visit } => {
+                deadline.set(visit.server.idle_time());
+                Self::Shared(FromShared { incoming, deadline, visit })
             }
         }
     }
@@ -94,6 +107,22 @@ impl FromLine {
     }
 }
 
+impl FromShared {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        match Pin::new(&mut self.incoming).poll_frame(context) {
+            Poll::Ready(frame) => {
+                self.deadline.set(self.visit.server.idle_time());
+                Poll::Ready(frame.map(|frame| frame.map_err(|_| CutOff)))
+            }
+            Poll::Pending if self.deadline.is_over() => Poll::Ready(Some(Err(CutOff))),
+            Poll::Pending => {
+                self.deadline.listen(context);
+                Poll::Pending
+            }
+        }
+    }
+}
+
 // Nothing in it is pinned.
 impl<C> Unpin for AnswerBody<C> {}
 
@@ -109,6 +138,7 @@ impl<C> Body for AnswerBody<C> {
         let source = &mut self.get_mut().source;
         match source {
             Source::Line(from) => from.poll_frame(context),
+            Source::Shared(from) => from.poll_frame(context),
             Source::Empty => Poll::Ready(None),
             Source::Text(_) => match mem::replace(source, Source::Empty) {
                 Source::Text(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
@@ -123,6 +153,7 @@ impl<C> Body for AnswerBody<C> {
             Source::Text(_) => false,
             // Not before the line is kept.
             Source::Line(from) => from.line.is_none() && from.incoming.is_end_stream(),
+            Source::Shared(from) => from.incoming.is_end_stream(),
         }
     }
 
@@ -131,6 +162,7 @@ impl<C> Body for AnswerBody<C> {
             Source::Empty => SizeHint::with_exact(0),
             Source::Text(text) => SizeHint::with_exact(text.len() as u64),
             Source::Line(from) => from.incoming.size_hint(),
+            Source::Shared(from) => from.incoming.size_hint(),
         }
     }
 }

@@ -4,29 +4,74 @@ use super::{Failure, RequestBody};
 use crate::{
     client::Client,
     upstream::{Line, Server, Unsent, Upstream, Visit},
+    watch::Deadline,
 };
 use http::{Request, Response, request};
 use hyper::body::Incoming;
 use std::{io, rc::Rc};
+use tidegate_core::Report;
+use tidegate_policy::model::Protocol;
 
 /// How the answer comes.
 pub(super) enum Via {
     /// Over a connection of its own.
     Line { line: Box<Line>, visit: Visit },
+    /// Over one that it shares with others.
+    Shared { deadline: Deadline, visit: Visit },
 }
 
-/// Sends a request to a server of an upstream.
+/// Why a server gave no answer, and the request again where it may be sent to another.
+struct Missed {
+    failure: Failure,
+    again: Option<Request<RequestBody>>,
+}
+
+/// Sends a request to a server of an upstream, and to another one where that does no harm.
 pub(super) async fn forward(
-    _client: &Client,
+    client: &Client,
     upstream: &Rc<Upstream>,
     parts: request::Parts,
     body: RequestBody,
 ) -> Result<(Response<Incoming>, Via), Failure> {
-    let server = upstream.pick().ok_or(Failure::NoServer)?;
     let note = body.note();
-    match send(server, upstream, Request::from_parts(parts, body)).await {
-        Ok(answered) => Ok(answered),
-        Err(failure) => Err(note.and_then(|note| note.read()).unwrap_or(failure)),
+    let mut request = Request::from_parts(parts, body);
+    let mut tried = Vec::new();
+    let (mut sent, mut failure) = (0, Failure::NoServer);
+    upstream.asked();
+    loop {
+        let Some((place, server)) = upstream.next(&tried, client.origin.peer.ip()) else {
+            return Err(failure);
+        };
+        let Ok(pass) = server.pass() else {
+            tried.push(place);
+            continue;
+        };
+        match send(server, upstream, request).await {
+            Ok((response, via)) => {
+                server.answered();
+                if let Some(pass) = pass {
+                    let is_failure = response.status().is_server_error();
+                    pass.report(if is_failure { Report::Failure } else { Report::Success });
+                }
+                return Ok((response, via));
+            }
+            Err(missed) => {
+                if let Some(fault) = note.as_ref().and_then(super::request_body::Note::read) {
+                    return Err(fault);
+                }
+                server.failed();
+                if let Some(pass) = pass {
+                    pass.fail();
+                }
+                failure = missed.failure;
+                tried.push(place);
+                request = match missed.again {
+                    Some(again) if upstream.may_retry(sent) => again,
+                    _ => return Err(failure),
+                };
+                sent += 1;
+            }
+        }
     }
 }
 
@@ -35,19 +80,54 @@ async fn send(
     server: &Rc<Server>,
     upstream: &Upstream,
     mut request: Request<RequestBody>,
-) -> Result<(Response<Incoming>, Via), Failure> {
+) -> Result<(Response<Incoming>, Via), Missed> {
     let visit = server.visit();
+    if server.protocol == Protocol::Http2 {
+        let spare = copy(&request);
+        return match server.ask_shared(request).await {
+            Ok((response, deadline)) => Ok((response, Via::Shared { deadline, visit })),
+            Err(unsent) => Err(Missed::of(unsent, spare)),
+        };
+    }
     loop {
         let (mut line, is_new) = match server.take() {
             Some(line) => (line, false),
-            None => (server.connect().await.map_err(|error| failure_of(&error))?, true),
+            None => match server.connect().await {
+                Ok(line) => (line, true),
+                Err(error) => return Err(Missed { failure: failure_of(&error), again: Some(request) }),
+            },
         };
-        match line.ask(request, upstream.times.response).await {
-            Ok(response) => return Ok((response, Via::Line { line, visit })),
+        // A connection that was used a moment ago is there; a copy for others is not worth its time.
+        let spare = if is_new || server.is_doubtful(&line) { copy(&request) } else { None };
+        match (line.ask(request, upstream.times.response).await, spare) {
+            (Ok(response), _) => return Ok((response, Via::Line { line, visit })),
             // The server closed it while nobody used it. There are only so many of those.
-            Err(Unsent::Closed(back)) if !is_new => request = *back,
-            Err(Unsent::Closed(_) | Unsent::Broken) => return Err(Failure::Broken),
-            Err(Unsent::Late) => return Err(Failure::Late),
+            (Err(Unsent::Closed(back)), _) if !is_new => request = *back,
+            (Err(Unsent::Broken), Some(spare)) if !is_new => request = spare,
+            (Err(unsent), spare) => return Err(Missed::of(unsent, spare)),
+        }
+    }
+}
+
+/// The same request again, if to send it twice is to send it once, and nothing of a body is gone.
+fn copy(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+    if !request.method().is_idempotent() || !matches!(request.body(), RequestBody::Empty) {
+        return None;
+    }
+    let mut copy = Request::new(RequestBody::Empty);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    Some(copy)
+}
+
+impl Missed {
+    fn of(unsent: Unsent, spare: Option<Request<RequestBody>>) -> Self {
+        match unsent {
+            Unsent::Closed(back) => Self { failure: Failure::Unreachable, again: Some(*back) },
+            Unsent::Broken => Self { failure: Failure::Broken, again: spare },
+            // It may still be at work.
+            Unsent::Late => Self { failure: Failure::Late, again: None },
         }
     }
 }

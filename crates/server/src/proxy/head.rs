@@ -44,7 +44,7 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
     if length.is_some_and(|length| length > client.worker.terms.body_size) {
         return Err(Failure::TooLarge);
     }
-    let (mut hosts, mut codings) = (0, 0);
+    let (mut hosts, mut codings, mut cookies) = (0, 0, 0);
     for (name, value) in &parts.headers {
         match *name {
             HOST => {
@@ -59,6 +59,7 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
                     return Err(Failure::Coding);
                 }
             }
+            header::COOKIE => cookies += 1,
             _ => {}
         }
     }
@@ -76,10 +77,21 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
         }
         None => {}
     }
+    if cookies > 1 {
+        join_cookies(&mut parts.headers);
+    }
     if hosts > 1 {
         return Err(Failure::Head("The request names more than one host."));
     }
     Ok(())
+}
+
+/// HTTP/2 may send each cookie in a line of its own; HTTP/1.1 may not.
+fn join_cookies(headers: &mut HeaderMap) {
+    let all: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
+        headers.insert(header::COOKIE, joined);
+    }
 }
 
 fn is_of_host(byte: u8) -> bool {

@@ -50,6 +50,7 @@ pub(crate) enum Unsent {
 
 /// How long a connection is kept without being used, in milliseconds. Many servers close theirs after 60 seconds.
 const LONGEST_REST: u64 = 30_000;
+const DOUBTFUL_REST: u64 = 1_000;
 
 impl Line {
     pub(super) async fn new(stream: Stream, deadline: Deadline) -> hyper::Result<Box<Self>> {
@@ -132,6 +133,12 @@ impl Line {
         self.sender.is_ready()
     }
 
+    /// Whether it has been idle for so long that its server may be closing it.
+    #[inline]
+    pub(super) fn is_older(&self, now: u64) -> bool {
+        now.saturating_sub(self.rested) > DOUBTFUL_REST
+    }
+
     /// Whether it is worth keeping.
     pub(super) fn is_fresh(&mut self, now: u64) -> bool {
         self.drive(&mut Context::from_waker(Waker::noop()));
@@ -162,7 +169,7 @@ impl Line {
 }
 
 impl Unsent {
-    fn of(mut error: TrySendError<Request<RequestBody>>) -> Self {
+    pub(super) fn of(mut error: TrySendError<Request<RequestBody>>) -> Self {
         match error.take_message() {
             Some(request) => Self::Closed(Box::new(request)),
             None => Self::Broken,

@@ -1,27 +1,44 @@
 //! One server, and the connections to it that one worker keeps.
 
-use super::{Line, Plan, Times, plan::ServerPlan};
-use crate::{stream::Stream, watch::Watch};
+use super::{Health, Line, Plan, Times, Unsent, health::Standing, plan::ServerPlan};
+use crate::{
+    client::HereOnly,
+    proxy::RequestBody,
+    stream::Stream,
+    watch::{Deadline, Watch},
+};
+use http::{
+    HeaderValue, Request, Response, StatusCode, Uri, header,
+    uri::{PathAndQuery, Scheme},
+};
+use hyper::{body::Incoming, client::conn::http2};
+use hyper_util::rt::TokioIo;
 use std::{
     cell::{Cell, RefCell},
     io,
     net::SocketAddr,
     rc::Rc,
+    sync::Arc,
     time::Duration,
 };
+use tidegate_core::Rejection;
+use tidegate_engine::{Breaker, Pass};
+use tidegate_policy::model::Protocol;
 use tokio::{net::TcpStream, time};
 
 /// A server, in one worker.
 pub(crate) struct Server {
-    host: String,
-    port: u16,
+    plan: ServerPlan,
     address: Option<SocketAddr>,
+    pub(crate) protocol: Protocol,
     times: Times,
     watch: Rc<Watch>,
     keep_alive: usize,
     /// Nobody's, the one that was used last on top.
     #[allow(clippy::vec_box, reason = "they are handed on as they are")]
     idle: RefCell<Vec<Box<Line>>>,
+    /// The one connection of HTTP/2, which all requests share.
+    shared: RefCell<Option<http2::SendRequest<RequestBody>>>,
     in_flight: Cell<u64>,
 }
 
@@ -33,26 +50,76 @@ pub(crate) struct Visit {
 impl Server {
     pub(super) fn new(server: &ServerPlan, plan: &Plan, watch: &Rc<Watch>) -> Rc<Self> {
         Rc::new(Self {
-            host: server.host.clone(),
-            port: server.port,
-            address: server.address().map(|address| (address, server.port).into()),
+            plan: server.clone(),
+            address: server.address(),
+            protocol: plan.protocol,
             times: plan.times,
             watch: watch.clone(),
             keep_alive: plan.keep_alive,
             idle: RefCell::default(),
+            shared: RefCell::default(),
             in_flight: Cell::new(0),
         })
     }
 
+    pub(super) fn weight(&self) -> u64 {
+        self.plan.weight
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.plan.authority.as_str()
+    }
+
+    pub(super) fn host_header(&self) -> HeaderValue {
+        self.plan.host_header()
+    }
+
+    pub(super) fn in_flight(&self) -> u64 {
+        self.in_flight.get()
+    }
+
+    pub(super) fn health(&self) -> &Arc<Health> {
+        &self.plan.health
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        self.plan.health.standing(self.watch.now())
+    }
+
+    /// Leave to ask it; `Err` while its breaker is open.
+    #[inline]
+    pub(crate) fn pass(&self) -> Result<Option<Pass<Arc<Breaker>>>, Rejection> {
+        self.plan.health.pass()
+    }
+
+    /// It answered.
+    #[inline]
+    pub(crate) fn answered(&self) {
+        self.plan.health.answered();
+    }
+
+    /// It did not.
+    pub(crate) fn failed(&self) {
+        self.plan.health.failed(self.watch.now());
+    }
+
     /// A request is on its way here.
+    #[inline]
     pub(crate) fn visit(self: &Rc<Self>) -> Visit {
         self.in_flight.set(self.in_flight.get() + 1);
         Visit { server: self.clone() }
     }
 
     /// A connection that was used before.
+    #[inline]
     pub(crate) fn take(&self) -> Option<Box<Line>> {
         self.idle.borrow_mut().pop()
+    }
+
+    /// Whether a connection has been idle for so long that its server may be closing it at this moment.
+    #[inline]
+    pub(crate) fn is_doubtful(&self, line: &Line) -> bool {
+        line.is_older(self.watch.now())
     }
 
     /// Keeps a connection for the next request, if it can have one.
@@ -65,21 +132,83 @@ impl Server {
 
     /// A new connection.
     pub(crate) async fn connect(&self) -> io::Result<Box<Line>> {
-        let stream = self.dial();
-        let stream = time::timeout(Duration::from_millis(self.times.connect), stream).await??;
+        let stream = self.dial().await?;
         Line::new(stream, self.watch.deadline()).await.map_err(io::Error::other)
     }
 
-    async fn dial(&self) -> io::Result<Stream> {
-        let stream = match self.address {
-            Some(address) => TcpStream::connect(address).await?,
-            None => TcpStream::connect((self.host.as_str(), self.port)).await?,
+    /// Sends a request over the connection that all share, or a new one.
+    pub(crate) async fn ask_shared(
+        &self,
+        request: Request<RequestBody>,
+    ) -> Result<(Response<Incoming>, Deadline), Unsent> {
+        let open = self.shared.borrow().as_ref().filter(|shared| !shared.is_closed()).cloned();
+        let mut shared = match open {
+            Some(shared) => shared,
+            None => match self.share().await {
+                Ok(shared) => shared,
+                Err(_) => return Err(Unsent::Closed(Box::new(request))),
+            },
         };
-        stream.set_nodelay(true)?;
-        Ok(Stream::Plain(stream))
+        let within = Duration::from_millis(self.times.response);
+        let answer = shared.try_send_request(self.addressed(request));
+        match time::timeout(within, answer).await {
+            Ok(answer) => answer.map(|answer| (answer, self.watch.deadline())).map_err(Unsent::of),
+            Err(_) => Err(Unsent::Late),
+        }
+    }
+
+    async fn share(&self) -> io::Result<http2::SendRequest<RequestBody>> {
+        let stream = self.dial().await?;
+        let handshake = http2::Builder::new(HereOnly).handshake(TokioIo::new(stream));
+        let (shared, connection) = handshake.await.map_err(io::Error::other)?;
+        tokio::task::spawn_local(connection);
+        *self.shared.borrow_mut() = Some(shared.clone());
+        Ok(shared)
+    }
+
+    /// HTTP/2 says the host in the address.
+    fn addressed(&self, mut request: Request<RequestBody>) -> Request<RequestBody> {
+        let host = request.headers_mut().remove(header::HOST);
+        let host = host.and_then(|host| host.to_str().ok()?.parse().ok());
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(if self.plan.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP });
+        parts.authority = Some(host.unwrap_or_else(|| self.plan.authority.clone()));
+        parts.path_and_query =
+            Some(request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")));
+        *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+        request
+    }
+
+    /// Sends a request over a connection that is closed after it; the status of its answer.
+    pub(super) async fn ask_once(self: &Rc<Self>, request: Request<RequestBody>) -> Option<StatusCode> {
+        match self.protocol {
+            Protocol::Http1 => {
+                let answer = self.connect().await.ok()?.ask(request, self.times.response).await;
+                answer.ok().map(|answer| answer.status())
+            }
+            Protocol::Http2 => self.ask_shared(request).await.ok().map(|(answer, _)| answer.status()),
+        }
+    }
+
+    async fn dial(&self) -> io::Result<Stream> {
+        let dialled = async {
+            let stream = match self.address {
+                Some(address) => TcpStream::connect(address).await?,
+                None => TcpStream::connect((self.plan.host.as_str(), self.plan.port)).await?,
+            };
+            stream.set_nodelay(true)?;
+            Ok(match &self.plan.tls {
+                Some((connector, name)) => {
+                    Stream::Tls(Box::new(connector.connect(name.clone(), stream).await?.into()))
+                }
+                None => Stream::Plain(stream),
+            })
+        };
+        time::timeout(self.times.connect, dialled).await?
     }
 
     /// How long there may be nothing of an answer, in milliseconds.
+    #[inline]
     pub(crate) fn idle_time(&self) -> u64 {
         self.times.idle
     }

@@ -9,5 +9,7 @@
 
 mod limits;
 mod proxy;
+mod servers;
 mod smuggling;
 mod stage;
+mod tls;

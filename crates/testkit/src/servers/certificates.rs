@@ -36,7 +36,8 @@ subjectAltName = DNS:localhost, IP:127.0.0.1
 ";
 
 impl Certificates {
-    pub(super) fn create(directory: &Path) -> Result<Self, String> {
+    /// Makes them in this directory.
+    pub fn create(directory: &Path) -> Result<Self, String> {
         fs::write(directory.join("openssl.cnf"), CONFIG).map_err(|error| error.to_string())?;
         sign(directory, &["-subj", "/CN=Tidegate tests", "-extensions", "authority"], "authority")?;
         let signed_by = ["-CA", "authority.crt", "-CAkey", "authority.key", "-extensions", "server"];

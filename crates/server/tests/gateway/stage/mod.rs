@@ -89,6 +89,7 @@ pub(crate) fn config(servers: &[&Server]) -> Config {
         upstreams: BTreeMap::from([("app".to_owned(), upstream(servers))]),
         trusted: Vec::new(),
         log: Log::default(),
+        roots: tidegate_server::Roots::default(),
         workers: NonZeroUsize::MIN,
     }
 }
@@ -152,7 +153,12 @@ impl Server {
             for (name, value) in request.headers() {
                 head += &format!("{name}: {}\n", value.to_str().unwrap());
             }
-            let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let body = request
+                .into_body()
+                .collect()
+                .await
+                .map(http_body_util::Collected::to_bytes)
+                .unwrap_or_default();
             head += &format!("\n{}", String::from_utf8_lossy(&body));
             Response::new(text(head))
         })

@@ -1,0 +1,59 @@
+//! Requests of HTTP/2 on a connection, many at a time.
+
+use super::{Client, ClientIo};
+use crate::{Judge, proxy};
+use hyper::{rt::Executor, server::conn::http2, service::service_fn};
+use hyper_util::rt::TokioIo;
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    rc::Rc,
+    sync::Arc,
+    task::Poll,
+};
+
+/// Requests that a client may have in flight on one connection.
+const AT_ONCE: u32 = 256;
+
+/// Runs tasks on the thread of the worker.
+#[derive(Clone, Copy)]
+pub(crate) struct HereOnly;
+
+impl<F: Future<Output: 'static> + 'static> Executor<F> for HereOnly {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}
+
+pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc<J>) {
+    let asked = client.clone();
+    let service = service_fn(move |request| proxy::answer(asked.clone(), judge.clone(), request));
+    let header_size = u32::try_from(client.worker.terms.header_size).unwrap_or(u32::MAX);
+    let connection = http2::Builder::new(HereOnly)
+        .max_concurrent_streams(AT_ONCE)
+        .max_header_list_size(header_size)
+        .serve_connection(TokioIo::new(io), service);
+    let mut connection = pin!(connection);
+
+    let mut stage = Stage::Serving;
+    poll_fn(|context| {
+        client.deadline.listen(context);
+        if client.worker.is_draining() && stage == Stage::Serving {
+            stage = Stage::Ending;
+            connection.as_mut().graceful_shutdown();
+        }
+        match connection.as_mut().poll(context) {
+            Poll::Ready(_) => Poll::Ready(()),
+            // Idle for too long, or it takes nothing of what is sent.
+            Poll::Pending if client.deadline.is_over() => Poll::Ready(()),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await;
+}
+
+#[derive(PartialEq, Eq)]
+enum Stage {
+    Serving,
+    Ending,
+}

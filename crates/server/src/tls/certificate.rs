@@ -1,0 +1,125 @@
+//! The certificate of a listener, which is read again when its files change.
+
+use super::{HTTP1, HTTP2};
+use crate::Fault;
+use arc_swap::ArcSwap;
+use std::{
+    fmt, fs, io,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::SystemTime,
+};
+use tidegate_policy::model::Tls;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::{CryptoProvider, ring},
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        server::{ClientHello, ResolvesServerCert},
+        sign::CertifiedKey,
+    },
+};
+
+/// The certificate of a listener.
+pub(crate) struct Certificate {
+    files: Tls,
+    acceptor: TlsAcceptor,
+    current: Arc<Current>,
+    seen: Mutex<[Stamp; 2]>,
+}
+
+/// What a file looks like from outside: `None` where it is not there.
+type Stamp = Option<(SystemTime, u64)>;
+
+struct Current(ArcSwap<CertifiedKey>);
+
+impl Certificate {
+    pub(crate) fn load(files: &Tls) -> Result<Arc<Self>, Fault> {
+        let provider = Arc::new(ring::default_provider());
+        let seen = stamps(files);
+        let current = Arc::new(Current(ArcSwap::from_pointee(read(files, &provider)?)));
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| fault(&files.certificate, error))?
+            .with_no_client_auth()
+            .with_cert_resolver(current.clone());
+        config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        Ok(Arc::new(Self { files: files.clone(), acceptor, current, seen: Mutex::new(seen) }))
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        self.acceptor.clone()
+    }
+
+    /// Reads the files again if they have changed. Those that are no good are told of once, and the old ones stay.
+    pub(crate) fn refresh(&self) {
+        let now = stamps(&self.files);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if *seen == now {
+            return;
+        }
+        *seen = now;
+        match read(&self.files, &ring::default_provider()) {
+            Ok(key) => {
+                self.current.0.store(Arc::new(key));
+                tracing::info!(file = %self.files.certificate.display(), "a certificate was read again");
+            }
+            Err(fault) => tracing::error!(%fault, "a new certificate is no good; the old one stays"),
+        }
+    }
+}
+
+fn stamps(files: &Tls) -> [Stamp; 2] {
+    let stamp = |file: &Path| {
+        let metadata = fs::metadata(file).ok()?;
+        Some((metadata.modified().ok()?, metadata.len()))
+    };
+    [stamp(&files.certificate), stamp(&files.key)]
+}
+
+fn read(files: &Tls, provider: &CryptoProvider) -> Result<CertifiedKey, Fault> {
+    let chain = text(&files.certificate)?;
+    let chain = CertificateDer::pem_slice_iter(&chain)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| fault(&files.certificate, error))?;
+    if chain.is_empty() {
+        return Err(fault(&files.certificate, "there is no certificate in it; it has to be in PEM"));
+    }
+    let key = PrivateKeyDer::from_pem_slice(&text(&files.key)?).map_err(|_| {
+        fault(&files.key, "there is no private key in it; it has to be in PEM, without a password")
+    })?;
+    CertifiedKey::from_der(chain, key, provider).map_err(|error| {
+        fault(&files.key, format!("it does not go with {}: {error}", files.certificate.display()))
+    })
+}
+
+fn text(file: &Path) -> Result<Vec<u8>, Fault> {
+    fs::read(file).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => fault(file, "there is no such file"),
+        _ => fault(file, error),
+    })
+}
+
+fn fault(file: &Path, reason: impl fmt::Display) -> Fault {
+    Fault::Certificate { file: file.to_owned(), reason: reason.to_string() }
+}
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
+impl fmt::Debug for Current {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Current")
+    }
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Certificate({})", self.files.certificate.display())
+    }
+}

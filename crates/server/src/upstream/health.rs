@@ -1,0 +1,120 @@
+//! What all workers know of a server: whether it answers, and whether it is worth asking.
+
+use super::Server;
+use http::{Request, StatusCode, header};
+use std::{
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tidegate_core::BreakerSettings;
+use tidegate_engine::{Breaker, Guard, Pass};
+use tidegate_policy::model::HealthCheck;
+use tokio::time;
+
+/// How a server has done of late.
+pub(crate) struct Health {
+    /// What checks say; yes where there are none.
+    answers: AtomicBool,
+    /// Failures in a row.
+    failures: AtomicU64,
+    /// Until when it gets nothing if others can take it, in the milliseconds of a worker's clock, which are the same for all.
+    out_until: AtomicU64,
+    breaker: Option<Arc<Breaker>>,
+}
+
+/// Whether a server is to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// Not at all.
+    Down,
+    /// If there is no other.
+    Doubtful,
+    Good,
+}
+
+/// Failures in a row after which a server is left alone for a while, and for how many milliseconds.
+const FAILURES: u64 = 3;
+const WHILE: u64 = 10_000;
+
+impl Health {
+    pub(super) fn new(breaker: Option<BreakerSettings>) -> Self {
+        Self {
+            answers: AtomicBool::new(true),
+            failures: AtomicU64::new(0),
+            out_until: AtomicU64::new(0),
+            breaker: breaker.map(|settings| Arc::new(Breaker::new(settings))),
+        }
+    }
+
+    pub(super) fn standing(&self, now: u64) -> Standing {
+        if !self.answers.load(Ordering::Relaxed) {
+            Standing::Down
+        } else if now < self.out_until.load(Ordering::Relaxed) {
+            Standing::Doubtful
+        } else {
+            Standing::Good
+        }
+    }
+
+    /// Leave to ask it; `Err` while its breaker is open.
+    pub(super) fn pass(&self) -> Result<Option<Pass<Arc<Breaker>>>, tidegate_core::Rejection> {
+        self.breaker.as_ref().map(Guard::try_pass_owned).transpose()
+    }
+
+    /// It answered.
+    #[inline]
+    pub(super) fn answered(&self) {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+            self.out_until.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// It could not be reached, broke off or took too long.
+    pub(super) fn failed(&self, now: u64) {
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES {
+            self.out_until.store(now + WHILE, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Asks a server again and again whether it is well.
+pub(crate) async fn check(server: Rc<Server>, check: HealthCheck) {
+    let (mut failures, mut successes) = (0, 0);
+    loop {
+        let health = server.health();
+        match time::timeout(check.timeout, ask(&server, &check)).await {
+            Ok(Some(status)) if status.is_success() || status.is_redirection() => {
+                (failures, successes) = (0, successes + 1);
+                if successes >= check.successes && !health.answers.swap(true, Ordering::Relaxed) {
+                    tracing::info!(server = server.name(), "a server is well again");
+                }
+            }
+            outcome => {
+                (failures, successes) = (failures + 1, 0);
+                if failures >= check.failures && health.answers.swap(false, Ordering::Relaxed) {
+                    let status = outcome.ok().flatten().map(|status| status.as_u16());
+                    tracing::warn!(
+                        server = server.name(),
+                        status,
+                        "a server is not well, and gets no requests"
+                    );
+                }
+            }
+        }
+        time::sleep(check.every.max(Duration::from_millis(10))).await;
+    }
+}
+
+async fn ask(server: &Rc<Server>, check: &HealthCheck) -> Option<StatusCode> {
+    let request = Request::get(check.path.as_str())
+        .header(header::HOST, server.host_header())
+        .header(header::USER_AGENT, "tidegate")
+        .body(super::RequestBody::Empty)
+        .ok()?;
+    server.ask_once(request).await
+}
