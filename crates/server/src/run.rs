@@ -3,6 +3,7 @@
 use crate::{
     Bound, Config, Fault, Judge,
     listen::PlainDoor,
+    log::Logbook,
     places::Places,
     tls::Certificate,
     upstream::{Plan, Upstream},
@@ -30,6 +31,7 @@ pub async fn run<J: Judge>(
     }
     let (config, plans) = (Arc::new(config), Arc::new(plans));
     let places = Places::new(&config.connections);
+    let (log, writing) = Logbook::open(&config.log)?.unzip();
     let (orders, ordered) = watch::channel(Order::Serve);
 
     let mut ends = Vec::new();
@@ -38,8 +40,8 @@ pub async fn run<J: Judge>(
             listeners.iter().map(Bound::door).collect::<Result<Vec<_>, _>>().map_err(Fault::Machine)?;
 
         let (ended, end) = oneshot::channel();
-        let (config, plans, places, judge, ordered) =
-            (config.clone(), plans.clone(), places.clone(), judge.clone(), ordered.clone());
+        let (config, plans, places, judge, ordered, log) =
+            (config.clone(), plans.clone(), places.clone(), judge.clone(), ordered.clone(), log.clone());
         let work = move || {
             let outcome = worker::runtime().and_then(|runtime| {
                 runtime.block_on(async {
@@ -47,7 +49,7 @@ pub async fn run<J: Judge>(
                     let doors = doors.map_err(Fault::Machine)?;
                     let watch = worker::watch_of_machine();
                     let upstreams = plans.iter().map(|plan| Upstream::new(plan, &watch)).collect();
-                    let worker = Worker::new(&config, upstreams, places, watch);
+                    let worker = Worker::new(&config, upstreams, places, watch, log);
                     if number == 0 {
                         worker.check_servers();
                     }
@@ -71,6 +73,11 @@ pub async fn run<J: Judge>(
     let _ = orders.send(Order::Stop);
     for end in ends {
         end.await.unwrap_or(Ok(()))?;
+    }
+    drop(log);
+    if let Some(writing) = writing {
+        // The last lines are written before this ends.
+        let _ = tokio::task::spawn_blocking(move || writing.join()).await;
     }
     Ok(())
 }

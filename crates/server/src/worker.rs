@@ -4,6 +4,7 @@ use crate::{
     Config, Fault, Judge, Origin, client,
     client::Client,
     listen::{Door, welcome},
+    log::Logbook,
     places::Places,
     upstream::{self, Upstream},
     watch::{TICK, Watch},
@@ -31,6 +32,8 @@ pub(crate) struct Worker {
     stage: Cell<Stage>,
     clients: Cell<usize>,
     ids: RefCell<BytesMut>,
+    pub(crate) log: Option<Logbook>,
+    pub(crate) clock: Clock,
 }
 
 /// Times in milliseconds, and sizes.
@@ -64,6 +67,7 @@ impl Worker {
         upstreams: Vec<Rc<Upstream>>,
         places: Arc<Places>,
         watch: Rc<Watch>,
+        log: Option<Logbook>,
     ) -> Rc<Self> {
         Rc::new(Self {
             watch,
@@ -74,6 +78,8 @@ impl Worker {
             stage: Cell::new(Stage::Serving),
             clients: Cell::new(0),
             ids: RefCell::default(),
+            log,
+            clock: Clock::system(),
         })
     }
 

@@ -1,12 +1,14 @@
 //! The body of an answer, on its way to a client.
 
 use super::{Via, request_body::CutOff};
+use crate::log::Record;
 use crate::watch::Deadline;
 use crate::{
     client::Client,
     upstream::{Line, Visit},
 };
 use bytes::Bytes;
+use http::response;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::{
     mem,
@@ -19,6 +21,8 @@ use std::{
 pub(crate) struct AnswerBody<C> {
     pub(super) source: Source,
     pub(super) case: Option<C>,
+    /// Where there is a log.
+    pub(super) record: Option<Box<Record>>,
     client: Rc<Client>,
 }
 
@@ -55,7 +59,17 @@ enum State {
 impl<C> AnswerBody<C> {
     pub(super) fn new(client: Rc<Client>) -> Self {
         client.asked();
-        Self { source: Source::Empty, case: None, client }
+        Self { source: Source::Empty, case: None, record: None, client }
+    }
+}
+
+impl<C> AnswerBody<C> {
+    /// Notes down what the log needs of the head of the answer.
+    pub(super) fn note(&mut self, parts: &mut response::Parts) {
+        if let Some(record) = &mut self.record {
+            record.status = parts.status.as_u16();
+            record.note = parts.extensions.remove().unwrap_or_default();
+        }
     }
 }
 
@@ -135,8 +149,8 @@ impl<C> Body for AnswerBody<C> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-        let source = &mut self.get_mut().source;
-        match source {
+        let Self { source, record, .. } = self.get_mut();
+        let polled = match source {
             Source::Line(from) => from.poll_frame(context),
             Source::Shared(from) => from.poll_frame(context),
             Source::Empty => Poll::Ready(None),
@@ -144,7 +158,11 @@ impl<C> Body for AnswerBody<C> {
                 Source::Text(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
                 _ => Poll::Ready(None),
             },
+        };
+        if let (Some(record), Poll::Ready(Some(Ok(frame)))) = (record, &polled) {
+            record.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -170,5 +188,9 @@ impl<C> Body for AnswerBody<C> {
 impl<C> Drop for AnswerBody<C> {
     fn drop(&mut self) {
         self.client.answered();
+        if let (Some(mut record), Some(log)) = (self.record.take(), &self.client.worker.log) {
+            record.took = self.client.worker.clock.now().since(record.at);
+            log.hand_over(record);
+        }
     }
 }

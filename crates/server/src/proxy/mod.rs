@@ -14,6 +14,7 @@ pub(crate) use request_body::RequestBody;
 use crate::{
     Judge, Judged, Outcome, Settled,
     client::{Client, Tunnel},
+    log::Record,
 };
 use answer_body::Source;
 use bytes::Bytes;
@@ -38,6 +39,10 @@ pub(crate) async fn answer<J: Judge>(
     let mut answer = AnswerBody::new(client.clone());
     let (mut parts, incoming) = request.into_parts();
     let id = head::id(&parts, &client);
+    if client.worker.log.is_some() {
+        let now = client.worker.clock.now();
+        answer.record = Some(Record::of(&parts, &id, client.origin.peer.ip().to_canonical(), now));
+    }
     if let Err(failure) = head::check(&mut parts, &client, incoming.size_hint().exact()) {
         return Ok(own(failure.answer(), &id, answer));
     }
@@ -76,6 +81,7 @@ pub(crate) async fn answer<J: Judge>(
     match settled {
         Settled::Send => {
             parts.headers.insert(head::REQUEST_ID, id);
+            answer.note(&mut parts);
             answer.source = source;
             Ok(Response::from_parts(parts, answer))
         }
@@ -106,6 +112,7 @@ async fn take(
 fn own<C>(given: Response<Bytes>, id: &HeaderValue, mut answer: AnswerBody<C>) -> Response<AnswerBody<C>> {
     let (mut parts, source) = text(given);
     parts.headers.insert(head::REQUEST_ID, id.clone());
+    answer.note(&mut parts);
     answer.source = source;
     Response::from_parts(parts, answer)
 }

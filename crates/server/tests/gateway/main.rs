@@ -8,6 +8,7 @@
 )]
 
 mod limits;
+mod log;
 mod proxy;
 mod servers;
 mod smuggling;

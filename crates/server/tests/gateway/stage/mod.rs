@@ -76,6 +76,11 @@ impl Gateway {
         drop(self.stop.take());
     }
 
+    /// Why it did not start.
+    pub(crate) async fn fault(self) -> String {
+        timeout(LONG, self.end).await.unwrap().unwrap().unwrap_err().to_string()
+    }
+
     /// Waits until it has.
     pub(crate) async fn ended(self) {
         timeout(LONG, self.end).await.unwrap().unwrap().unwrap();

@@ -1,0 +1,210 @@
+//! One request as one line.
+
+use http::{HeaderMap, HeaderValue, Method, Uri, Version, header, request};
+use serde_json::{Map, Value};
+use std::{fmt::Write, net::IpAddr};
+use tidegate_core::Micros;
+use tidegate_policy::model::LogFormat;
+
+/// What a judge has to say of a request in the log. It puts it among the extensions of the answer that it gives, or of the
+/// one that it settles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogNote {
+    /// The rule that decided.
+    pub rule: Option<String>,
+    /// A hash of the key that was counted; never the key itself.
+    pub key: Option<String>,
+    /// What was decided.
+    pub decision: Option<String>,
+}
+
+/// What is known of a request when it is over.
+#[derive(Debug)]
+pub(crate) struct Record {
+    /// When its head was there.
+    pub(crate) at: Micros,
+    /// How long it took until the last byte of its answer was handed over.
+    pub(crate) took: Micros,
+    pub(crate) client: IpAddr,
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) version: Version,
+    pub(crate) host: Option<HeaderValue>,
+    pub(crate) referer: Option<HeaderValue>,
+    pub(crate) agent: Option<HeaderValue>,
+    pub(crate) id: HeaderValue,
+    /// 0 where there was none.
+    pub(crate) status: u16,
+    /// Of the body of the answer.
+    pub(crate) bytes: u64,
+    pub(crate) note: LogNote,
+}
+
+impl Record {
+    pub(crate) fn of(head: &request::Parts, id: &HeaderValue, client: IpAddr, at: Micros) -> Box<Self> {
+        let said = |headers: &HeaderMap, name| headers.get(name).cloned();
+        Box::new(Self {
+            at,
+            took: Micros::ZERO,
+            client,
+            method: head.method.clone(),
+            uri: head.uri.clone(),
+            version: head.version,
+            host: said(&head.headers, header::HOST),
+            referer: said(&head.headers, header::REFERER),
+            agent: said(&head.headers, header::USER_AGENT),
+            id: id.clone(),
+            status: 0,
+            bytes: 0,
+            note: LogNote::default(),
+        })
+    }
+
+    /// Its line, with its end.
+    pub(super) fn line(&self, format: LogFormat) -> String {
+        match format {
+            LogFormat::Combined => self.combined(),
+            LogFormat::Json | LogFormat::None => self.json(),
+        }
+    }
+
+    fn combined(&self) -> String {
+        let (year, month, day) = date(self.at);
+        let second = self.at.get() / 1_000_000 % 86_400;
+        let mut line = format!(
+            "{} - - [{day:02}/{}/{year}:{:02}:{:02}:{:02} +0000] \"{} {} {:?}\" {} {}",
+            self.client,
+            MONTHS[month - 1],
+            second / 3_600,
+            second / 60 % 60,
+            second % 60,
+            self.method,
+            self.uri,
+            self.version,
+            self.status,
+            self.bytes,
+        );
+        for said in [&self.referer, &self.agent] {
+            line.push_str(" \"");
+            escape(said.as_ref().map_or(b"-", HeaderValue::as_bytes), &mut line);
+            line.push('"');
+        }
+        line.push('\n');
+        line
+    }
+
+    fn json(&self) -> String {
+        let (year, month, day) = date(self.at);
+        let (second, micros) = (self.at.get() / 1_000_000 % 86_400, self.at.get() % 1_000_000);
+        let time = format!(
+            "{year}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{micros:06}Z",
+            second / 3_600,
+            second / 60 % 60,
+            second % 60
+        );
+        let said = |value: &Option<HeaderValue>| {
+            value.as_ref().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+        };
+        let mut object = Map::new();
+        let mut put = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                object.insert(name.to_owned(), Value::String(value));
+            }
+        };
+        put("time", Some(time));
+        put("id", said(&Some(self.id.clone())));
+        put("client", Some(self.client.to_string()));
+        put("method", Some(self.method.to_string()));
+        put("uri", Some(self.uri.to_string()));
+        put("version", Some(format!("{:?}", self.version)));
+        put("host", said(&self.host));
+        put("referer", said(&self.referer));
+        put("agent", said(&self.agent));
+        put("rule", self.note.rule.clone());
+        put("key", self.note.key.clone());
+        put("decision", self.note.decision.clone());
+        object.insert("status".to_owned(), self.status.into());
+        object.insert("bytes".to_owned(), self.bytes.into());
+        object.insert("took_us".to_owned(), self.took.get().into());
+        format!("{}\n", Value::Object(object))
+    }
+
+    #[cfg(test)]
+    pub(super) fn example() -> Self {
+        let (head, ()) = http::Request::post("/login?next=/")
+            .header("host", "app.example")
+            .header("user-agent", "a \"b\"\t\u{e9}")
+            .body(())
+            .unwrap_or_default()
+            .into_parts();
+        let at = Micros::new(951_827_696_789_012);
+        let record = Self::of(&head, &HeaderValue::from_static("abc"), [192, 0, 2, 1].into(), at);
+        Self { status: 429, bytes: 7, took: Micros::new(1_500), ..*record }
+    }
+}
+
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// Year, month and day of a moment, in UTC.
+fn date(at: Micros) -> (u64, usize, u64) {
+    // Days since 1 March 0000: a leap day is then the last of its year.
+    let days = at.get() / 86_400_000_000 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month as usize, day)
+}
+
+/// As web servers do, so that no client can end a line or a quote.
+fn escape(bytes: &[u8], into: &mut String) {
+    for byte in bytes {
+        match byte {
+            b'"' | b'\\' | 0..=31 | 127.. => {
+                let _ = write!(into, "\\x{byte:02X}");
+            }
+            byte => into.push(char::from(*byte)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_a_line_that_nobody_can_break() {
+        assert_eq!(
+            Record::example().line(LogFormat::Combined),
+            "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"POST /login?next=/ HTTP/1.1\" 429 7 \"-\" \
+             \"a \\x22b\\x22\\x09\\xC3\\xA9\"\n"
+        );
+        let mut record = Record::example();
+        record.note.rule = Some("login".to_owned());
+        let line = record.line(LogFormat::Json);
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["time"], "2000-02-29T12:34:56.789012Z");
+        assert_eq!(
+            (&value["status"], &value["bytes"], &value["took_us"]),
+            (&429.into(), &7.into(), &1_500.into())
+        );
+        assert_eq!((&value["rule"], &value["agent"]), (&"login".into(), &"a \"b\"\t\u{e9}".into()));
+        assert_eq!(line.matches('\n').count(), 1);
+    }
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (seconds, expected) in [
+            (0, (1970, 1, 1)),
+            (951_782_400, (2000, 2, 29)),
+            (951_868_800, (2000, 3, 1)),
+            (1_767_225_599, (2025, 12, 31)),
+            (4_107_542_400, (2100, 3, 1)),
+        ] {
+            assert_eq!(date(Micros::from_secs(seconds)), expected);
+        }
+    }
+}

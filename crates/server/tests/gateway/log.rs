@@ -1,0 +1,52 @@
+//! What is written of requests.
+
+use crate::stage::{Gateway, Server, config};
+use bytes::Bytes;
+use http::{Response, request};
+use std::fs;
+use tidegate_policy::model::{Log, LogFormat};
+use tidegate_server::{LogNote, Outcome};
+
+#[tokio::test]
+async fn each_request_is_a_line_with_what_was_decided() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("access.log");
+    let server = Server::mirror().await;
+    let mut config = config(&[&server]);
+    config.log = Log { format: LogFormat::Json, file: Some(file.clone()) };
+    let app = config.target("app").unwrap();
+    let mut gateway = Gateway::judged(config, move |head: &request::Parts| match head.uri.path() {
+        "/limited" => {
+            let mut answer = Response::new(Bytes::from_static(b"no"));
+            *answer.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
+            let rule = Some("everybody".to_owned());
+            answer.extensions_mut().insert(LogNote { rule, ..LogNote::default() });
+            Outcome::Answer(answer)
+        }
+        _ => Outcome::Go(app, ()),
+    })
+    .await;
+    let mut client = gateway.client().await;
+    let answer = client.get("/a").await;
+    client.get("/limited").await;
+    gateway.stop();
+    gateway.ended().await;
+
+    let text = fs::read_to_string(&file).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!((&lines[0]["uri"], &lines[0]["status"]), (&"/a".into(), &200.into()));
+    assert_eq!(lines[0]["bytes"], answer.body.len());
+    assert_eq!(lines[0]["id"], answer.header("x-request-id").unwrap());
+    assert_eq!((&lines[1]["status"], &lines[1]["rule"]), (&429.into(), &"everybody".into()));
+}
+
+#[tokio::test]
+async fn a_log_that_cannot_be_written_keeps_the_gateway_from_starting() {
+    let server = Server::mirror().await;
+    let mut config = config(&[&server]);
+    config.log = Log { format: LogFormat::Combined, file: Some("/no/such/place/access.log".into()) };
+    let error = Gateway::with(config).await.fault().await;
+    assert!(error.contains("/no/such/place/access.log"), "{error}");
+}
