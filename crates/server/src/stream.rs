@@ -26,8 +26,11 @@ impl Stream {
     }
 
     /// Whether something has come, or the end. Whoever asks has read all there was.
+    ///
+    /// It looks: a socket may be taken for readable before anybody has tried.
     pub(crate) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.tcp().poll_read_ready(context)
+        let mut byte = [0];
+        self.tcp().poll_peek(context, &mut ReadBuf::new(&mut byte)).map_ok(|_| ())
     }
 
     /// What both sides agreed to speak, in TLS.

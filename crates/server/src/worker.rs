@@ -9,7 +9,7 @@ use crate::{
     upstream::{self, Upstream},
     watch::{TICK, Watch},
 };
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 use http::HeaderValue;
 use std::{
     cell::{Cell, RefCell},
@@ -139,19 +139,21 @@ impl Worker {
         self.trusted.iter().any(|network| network.contains(address))
     }
 
-    /// A name for a request that nobody can guess the next one from.
+    /// A name for a request, which no other has. It is no secret.
     pub(crate) fn new_id(&self) -> HeaderValue {
         // Cut from one piece, so that each costs no allocation.
         let mut ids = self.ids.borrow_mut();
-        ids.reserve(ID);
-        let bits = fastrand::u128(..);
-        for nibble in (0..ID).rev() {
-            ids.put_u8(b"0123456789abcdef"[(bits >> (nibble * 4)) as usize & 15]);
-        }
-        let id = ids.split().freeze();
         if ids.capacity() < ID {
             *ids = BytesMut::with_capacity(ID * 128);
         }
+        let bits = fastrand::u128(..).to_be_bytes();
+        let digit = |half: u8| b"0123456789abcdef"[usize::from(half & 15)];
+        let mut text = [0; ID];
+        for (pair, byte) in text.chunks_exact_mut(2).zip(bits) {
+            pair.copy_from_slice(&[digit(byte >> 4), digit(byte)]);
+        }
+        ids.extend_from_slice(&text);
+        let id = ids.split().freeze();
         HeaderValue::from_maybe_shared(id).unwrap_or(HeaderValue::from_static("-"))
     }
 
@@ -212,7 +214,7 @@ async fn tick(worker: Rc<Worker>) {
     }
 }
 
-/// A thread that runs a worker; the answer comes when it has started.
+/// Deadlines by the clock of the machine, which is coarse and cheap.
 pub(crate) fn watch_of_machine() -> Rc<Watch> {
     Watch::new(Clock::coarse())
 }

@@ -60,7 +60,7 @@ pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc
 /// The wire, with what was read of it and not understood yet.
 fn wire_of<S>(parts: http1::Parts<TokioIo<ClientIo>, S>) -> ClientIo {
     let mut io = parts.io.into_inner();
-    io.again(parts.read_buf);
+    io.again(&parts.read_buf);
     io
 }
 

@@ -25,8 +25,9 @@ impl ClientIo {
     }
 
     /// Has these bytes read first.
-    pub(super) fn again(&mut self, bytes: Bytes) {
-        self.again = bytes;
+    pub(super) fn again(&mut self, bytes: &[u8]) {
+        // A copy, since even an empty part of a buffer would keep all of it.
+        self.again = Bytes::copy_from_slice(bytes);
     }
 
     pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -56,6 +57,9 @@ impl AsyncRead for ClientIo {
             let length = self.again.len().min(into.remaining());
             into.put_slice(&self.again[..length]);
             self.again.advance(length);
+            if self.again.is_empty() {
+                self.again = Bytes::new();
+            }
             self.client.arrived();
             return Poll::Ready(Ok(()));
         }

@@ -34,6 +34,6 @@ pub(super) async fn is_next(io: &mut ClientIo, client: &Client) -> bool {
         }
     }
     let is_said = said == PREFACE;
-    io.again(said.freeze());
+    io.again(&said);
     is_said
 }
