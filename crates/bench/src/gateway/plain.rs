@@ -1,0 +1,48 @@
+//! Plain proxying, beside nginx.
+
+use crate::{
+    Result,
+    cases::Measured,
+    stage::{OTHERS, Server},
+};
+use std::{net::SocketAddr, process::Command};
+
+pub(crate) const ABOUT: &str = "requests/s of plain proxying, 64 keep-alive connections, over nginx";
+
+/// Rounds, each of one second for each of them.
+const ROUNDS: usize = 15;
+
+pub(crate) fn measure() -> Result<Measured> {
+    let backend = Server::backend()?;
+    let (nginx, gateway) = (Server::nginx_before(&backend)?, Server::gateway_before(&backend)?);
+    let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        // Each of ours between two of theirs, so that a machine that drifts favours nobody.
+        let (before, own, after) = (load(nginx.address)?, load(gateway.address)?, load(nginx.address)?);
+        // The first one is for warming up.
+        if round > 0 {
+            ratios.push(own * 2.0 / (before + after));
+            ours.push(own);
+            theirs.extend([before, after]);
+        }
+    }
+    let figures = format!("{:.0} over {:.0} requests/s", median(&mut ours), median(&mut theirs));
+    Ok(Measured { value: median(&mut ratios), figures })
+}
+
+/// Requests per second that wrk has answered.
+fn load(address: SocketAddr) -> Result<f64> {
+    let url = format!("http://{address}/");
+    let output = Command::new("taskset").args(["-c", OTHERS, "wrk", "-t1", "-c64", "-d1s", &url]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if text.contains("Non-2xx") || text.contains("Socket errors") {
+        return Err(format!("requests failed: {text}").into());
+    }
+    let line = text.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
+    Ok(line.ok_or_else(|| format!("wrk said {text}"))?.trim().parse()?)
+}
+
+fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
