@@ -1,8 +1,7 @@
 //! Memory with many idle connections, beside nginx.
 
 use crate::{
-    Result,
-    cases::Measured,
+    Measured, Result,
     stage::{OTHERS, Server, speak},
 };
 use std::{

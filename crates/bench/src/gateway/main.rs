@@ -1,50 +1,40 @@
 //! The gateway beside nginx: one core for the proxy, load and backend on the other. Run it with
-//! `scripts/bench gateway [CASE]`; each case ends with a line `ratio CASE VALUE`.
+//! `scripts/bench gateway [CASE]`. A case is one file and one line here.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
-#![allow(clippy::panic, reason = "a wrong answer ends a benchmark")]
 
-mod cases;
 mod idle_memory;
-#[path = "../machine.rs"]
-#[allow(dead_code, reason = "the other program needs the rest")]
-mod machine;
-#[path = "../page.rs"]
-mod page;
 mod plain;
 mod stage;
 
-use std::{env, error::Error, process::ExitCode};
+use std::{env, process::ExitCode};
+use tidegate_bench::{
+    Result,
+    suite::{
+        Bar::{AtLeast, AtMost},
+        Case, Measured, Others, Suite, ended,
+    },
+    turns::median,
+};
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+#[rustfmt::skip]
+const SUITE: Suite = Suite {
+    name: "gateway",
+    peers: &["hyper", "tokio"],
+    others: Others::TakePart,
+    cases: &[
+        Case { name: "plain", about: plain::ABOUT, bar: AtLeast(0.95), measure: plain::measure },
+        Case { name: "idle-memory", about: idle_memory::ABOUT, bar: AtMost(2.0), measure: idle_memory::measure },
+    ],
+};
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let outcome = match args[..] {
+    match args[..] {
         // Processes that this program starts for itself.
-        ["proxy", listen, server] => stage::proxy(listen, server),
-        ["crowd", address, count] => idle_memory::crowd(address, count),
-        ["gateway"] => cases::run_all().map(|_| ()),
-        ["gateway", "--write"] => write(),
-        ["gateway", name] => match cases::ALL.iter().find(|case| case.name == name) {
-            Some(case) => case.run().map(|_| ()),
-            None => Err(format!("unknown case `{name}`; there are {}", cases::names()).into()),
-        },
-        _ => Err(format!("usage: scripts/bench gateway [CASE | --write], with {}", cases::names()).into()),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench: {error}");
-            ExitCode::FAILURE
-        }
+        ["proxy", listen, server] => ended(stage::proxy(listen, server)),
+        ["crowd", address, count] => ended(idle_memory::crowd(address, count)),
+        _ => SUITE.main(),
     }
-}
-
-/// The table of `docs/benchmarks.md`.
-fn write() -> Result<()> {
-    let circumstances = page::circumstances(&["hyper", "tokio"])?;
-    let head = "| case | what | measured | value | bar | |\n|---|---|---|---|---|---|\n";
-    page::write("gateway", &format!("{circumstances}{head}{}", cases::run_all()?.join("\n")))
 }

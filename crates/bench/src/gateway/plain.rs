@@ -1,8 +1,7 @@
 //! Plain proxying, beside nginx.
 
 use crate::{
-    Result,
-    cases::Measured,
+    Measured, Result, median,
     stage::{OTHERS, Server},
 };
 use std::{net::SocketAddr, process::Command};
@@ -26,8 +25,8 @@ pub(crate) fn measure() -> Result<Measured> {
             theirs.extend([before, after]);
         }
     }
-    let figures = format!("{:.0} over {:.0} requests/s", median(&mut ours), median(&mut theirs));
-    Ok(Measured { value: median(&mut ratios), figures })
+    let figures = format!("{:.0} over {:.0} requests/s", median(&ours), median(&theirs));
+    Ok(Measured { value: median(&ratios), figures })
 }
 
 /// Requests per second that wrk has answered.
@@ -40,9 +39,4 @@ fn load(address: SocketAddr) -> Result<f64> {
     }
     let line = text.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
     Ok(line.ok_or_else(|| format!("wrk said {text}"))?.trim().parse()?)
-}
-
-fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_unstable_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
