@@ -1,45 +1,72 @@
 //! An axum server under load, with the layer and without.
 
-use axum::{Router, routing::get};
-use std::{net::SocketAddr, process::Command, thread};
-use tidegate::{Declaration, RequestLimit, Rules, request::key, tower::LimitLayer};
+use axum::{Router, ServiceExt as _, body::Body, extract::Request, response::Response, routing::get};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    process::{self, Command, Stdio},
+    thread,
+};
+use tidegate::{Declaration, Fields, Gate, RequestLimit, Rules, request::key, tower::LimitLayer};
 use tidegate_bench::{Result, suite::Measured, turns::median};
 use tokio::{net::TcpListener, runtime::Builder};
+use tower::{Layer as _, Service, util::MapResponseLayer};
 
-pub(crate) const ABOUT: &str = "requests per second of an axum server under wrk with the layer (keyed by address, with headers), over without";
+pub(crate) const ABOUT: &str = "requests per second of an axum server under wrk with the layer around its router (keyed by address, headers off), over without";
 
-/// Both are measured in turns, each for a second at a time, so that a slow moment of the machine hits neither in particular.
-const ROUNDS: usize = 14;
+/// All are measured in turns, each for a second at a time, so that a slow moment of the machine hits none in particular.
+const ROUNDS: usize = 9;
 
 pub(crate) fn measure() -> Result<Measured> {
-    let rule = Rules::new().rule(Declaration::of("api").quota("1000000000/s")?)?;
-    let layer = LimitLayer::new(RequestLimit::new(rule).key(key::peer()));
+    // One core for the servers, the other for the load. 
+    let pid = process::id().to_string();
+    let _ = Command::new("taskset").args(["-cp", "0", &pid]).stdout(Stdio::null()).status();
     let app = || Router::new().route("/", get(async || "hello"));
-    let (with, without) = (serve(app().layer(layer))?, serve(app())?);
-    wrk(with)?;
-    wrk(without)?;
-    let (mut limited, mut plain, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
-        let (ours, theirs) = match round % 2 {
-            0 => {
-                let ours = wrk(with)?;
-                (ours, wrk(without)?)
-            }
-            _ => {
-                let theirs = wrk(without)?;
-                (wrk(with)?, theirs)
-            }
-        };
-        limited.push(ours);
-        plain.push(theirs);
-        ratios.push(ours / theirs);
+    let nothing = MapResponseLayer::new(|response: Response| response);
+    // What goes around a router has to give back the body that axum serves.
+    let body = || MapResponseLayer::new(|response: Response<_>| response.map(Body::new));
+    let servers = [
+        serve(app())?,
+        serve(body().layer(layer(Fields::None)?.layer(app())))?,
+        serve(body().layer(layer(Fields::Ietf)?.layer(app())))?,
+        serve(app().layer(layer(Fields::Ietf)?))?,
+        serve(app().layer(nothing))?,
+    ];
+    for server in servers {
+        wrk(server)?;
     }
-    let figures = format!("{:.0} requests/s with, {:.0} without", median(&limited), median(&plain));
-    Ok(Measured { value: median(&ratios), figures })
+    let mut ratios: [Vec<f64>; 5] = Default::default();
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let mut rates = [0.0; 5];
+        for turn in 0..servers.len() {
+            let place = (turn + round) % servers.len();
+            rates[place] = wrk(servers[place])?;
+        }
+        without.push(rates[0]);
+        with.push(rates[1]);
+        ratios.iter_mut().zip(rates).for_each(|(ratios, rate)| ratios.push(rate / rates[0]));
+    }
+    let [_, value, headers, inside, nothing] = ratios.map(|ratios| median(&ratios));
+    let figures = format!(
+        "{:.0} requests/s with, {:.0} without; with headers {headers:.3}; with headers and added by `Router::layer` {inside:.3}, \
+         where a layer that does nothing is {nothing:.3}",
+        median(&with),
+        median(&without),
+    );
+    Ok(Measured { value, figures })
+}
+
+fn layer(fields: Fields) -> Result<LimitLayer> {
+    let rule = Rules::new().rule(Declaration::of("api").quota("1000000000/s")?)?;
+    Ok(LimitLayer::new(Gate::new([RequestLimit::new(rule).key(key::peer())]).fields(fields)))
 }
 
 /// A server on a thread of its own, until the program ends.
-fn serve(app: Router) -> Result<SocketAddr> {
+fn serve<S>(app: S) -> Result<SocketAddr>
+where
+    S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + 'static,
+{
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
     let address = listener.local_addr()?;
@@ -51,8 +78,8 @@ fn serve(app: Router) -> Result<SocketAddr> {
 /// Requests per second, all of which must be answered well.
 fn wrk(address: SocketAddr) -> Result<f64> {
     let url = format!("http://{address}/");
-    let output = Command::new("wrk")
-        .args(["-t1", "-c32", "-d1s", &url])
+    let output = Command::new("taskset")
+        .args(["-c", "1", "wrk", "-t1", "-c32", "-d1s", &url])
         .output()
         .map_err(|error| format!("wrk: {error}; install it, for example with `apt-get install wrk`"))?;
     let text = String::from_utf8_lossy(&output.stdout);
