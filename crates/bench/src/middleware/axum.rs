@@ -18,7 +18,7 @@ pub(crate) const ABOUT: &str = "requests per second of an axum server under wrk 
 const ROUNDS: usize = 9;
 
 pub(crate) fn measure() -> Result<Measured> {
-    // One core for the servers, the other for the load. 
+    // One core for the servers, the other for the load.
     let pid = process::id().to_string();
     let _ = Command::new("taskset").args(["-cp", "0", &pid]).stdout(Stdio::null()).status();
     let app = || Router::new().route("/", get(async || "hello"));
