@@ -60,7 +60,7 @@ pub use declaration::Declaration;
 pub use facts::Facts;
 pub use gate::{
     Asked, Asking, Charge, Gate, HeldSlots, Labels, Quick, QuickRuling, RequestLimit, Ruling, Rulings,
-    Verdict, is_chosen,
+    Verdict, is_chosen, key_hash,
 };
 pub use hold::Hold;
 pub use key::{Joined, RuleKey};

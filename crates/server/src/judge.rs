@@ -4,6 +4,7 @@ use crate::Target;
 use bytes::Bytes;
 use http::{Response, request, response};
 use std::{fmt, future::Future, net::SocketAddr, pin::Pin};
+use tidegate_engine::Bandwidth;
 
 /// Says what happens to requests.
 ///
@@ -28,6 +29,12 @@ pub trait Judge: Send + Sync + 'static {
     /// Says what happens to a request. Its head was checked, and is as the client sent it; what is changed here is
     /// forwarded.
     fn judge(&self, head: &mut request::Parts, origin: &Origin) -> Judged<Self::Case>;
+
+    /// How fast the bodies of a request that is forwarded may move.
+    fn rates<'c>(&self, case: &'c Self::Case) -> Rates<'c> {
+        let _ = case;
+        Rates::default()
+    }
 
     /// Settles the answer of a server, or the gateway's own where there was none: it may add headers, or answer
     /// something else.
@@ -72,6 +79,15 @@ pub enum Outcome<C> {
     Answer(Response<Bytes>),
     /// The connection is closed without a word.
     Drop,
+}
+
+/// How fast bodies may move: where there are several rates, all of them hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates<'c> {
+    /// From the client.
+    pub up: &'c [Bandwidth],
+    /// To the client.
+    pub down: &'c [Bandwidth],
 }
 
 /// What happens to an answer.

@@ -22,6 +22,7 @@ mod answer;
 mod client;
 mod config;
 mod fault;
+mod gateway;
 mod judge;
 mod listen;
 mod log;
@@ -36,7 +37,8 @@ mod worker;
 
 pub use config::{Config, Target};
 pub use fault::Fault;
-pub use judge::{Judge, Judged, Origin, Outcome, Scheme, Settled};
+pub use gateway::{Gateway, GatewayError, Handle, PolicySource, Reloaded};
+pub use judge::{Judge, Judged, Origin, Outcome, Rates, Scheme, Settled};
 pub use listen::Bound;
 pub use log::LogNote;
 pub use run::run;

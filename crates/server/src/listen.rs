@@ -16,6 +16,7 @@ use tokio::{net::TcpStream, time};
 pub struct Bound {
     listener: TcpListener,
     address: SocketAddr,
+    declared: Listener,
     certificate: Option<Arc<Certificate>>,
 }
 
@@ -24,13 +25,30 @@ const BACKLOG: i32 = 4_096;
 
 impl Bound {
     /// Binds it. A port 0 becomes one that is free; [`address`](Self::address) tells which.
-    pub fn bind(listener: &Listener) -> Result<Self, Fault> {
-        let certificate = listener.tls.as_ref().map(Certificate::load).transpose()?;
-        let address = listener.address;
+    pub fn bind(declared: &Listener) -> Result<Self, Fault> {
+        Self::with(declared, listen)
+    }
+
+    /// The same socket, with what is declared now. Those who wait to be accepted go on waiting.
+    pub(crate) fn again(&self, declared: &Listener) -> Result<Self, Fault> {
+        Self::with(declared, |_| self.listener.try_clone())
+    }
+
+    fn with(
+        declared: &Listener,
+        listen: impl FnOnce(SocketAddr) -> io::Result<TcpListener>,
+    ) -> Result<Self, Fault> {
+        let certificate = declared.tls.as_ref().map(Certificate::load).transpose()?;
+        let address = declared.address;
         let fault = |source| Fault::Listen { address, source };
         let listener = listen(address).map_err(fault)?;
         let address = listener.local_addr().map_err(fault)?;
-        Ok(Self { listener, address, certificate })
+        Ok(Self { listener, address, declared: declared.clone(), certificate })
+    }
+
+    /// What it was bound for.
+    pub(crate) fn declared(&self) -> &Listener {
+        &self.declared
     }
 
     /// Where it listens.

@@ -3,7 +3,7 @@
 use crate::{
     Bound, Config, Fault, Judge,
     listen::PlainDoor,
-    log::Logbook,
+    log::{Logbook, Writing},
     places::Places,
     tls::Certificate,
     upstream::{Plan, Upstream},
@@ -12,6 +12,7 @@ use crate::{
 use std::{future::Future, sync::Arc, thread, time::Duration};
 use tokio::{
     sync::{oneshot, watch},
+    task::JoinHandle,
     time,
 };
 
@@ -25,61 +26,112 @@ pub async fn run<J: Judge>(
     judge: Arc<J>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Fault> {
-    let mut plans = Vec::new();
-    for (name, upstream) in &config.upstreams {
-        plans.push(Plan::of(name, upstream, &config.roots).await?);
-    }
-    let (config, plans) = (Arc::new(config), Arc::new(plans));
-    let places = Places::new(&config.connections);
-    let (log, writing) = Logbook::open(&config.log)?.unzip();
-    let (orders, ordered) = watch::channel(Order::Serve);
-
-    let mut ends = Vec::new();
-    for number in 0..config.workers.get() {
-        let doors =
-            listeners.iter().map(Bound::door).collect::<Result<Vec<_>, _>>().map_err(Fault::Machine)?;
-
-        let (ended, end) = oneshot::channel();
-        let (config, plans, places, judge, ordered, log) =
-            (config.clone(), plans.clone(), places.clone(), judge.clone(), ordered.clone(), log.clone());
-        let work = move || {
-            let outcome = worker::runtime().and_then(|runtime| {
-                runtime.block_on(async {
-                    let doors = doors.into_iter().map(PlainDoor::open).collect::<Result<Vec<_>, _>>();
-                    let doors = doors.map_err(Fault::Machine)?;
-                    let watch = worker::watch_of_machine();
-                    let upstreams = plans.iter().map(|plan| Upstream::new(plan, &watch)).collect();
-                    let worker = Worker::new(&config, upstreams, places, watch, log);
-                    if number == 0 {
-                        worker.check_servers();
-                    }
-                    worker.run(doors, judge, ordered).await;
-                    Ok(())
-                })
-            });
-            // Whoever started it may be gone.
-            let _ = ended.send(outcome);
-        };
-        thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(Fault::Machine)?;
-        ends.push(end);
-    }
-    let certificates: Vec<_> = listeners.iter().filter_map(Bound::certificate).collect();
+    let workers = Workers::start(Plans::of(config).await?, &listeners, judge)?;
     drop(listeners);
+    shutdown.await;
+    workers.order(Order::Stop);
+    workers.ended().await
+}
 
-    tokio::select! {
-        () = shutdown => {}
-        () = refresh(certificates) => {}
+/// What a configuration needs before anybody serves it, all of it found.
+pub(crate) struct Plans {
+    config: Config,
+    upstreams: Vec<Plan>,
+    log: Option<(Logbook, Writing)>,
+}
+
+impl Plans {
+    /// Finds the servers of all upstreams, and opens the log.
+    pub(crate) async fn of(config: Config) -> Result<Self, Fault> {
+        let mut upstreams = Vec::new();
+        for (name, upstream) in &config.upstreams {
+            upstreams.push(Plan::of(name, upstream, &config.roots).await?);
+        }
+        let log = Logbook::open(&config.log)?;
+        Ok(Self { config, upstreams, log })
     }
-    let _ = orders.send(Order::Stop);
-    for end in ends {
-        end.await.unwrap_or(Ok(()))?;
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
-    drop(log);
-    if let Some(writing) = writing {
-        // The last lines are written before this ends.
-        let _ = tokio::task::spawn_blocking(move || writing.join()).await;
+}
+
+/// All threads that serve one configuration. Dropping it stops them.
+pub(crate) struct Workers {
+    orders: watch::Sender<Order>,
+    ends: Vec<oneshot::Receiver<Result<(), Fault>>>,
+    writing: Option<Writing>,
+    refreshing: JoinHandle<()>,
+}
+
+impl Workers {
+    /// Starts one for each thread that the configuration asks for. They hold the listeners open by themselves.
+    pub(crate) fn start<J: Judge>(plans: Plans, listeners: &[Bound], judge: Arc<J>) -> Result<Self, Fault> {
+        let Plans { config, upstreams, log } = plans;
+        let (config, plans) = (Arc::new(config), Arc::new(upstreams));
+        let places = Places::new(&config.connections);
+        let (log, writing) = log.unzip();
+        let (orders, ordered) = watch::channel(Order::Serve);
+
+        let mut ends = Vec::new();
+        for number in 0..config.workers.get() {
+            let doors =
+                listeners.iter().map(Bound::door).collect::<Result<Vec<_>, _>>().map_err(Fault::Machine)?;
+
+            let (ended, end) = oneshot::channel();
+            let (config, plans, places, judge, ordered, log) =
+                (config.clone(), plans.clone(), places.clone(), judge.clone(), ordered.clone(), log.clone());
+            let work = move || {
+                let outcome = worker::runtime().and_then(|runtime| {
+                    runtime.block_on(async {
+                        let doors = doors.into_iter().map(PlainDoor::open).collect::<Result<Vec<_>, _>>();
+                        let doors = doors.map_err(Fault::Machine)?;
+                        let watch = worker::watch_of_machine();
+                        let upstreams = plans.iter().map(|plan| Upstream::new(plan, &watch)).collect();
+                        let worker = Worker::new(&config, upstreams, places, watch, log);
+                        if number == 0 {
+                            worker.check_servers();
+                        }
+                        worker.run(doors, judge, ordered).await;
+                        Ok(())
+                    })
+                });
+                // Whoever started it may be gone.
+                let _ = ended.send(outcome);
+            };
+            thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(Fault::Machine)?;
+            ends.push(end);
+        }
+        let certificates = listeners.iter().filter_map(Bound::certificate).collect();
+        Ok(Self { orders, ends, writing, refreshing: tokio::spawn(refresh(certificates)) })
     }
-    Ok(())
+
+    /// Tells all of them what to do now.
+    pub(crate) fn order(&self, order: Order) {
+        let _ = self.orders.send(order);
+    }
+
+    /// Whether all of them have ended.
+    pub(crate) fn have_ended(&self) -> bool {
+        self.orders.is_closed()
+    }
+
+    /// They have ended, and all that they logged is written.
+    pub(crate) async fn ended(mut self) -> Result<(), Fault> {
+        for end in self.ends.drain(..) {
+            end.await.unwrap_or(Ok(()))?;
+        }
+        if let Some(writing) = self.writing.take() {
+            let _ = tokio::task::spawn_blocking(move || writing.join()).await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.refreshing.abort();
+    }
 }
 
 /// How often files of certificates are looked at.

@@ -51,6 +51,7 @@ pub(crate) struct Terms {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Serving,
+    Retiring,
     Draining,
 }
 
@@ -58,6 +59,9 @@ enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Serve,
+    /// Others serve from now on. Connections that wait for a request may bring one more, so that none is lost.
+    Retire,
+    /// Connections that wait for a request are closed.
     Stop,
 }
 
@@ -95,21 +99,34 @@ impl Worker {
             .into_iter()
             .map(|door| task::spawn_local(self.clone().accept(door, judge.clone())))
             .collect();
-        // A sender that is gone says the same.
-        let _ = orders.wait_for(|order| *order == Order::Stop).await;
+        // A sender that is gone says the same as `Stop`.
+        let order = orders.wait_for(|order| *order != Order::Serve).await.map_or(Order::Stop, |order| *order);
         accepting.iter().for_each(task::JoinHandle::abort);
         for end in accepting {
             let _ = end.await;
         }
+        if order == Order::Retire {
+            self.stage.set(Stage::Retiring);
+            self.watch.wake_all();
+            tokio::select! {
+                () = self.drained() => {}
+                _ = orders.wait_for(|order| *order == Order::Stop) => {}
+            }
+        }
         self.stage.set(Stage::Draining);
         self.watch.wake_all();
+        self.drained().await;
+        ticking.abort();
+    }
+
+    /// Its connections have ended, or have had their time.
+    async fn drained(&self) {
         let drained = async {
             while self.clients.get() > 0 {
                 time::sleep(TICK).await;
             }
         };
         let _ = time::timeout(self.terms.drain, drained).await;
-        ticking.abort();
     }
 
     /// Has the servers of all upstreams asked whether they are well; one worker does it for all.
@@ -119,8 +136,15 @@ impl Worker {
         }
     }
 
+    /// Whether connections that wait for a request are closed.
     pub(crate) fn is_draining(&self) -> bool {
         self.stage.get() == Stage::Draining
+    }
+
+    /// Whether every answer is the last one of its connection.
+    #[inline]
+    pub(crate) fn is_ending(&self) -> bool {
+        self.stage.get() != Stage::Serving
     }
 
     /// A connection came.

@@ -21,7 +21,7 @@ use std::{
 use tidegate_core::{Rejection, Report};
 use tidegate_engine::{Bandwidth, Cause, Standing};
 use tidegate_rule::{
-    Answer, Asked, HeldSlots, Limited, Mode, Rulings, Verdict,
+    Answer, Asked, Fields, HeldSlots, Limited, Mode, Rulings, Verdict,
     request::{Head, Reply},
     surface::{Barred, Guest, called},
 };
@@ -247,6 +247,12 @@ impl Admission {
     /// What its quotas said, and what to tell of them.
     pub fn verdict(&self) -> Verdict<'_> {
         self.gate.inner.gate.verdict(&self.rulings)
+    }
+
+    /// How its client is told what is left.
+    #[inline]
+    pub fn fields(&self) -> Fields {
+        self.gate.inner.gate.told()
     }
 
     /// The byte rates of what it is sent: all of them hold.

@@ -155,13 +155,22 @@ impl PolicyGate {
 
     /// Where a request goes: the first route that matches.
     pub fn route(&self, head: &dyn Head) -> Option<&Route> {
+        self.route_place(head).and_then(|place| self.inner.routes.get(place))
+    }
+
+    /// The same, as its place among [`routes`](Self::routes).
+    pub fn route_place(&self, head: &dyn Head) -> Option<usize> {
         let inner = &*self.inner;
         let is_first = inner.route_index.matchers().first().is_some_and(Matcher::is_everything);
-        let place = match is_first {
+        match is_first {
             true => Some(0),
             false => inner.route_index.first(&Seen::new(head, &inner.proxies)),
-        };
-        place.and_then(|place| inner.routes.get(place))
+        }
+    }
+
+    /// All routes, in their order.
+    pub fn routes(&self) -> &[Route] {
+        &self.inner.routes
     }
 
     /// Whose word on addresses of clients counts.

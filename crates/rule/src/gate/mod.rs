@@ -22,7 +22,7 @@ pub use charge::Charge;
 pub use labels::Labels;
 pub use limit::RequestLimit;
 pub use rulings::{HeldSlots, Quick, QuickRuling, Rulings};
-pub use share::is_chosen;
+pub use share::{is_chosen, key_hash};
 pub use verdict::{Ruling, Verdict};
 
 use crate::{

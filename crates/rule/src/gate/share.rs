@@ -6,13 +6,18 @@ use tidegate_core::Share;
 /// Whether a key is in this part of a rule's keys: always the same ones, in every process. A key that is in one part is in
 /// every larger one, too.
 pub fn is_chosen(rule: &str, key: &dyn fmt::Display, share: Share) -> bool {
+    let place = (u128::from(key_hash(rule, key)) * 1_000_000) >> 64;
+    place < u128::from(share.millionths())
+}
+
+/// A number that stands for a key of a rule where the key itself is not told: the same in every process and on every
+/// machine. Whoever can guess the key can tell that it is this one.
+pub fn key_hash(rule: &str, key: &dyn fmt::Display) -> u64 {
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
     // It cannot fail.
     let _written = write!(hash, "{rule}\0{key}");
     // The low bits of this hash alone would follow those of the last letter.
-    let mixed = (hash.0 ^ (hash.0 >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let place = (u128::from(mixed) * 1_000_000) >> 64;
-    place < u128::from(share.millionths())
+    (hash.0 ^ (hash.0 >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// FNV-1a: the same number in every process and on every machine, which no seeded hash is.

@@ -38,7 +38,7 @@ pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc
     let mut stage = Stage::Serving;
     poll_fn(|context| {
         client.deadline.listen(context);
-        if client.worker.is_draining() && stage == Stage::Serving {
+        if client.worker.is_ending() && stage == Stage::Serving {
             stage = Stage::Ending;
             connection.as_mut().graceful_shutdown();
         }

@@ -8,7 +8,7 @@ use crate::{
     upstream::{Line, Visit},
 };
 use bytes::Bytes;
-use http::response;
+use http::{HeaderValue, StatusCode, header, response};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::{
     mem,
@@ -16,6 +16,7 @@ use std::{
     rc::Rc,
     task::{Context, Poll},
 };
+use tidegate_engine::{Bandwidth, Shaped};
 
 /// The body of an answer, and all that is kept of a request until it is gone.
 pub(crate) struct AnswerBody<C> {
@@ -32,6 +33,8 @@ pub(super) enum Source {
     Text(Bytes),
     Line(FromLine),
     Shared(FromShared),
+    /// One of these, slowed down.
+    Slowed(Box<Shaped<Source>>),
 }
 
 /// An answer that comes over a line, which is kept for the next one when this one is complete.
@@ -64,8 +67,11 @@ impl<C> AnswerBody<C> {
 }
 
 impl<C> AnswerBody<C> {
-    /// Notes down what the log needs of the head of the answer.
+    /// Notes down what the log needs of the head of the answer, and says so if it is the last one of its connection.
     pub(super) fn note(&mut self, parts: &mut response::Parts) {
+        if self.client.worker.is_ending() && parts.status != StatusCode::SWITCHING_PROTOCOLS {
+            parts.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(record) = &mut self.record {
             record.status = parts.status.as_u16();
             record.note = parts.extensions.remove().unwrap_or_default();
@@ -87,6 +93,20 @@ impl Source {
             Via::Shared { deadline, visit } => {
                 deadline.set(visit.server.idle_time());
                 Self::Shared(FromShared { incoming, deadline, visit })
+            }
+        }
+    }
+}
+
+impl Source {
+    /// The same, no faster than any of these.
+    pub(super) fn slowed(self, rates: &[Bandwidth]) -> Self {
+        match (self, rates.split_first()) {
+            (Self::Empty, _) => Self::Empty,
+            (source, None) => source,
+            (source, Some((first, others))) => {
+                let shaped = first.limit_reads(source);
+                Self::Slowed(Box::new(others.iter().fold(shaped, Shaped::and_reads)))
             }
         }
     }
@@ -150,15 +170,7 @@ impl<C> Body for AnswerBody<C> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         let Self { source, record, .. } = self.get_mut();
-        let polled = match source {
-            Source::Line(from) => from.poll_frame(context),
-            Source::Shared(from) => from.poll_frame(context),
-            Source::Empty => Poll::Ready(None),
-            Source::Text(_) => match mem::replace(source, Source::Empty) {
-                Source::Text(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
-                _ => Poll::Ready(None),
-            },
-        };
+        let polled = Pin::new(source).poll_frame(context);
         if let (Some(record), Poll::Ready(Some(Ok(frame)))) = (record, &polled) {
             record.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
         }
@@ -166,21 +178,54 @@ impl<C> Body for AnswerBody<C> {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.source {
-            Source::Empty => true,
-            Source::Text(_) => false,
+        self.source.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.source.size_hint()
+    }
+}
+
+impl Body for Source {
+    type Data = Bytes;
+    type Error = CutOff;
+
+    #[inline]
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        let source = self.get_mut();
+        match source {
+            Self::Line(from) => from.poll_frame(context),
+            Self::Shared(from) => from.poll_frame(context),
+            Self::Slowed(slowed) => Pin::new(&mut **slowed).poll_frame(context),
+            Self::Empty => Poll::Ready(None),
+            Self::Text(_) => match mem::replace(source, Self::Empty) {
+                Self::Text(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
+                _ => Poll::Ready(None),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Text(_) => false,
             // Not before the line is kept.
-            Source::Line(from) => from.line.is_none() && from.incoming.is_end_stream(),
-            Source::Shared(from) => from.incoming.is_end_stream(),
+            Self::Line(from) => from.line.is_none() && from.incoming.is_end_stream(),
+            Self::Shared(from) => from.incoming.is_end_stream(),
+            Self::Slowed(slowed) => slowed.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            Source::Empty => SizeHint::with_exact(0),
-            Source::Text(text) => SizeHint::with_exact(text.len() as u64),
-            Source::Line(from) => from.incoming.size_hint(),
-            Source::Shared(from) => from.incoming.size_hint(),
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Text(text) => SizeHint::with_exact(text.len() as u64),
+            Self::Line(from) => from.incoming.size_hint(),
+            Self::Shared(from) => from.incoming.size_hint(),
+            Self::Slowed(slowed) => slowed.size_hint(),
         }
     }
 }

@@ -61,7 +61,8 @@ pub(crate) async fn answer<J: Judge>(
     };
 
     let upgrade = head::prepare(&mut parts, &client, &id);
-    let body = RequestBody::of(incoming, &client);
+    let up = answer.case.as_ref().map_or(&[][..], |case| judge.rates(case).up);
+    let body = RequestBody::of(incoming, &client, up);
     let forwarded = match client.worker.upstreams.get(target.0) {
         Some(upstream) => forward::forward(&client, upstream, parts, body).await,
         None => Err(Failure::NoServer),
@@ -74,9 +75,9 @@ pub(crate) async fn answer<J: Judge>(
         Ok(answered) => answered,
         Err(failure) => text(failure.answer()),
     };
-    let settled = match &mut answer.case {
-        Some(case) => judge.settle(case, &mut parts),
-        None => Settled::Send,
+    let (source, settled) = match &mut answer.case {
+        Some(case) => (source.slowed(judge.rates(case).down), judge.settle(case, &mut parts)),
+        None => (source, Settled::Send),
     };
     match settled {
         Settled::Send => {

@@ -11,11 +11,14 @@ use std::{
     rc::Rc,
     task::{Context, Poll},
 };
+use tidegate_engine::{Bandwidth, Shaped};
 
 /// The body of a request, on its way to a server.
 pub(crate) enum RequestBody {
     Empty,
     Upload(Box<Upload>),
+    /// One that is slowed down.
+    Slowed(Box<Shaped<Upload>>),
 }
 
 /// A body that is taken from a client piece by piece, as fast as the server takes it.
@@ -38,17 +41,26 @@ pub(crate) struct Note(Rc<Cell<Option<Failure>>>);
 pub(crate) struct CutOff;
 
 impl RequestBody {
-    pub(super) fn of(incoming: Incoming, client: &Rc<Client>) -> Self {
+    /// A body that moves no faster than any of these rates.
+    pub(super) fn of(incoming: Incoming, client: &Rc<Client>, rates: &[Bandwidth]) -> Self {
         if incoming.is_end_stream() {
             return Self::Empty;
         }
-        Self::Upload(Box::new(Upload {
+        let upload = Upload {
             incoming,
             left: client.worker.terms.body_size,
             client: client.clone(),
             deadline: None,
             note: Note::default(),
-        }))
+        };
+        match rates.split_first() {
+            None => Self::Upload(Box::new(upload)),
+            // The time of the client does not run while it is not read from.
+            Some((first, others)) => {
+                let shaped = first.limit_reads(upload);
+                Self::Slowed(Box::new(others.iter().fold(shaped, Shaped::and_reads)))
+            }
+        }
     }
 
     /// Where it will be said what went wrong with it.
@@ -56,6 +68,7 @@ impl RequestBody {
         match self {
             Self::Empty => None,
             Self::Upload(upload) => Some(upload.note.clone()),
+            Self::Slowed(slowed) => Some(slowed.get_ref().note.clone()),
         }
     }
 }
@@ -67,7 +80,7 @@ impl Note {
 }
 
 impl Upload {
-    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let frame = match Pin::new(&mut self.incoming).poll_frame(context) {
             Poll::Ready(frame) => frame,
             Poll::Pending => return self.wait(context),
@@ -96,6 +109,34 @@ impl Upload {
     }
 }
 
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = CutOff;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        let upload = self.get_mut();
+        upload.poll_next(context).map(|frame| {
+            frame.map(|frame| {
+                frame.map_err(|failure| {
+                    upload.note.0.set(Some(failure));
+                    CutOff
+                })
+            })
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = CutOff;
@@ -106,28 +147,24 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
-            Self::Upload(upload) => upload.poll_frame(context).map(|frame| {
-                frame.map(|frame| {
-                    frame.map_err(|failure| {
-                        upload.note.0.set(Some(failure));
-                        CutOff
-                    })
-                })
-            }),
+            Self::Upload(upload) => Pin::new(&mut **upload).poll_frame(context),
+            Self::Slowed(slowed) => Pin::new(&mut **slowed).poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
-            Self::Upload(upload) => upload.incoming.is_end_stream(),
+            Self::Upload(upload) => upload.is_end_stream(),
+            Self::Slowed(slowed) => slowed.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Upload(upload) => upload.incoming.size_hint(),
+            Self::Upload(upload) => upload.size_hint(),
+            Self::Slowed(slowed) => slowed.size_hint(),
         }
     }
 }

@@ -1,0 +1,133 @@
+//! `tidegate serve`: puts a policy in front of servers.
+
+use crate::{
+    failure::Failure,
+    serve::{example::Example, report},
+    terminal::{self, Paint},
+};
+use std::{num::NonZeroUsize, path::PathBuf};
+use tidegate_server::{Gateway, GatewayError, Handle, PolicySource};
+use tokio::{
+    runtime::Builder,
+    signal::unix::{Signal, SignalKind, signal},
+};
+use tracing_subscriber::filter::LevelFilter;
+
+/// Put a policy in force in front of the servers that it names.
+///
+/// The file is read again when it or one that it includes changes, on SIGHUP, and when an operator asks for it (`POST
+/// /reload` where the policy says `admin`). One that is wrong changes nothing. Without a file, an example is served on
+/// loopback.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The policy, in YAML, TOML or JSON
+    file: Option<PathBuf>,
+
+    /// Threads that serve; one for each core unless told otherwise
+    #[arg(long, value_name = "COUNT")]
+    workers: Option<NonZeroUsize>,
+}
+
+const EXAMPLES: &str = "\
+SIGTERM and SIGINT end it when requests in flight have ended; a second one ends it at once.
+
+Examples:
+  tidegate serve
+  tidegate serve policy.yaml";
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(LevelFilter::INFO)
+        .with_target(false)
+        .with_ansi(false)
+        .init();
+    // Two threads: what a store answers does not wait while a policy is read.
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::input(format!("no runtime: {error}")))?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: &Args) -> Result<(), Failure> {
+    let signals = Signals::new()?;
+    let (source, example) = match &args.file {
+        Some(file) => (PolicySource::file(file), None),
+        None => {
+            let example = Example::start().map_err(|error| failed(&error.into()))?;
+            (PolicySource::given(example.policy()), Some(example))
+        }
+    };
+    let mut gateway = Gateway::open(source, tidegate::rules()).map_err(|error| failed(&error))?;
+    if let Some(workers) = args.workers {
+        gateway = gateway.workers(workers);
+    }
+    let paint = Paint::of_stdout();
+    let told = match &example {
+        Some(example) => example.report(&gateway, paint),
+        None => report::of(&gateway, paint),
+    };
+    let Signals { hangup, end } = signals;
+    tokio::spawn(reload_on(hangup, gateway.handle()));
+    let ended = async {
+        end.first().await;
+        tracing::info!("ends when requests in flight have ended");
+    };
+    // What waits to be accepted is not lost meanwhile.
+    terminal::print(&told)?;
+    gateway.run(ended).await.map_err(|error| failed(&error))
+}
+
+/// What the system may tell this process.
+struct Signals {
+    hangup: Signal,
+    end: End,
+}
+
+/// The two ways to ask for an end.
+struct End {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| Failure::input(format!("no signals: {error}")));
+        Ok(Self {
+            hangup: listen(SignalKind::hangup())?,
+            end: End {
+                interrupt: listen(SignalKind::interrupt())?,
+                terminate: listen(SignalKind::terminate())?,
+            },
+        })
+    }
+}
+
+impl End {
+    /// Waits for the first; the second ends the process there and then.
+    async fn first(mut self) {
+        self.next().await;
+        tokio::spawn(async move {
+            self.next().await;
+            std::process::exit(130);
+        });
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+async fn reload_on(mut hangup: Signal, gateway: Handle) {
+    while hangup.recv().await.is_some() {
+        // The gateway tells how it went.
+        let _ = gateway.reload().await;
+    }
+}
+
+fn failed(error: &GatewayError) -> Failure {
+    Failure::input(error.to_string())
+}

@@ -1,0 +1,115 @@
+//! What is served when no policy is named: an example, in front of a server that tells what it was asked.
+
+use super::report;
+use crate::terminal::{Paint, Tone};
+use bytes::Bytes;
+use http::{HeaderValue, Response, header, request};
+use std::{
+    fmt::Write as _,
+    future::pending,
+    net::{Ipv4Addr, SocketAddr},
+    num::NonZeroUsize,
+    sync::Arc,
+};
+use tidegate_policy::{
+    Policy,
+    model::{Listener, Upstream, UpstreamServer},
+};
+use tidegate_server::{Bound, Config, Fault, Gateway, Outcome, run};
+
+const TEXT: &str = include_str!("example.yaml");
+
+/// The example, and the server behind it.
+pub(crate) struct Example {
+    policy: Policy,
+    server: SocketAddr,
+}
+
+impl Example {
+    /// Starts the server.
+    pub(crate) fn start() -> Result<Self, Fault> {
+        let server = Bound::bind(&loopback(0))?;
+        let address = server.address();
+        let config = Config { workers: NonZeroUsize::MIN, ..Config::of(&Policy::default()) };
+        let judge = Arc::new(|head: &request::Parts| Outcome::Answer(told(head)));
+        tokio::spawn(async move {
+            if let Err(fault) = run(config, vec![server], judge, pending()).await {
+                tracing::error!(%fault, "the built-in server has ended");
+            }
+        });
+        let mut policy: Policy = TEXT.parse().unwrap_or_default();
+        let echo = UpstreamServer { url: format!("http://{address}"), weight: 1 };
+        policy.upstreams.insert("echo".to_owned(), Upstream::new(vec![echo]));
+        // A port that is taken must not spoil the first look.
+        let is_free = |listener: &Listener| Bound::bind(listener).is_ok();
+        if !policy.listen.iter().all(is_free) {
+            policy.listen = vec![loopback(0)];
+        }
+        Ok(Self { policy, server: address })
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy.clone()
+    }
+
+    /// Where everything is, and what to try.
+    pub(crate) fn report(&self, gateway: &Gateway, paint: Paint) -> String {
+        let mut text = format!("An example, since no policy was named:\n\n{}", report::of(gateway, paint));
+        let url = gateway.addresses().first().map(|address| format!("http://{address}")).unwrap_or_default();
+        let tries = [
+            (format!("curl -i {url}/hello"), "passes, and tells what is left"),
+            (
+                format!(
+                    "for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}}\\n' -X POST {url}/login; done"
+                ),
+                "three a minute pass, the others get 429",
+            ),
+            (
+                format!(
+                    "for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{time_total}}\\n' {url}/reports/a & done; wait"
+                ),
+                "each waits in line for its half second",
+            ),
+        ];
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "server   http://{} (built in: tells what it was asked)\n", self.server);
+        let _ = writeln!(text, "Try, in another terminal:\n");
+        for (command, effect) in tries {
+            let _ = writeln!(text, "  {}\n      {effect}\n", paint.tone(Tone::Strong, command));
+        }
+        let _ = writeln!(text, "The policy:\n");
+        for line in TEXT.lines().skip(1) {
+            let _ = writeln!(text, "  {}", paint.tone(Tone::Faint, line));
+        }
+        text
+    }
+}
+
+fn loopback(port: u16) -> Listener {
+    Listener { address: (Ipv4Addr::LOCALHOST, port).into(), tls: None }
+}
+
+/// What was asked.
+fn told(head: &request::Parts) -> Response<Bytes> {
+    let mut text = format!("{} {}\n", head.method, head.uri);
+    for (name, value) in &head.headers {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{name}: {}", String::from_utf8_lossy(value.as_bytes()));
+    }
+    let mut response = Response::new(text.into());
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_is_a_policy_that_nobody_has_to_look_at_twice() {
+        let policy: Policy = TEXT.parse().unwrap();
+        assert!(tidegate_policy::compile::check(&policy).is_ok());
+        assert_eq!(tidegate_policy::lint(&policy), []);
+    }
+}

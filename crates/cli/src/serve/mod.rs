@@ -1,0 +1,4 @@
+//! What `tidegate serve` says and shows.
+
+pub(crate) mod example;
+pub(crate) mod report;

@@ -1,0 +1,327 @@
+//! A policy in front of servers: what a file says, done.
+//!
+//! ```text
+//!   file ──read──▶ Policy ──┬─ rules, routes, lists ──▶ PolicyJudge, swapped under the workers
+//!    ▲                      └─ listen, upstreams, … ──▶ Workers: new ones, while those before finish
+//!    └─ changed, SIGHUP, or an admin call
+//! ```
+//!
+//! A new policy is put in force as a whole, or not at all: everything that can fail is tried first, and the one before goes
+//! on until it has succeeded.
+
+mod admin;
+mod error;
+mod head;
+mod judge;
+mod note;
+mod source;
+
+pub use error::GatewayError;
+pub use source::PolicySource;
+
+use crate::{
+    Bound, Config, Fault,
+    run::{Plans, Workers},
+    worker::Order,
+};
+use admin::Admin;
+use judge::{PolicyJudge, Served};
+use source::Read;
+use std::{
+    collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
+    time::Duration,
+};
+use tidegate_policy::{
+    Policy,
+    compile::{Compiler, PolicyGate},
+    model::Listener,
+};
+use tidegate_rule::Rules;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{self, MissedTickBehavior},
+};
+
+/// A gateway: a policy, in force in front of the servers that it names.
+///
+/// ```no_run
+/// # async fn serve() -> Result<(), tidegate_server::GatewayError> {
+/// use tidegate_rule::Rules;
+/// use tidegate_server::{Gateway, PolicySource};
+///
+/// let gateway = Gateway::open(PolicySource::file("policy.yaml"), Rules::new())?;
+/// println!("on {:?}", gateway.addresses());
+/// gateway.run(async { tokio::signal::ctrl_c().await.unwrap_or_default() }).await
+/// # }
+/// ```
+pub struct Gateway {
+    source: PolicySource,
+    compiler: Compiler,
+    policy: Policy,
+    gate: PolicyGate,
+    listeners: Vec<Bound>,
+    workers: NonZeroUsize,
+    calls: mpsc::Receiver<Call>,
+    handle: Handle,
+    admin: Option<Admin>,
+    serving: Option<Serving>,
+    retired: VecDeque<Workers>,
+}
+
+/// Those who serve now.
+struct Serving {
+    judge: Arc<PolicyJudge>,
+    workers: Workers,
+}
+
+/// Asks a gateway that runs to do something. Clones ask the same one.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    calls: mpsc::Sender<Call>,
+}
+
+/// What a gateway is asked to do: to read its policy again, and to say how that went.
+#[derive(Debug)]
+struct Call(oneshot::Sender<Result<Reloaded, GatewayError>>);
+
+/// What a new policy has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reloaded {
+    /// Nothing but what is in the files of lists.
+    Lists,
+    /// Rules and routes; connections stay.
+    Rules,
+    /// What there is to connect to, too. Connections are taken over with their next request.
+    Connections,
+}
+
+/// Where a policy listens that does not say it.
+const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8_080);
+/// Workers of earlier policies that may still finish; of more, the oldest are hurried.
+const MOST_RETIRED: usize = 4;
+/// How often schedules are followed.
+const MOMENT: Duration = Duration::from_secs(1);
+/// Calls that may wait.
+const CALLS: usize = 16;
+
+impl Gateway {
+    /// Reads the policy, puts its rules in force and binds its listeners. Nothing is served before it [runs](Self::run).
+    pub fn open(source: PolicySource, rules: Rules) -> Result<Self, GatewayError> {
+        let Read { policy, .. } = source.read()?;
+        let listeners = listeners(&policy, &[])?;
+        let admin = policy.admin.map(Admin::bind).transpose()?;
+        let compiler = Compiler::new(rules);
+        let gate = compiler.compile(&policy, None).map_err(|error| source.error(error))?;
+        let (sender, calls) = mpsc::channel(CALLS);
+        let workers = Config::of(&policy).workers;
+        Ok(Self {
+            source,
+            compiler,
+            policy,
+            gate,
+            listeners,
+            workers,
+            calls,
+            handle: Handle { calls: sender },
+            admin,
+            serving: None,
+            retired: VecDeque::new(),
+        })
+    }
+
+    /// On so many threads; one for each core unless told otherwise.
+    #[must_use]
+    pub fn workers(self, workers: NonZeroUsize) -> Self {
+        Self { workers, ..self }
+    }
+
+    /// Where requests come in.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.iter().map(Bound::address).collect()
+    }
+
+    /// Where operators come in, if anywhere.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(Admin::address)
+    }
+
+    /// What is in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Asks it to do something, from elsewhere.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Serves until `shutdown`, and lets requests in flight end.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), GatewayError> {
+        let plan = Plans::of(self.config(&self.policy)).await?;
+        self.serving = Some(Serving::start(plan, &self.listeners, self.gate.clone())?);
+        if let Some(admin) = &mut self.admin {
+            admin.start(self.handle.clone()).await?;
+        }
+        let mut moments = time::interval(MOMENT);
+        moments.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut shutdown = pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return self.end().await,
+                _ = moments.tick() => self.gate.follow_time(),
+                call = self.calls.recv() => {
+                    let Some(Call(answer)) = call else { continue };
+                    let outcome = self.reload().await;
+                    // Who asked may be gone.
+                    let _ = answer.send(outcome);
+                }
+            }
+        }
+    }
+
+    /// Reads the policy again and puts it in force. What is wrong is told, and changes nothing.
+    async fn reload(&mut self) -> Result<Reloaded, GatewayError> {
+        let outcome = match self.source.read() {
+            Ok(read) => self.replace(read).await,
+            Err(error) => Err(error),
+        };
+        match &outcome {
+            Ok(reloaded) => tracing::info!("the policy was read again: {reloaded}"),
+            Err(error) => {
+                tracing::error!("the policy stays as it was, because the new one is wrong:\n{error}")
+            }
+        }
+        outcome
+    }
+
+    async fn replace(&mut self, read: Read) -> Result<Reloaded, GatewayError> {
+        let Read { policy, .. } = read;
+        if policy == self.policy {
+            self.gate.reread_lists().map_err(|error| self.source.error(error))?;
+            return Ok(Reloaded::Lists);
+        }
+        let admin = self.next_admin(&policy)?;
+        let reloaded = match has_same_connections(&policy, &self.policy) {
+            true => self.replace_rules(&policy)?,
+            false => self.replace_all(&policy).await?,
+        };
+        if let Some(admin) = admin {
+            self.admin = admin;
+            if let Some(admin) = &mut self.admin {
+                admin.start(self.handle.clone()).await?;
+            }
+        }
+        self.policy = policy;
+        Ok(reloaded)
+    }
+
+    fn replace_rules(&mut self, policy: &Policy) -> Result<Reloaded, GatewayError> {
+        let gate = self.compile(policy)?;
+        if let Some(serving) = &self.serving {
+            serving.judge.replace(Served::new(gate.clone(), &self.config(policy)));
+        }
+        self.gate = gate;
+        Ok(Reloaded::Rules)
+    }
+
+    async fn replace_all(&mut self, policy: &Policy) -> Result<Reloaded, GatewayError> {
+        // What leaves no trace when it fails comes first; rules come last.
+        let plans = Plans::of(self.config(policy)).await?;
+        let listeners = listeners(policy, &self.listeners)?;
+        self.gate = self.compile(policy)?;
+        let next = Serving::start(plans, &listeners, self.gate.clone())?;
+        self.listeners = listeners;
+        if let Some(before) = self.serving.replace(next) {
+            before.workers.order(Order::Retire);
+            self.retired.push_back(before.workers);
+        }
+        self.retired.retain(|workers| !workers.have_ended());
+        let hurried = self.retired.len().saturating_sub(MOST_RETIRED);
+        self.retired.iter().take(hurried).for_each(|workers| workers.order(Order::Stop));
+        Ok(Reloaded::Connections)
+    }
+
+    fn compile(&self, policy: &Policy) -> Result<PolicyGate, GatewayError> {
+        self.compiler.compile(policy, Some(&self.gate)).map_err(|error| self.source.error(error))
+    }
+
+    fn config(&self, policy: &Policy) -> Config {
+        Config { workers: self.workers, ..Config::of(policy) }
+    }
+
+    /// The admin listener of a new policy; `None` if it is the one that is there.
+    fn next_admin(&self, policy: &Policy) -> Result<Option<Option<Admin>>, GatewayError> {
+        match policy.admin == self.policy.admin {
+            true => Ok(None),
+            false => Ok(Some(policy.admin.map(Admin::bind).transpose()?)),
+        }
+    }
+
+    async fn end(self) -> Result<(), GatewayError> {
+        let admin = self.admin.and_then(Admin::into_workers);
+        let serving = self.serving.map(|serving| serving.workers);
+        let all: Vec<Workers> = serving.into_iter().chain(self.retired).chain(admin).collect();
+        all.iter().for_each(|workers| workers.order(Order::Stop));
+        for workers in all {
+            workers.ended().await?;
+        }
+        Ok(())
+    }
+}
+
+impl Handle {
+    /// Has the policy read again, and says what has changed. Where it is wrong, the one before stays in force.
+    pub async fn reload(&self) -> Result<Reloaded, GatewayError> {
+        let (answer, answered) = oneshot::channel();
+        let gone = GatewayError::Gone;
+        self.calls.send(Call(answer)).await.map_err(|_| gone)?;
+        answered.await.unwrap_or(Err(GatewayError::Gone))
+    }
+}
+
+impl Serving {
+    fn start(plans: Plans, listeners: &[Bound], gate: PolicyGate) -> Result<Self, GatewayError> {
+        let judge = Arc::new(PolicyJudge::new(Served::new(gate, plans.config())));
+        let workers = Workers::start(plans, listeners, judge.clone())?;
+        Ok(Self { judge, workers })
+    }
+}
+
+/// The listeners of a policy; of those that are there already, the sockets stay, with all who wait to be accepted.
+fn listeners(policy: &Policy, before: &[Bound]) -> Result<Vec<Bound>, Fault> {
+    let usual = [Listener { address: USUAL, tls: None }];
+    let declared = if policy.listen.is_empty() { &usual[..] } else { &policy.listen };
+    let open = |listener: &Listener| match before
+        .iter()
+        .find(|bound| bound.declared().address == listener.address)
+    {
+        Some(bound) => bound.again(listener),
+        None => Bound::bind(listener),
+    };
+    declared.iter().map(open).collect()
+}
+
+/// Whether connections can stay as they are from one of these policies to the other.
+fn has_same_connections(one: &Policy, other: &Policy) -> bool {
+    one.listen == other.listen
+        && one.connections == other.connections
+        && one.upstreams == other.upstreams
+        && one.trusted_proxies == other.trusted_proxies
+        && one.log == other.log
+}
+
+impl fmt::Display for Reloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lists => "nothing but lists may have changed",
+            Self::Rules => "rules and routes changed",
+            Self::Connections => "connections changed, too, and are taken over one by one",
+        })
+    }
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").field("addresses", &self.addresses()).finish_non_exhaustive()
+    }
+}
