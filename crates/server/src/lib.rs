@@ -16,12 +16,14 @@
 //! | [`Bound`] | a listener that is bound, with its certificate |
 //! | [`Judge`] | says what happens to a request, and settles its answer |
 //! | [`Outcome`] | go on, answer this, or drop the connection |
+//! | [`FileWatch`] | tells when a file of a policy says something else than was read of it |
 //! | [`run`] | serves until it is told to stop, then lets requests in flight end |
 
 mod answer;
 mod client;
 mod config;
 mod fault;
+mod files;
 mod gateway;
 mod judge;
 mod listen;
@@ -37,6 +39,7 @@ mod worker;
 
 pub use config::{Config, Target};
 pub use fault::Fault;
+pub use files::{FileWatch, ReadFiles};
 pub use gateway::{Gateway, GatewayError, Handle, PolicySource, Reloaded};
 pub use judge::{Judge, Judged, Origin, Outcome, Rates, Scheme, Settled};
 pub use listen::Bound;
