@@ -20,13 +20,12 @@ pub use error::GatewayError;
 pub use source::PolicySource;
 
 use crate::{
-    Bound, Config, Fault,
+    Bound, Config, Fault, FileWatch, ReadFiles,
     run::{Plans, Workers},
     worker::Order,
 };
 use admin::Admin;
 use judge::{PolicyJudge, Served};
-use source::Read;
 use std::{
     collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
     time::Duration,
@@ -56,6 +55,7 @@ use tokio::{
 /// ```
 pub struct Gateway {
     source: PolicySource,
+    watch: FileWatch,
     compiler: Compiler,
     policy: Policy,
     gate: PolicyGate,
@@ -107,7 +107,8 @@ const CALLS: usize = 16;
 impl Gateway {
     /// Reads the policy, puts its rules in force and binds its listeners. Nothing is served before it [runs](Self::run).
     pub fn open(source: PolicySource, rules: Rules) -> Result<Self, GatewayError> {
-        let Read { policy, .. } = source.read()?;
+        let files = ReadFiles::default();
+        let policy = source.read(&files)?;
         let listeners = listeners(&policy, &[])?;
         let admin = policy.admin.map(Admin::bind).transpose()?;
         let compiler = Compiler::new(rules);
@@ -116,6 +117,7 @@ impl Gateway {
         let workers = Config::of(&policy).workers;
         Ok(Self {
             source,
+            watch: FileWatch::of(&files),
             compiler,
             policy,
             gate,
@@ -169,6 +171,8 @@ impl Gateway {
             tokio::select! {
                 () = &mut shutdown => return self.end().await,
                 _ = moments.tick() => self.gate.follow_time(),
+                // What was wrong is told, and stays as it was.
+                () = self.watch.changed() => drop(self.reload().await),
                 call = self.calls.recv() => {
                     let Some(Call(answer)) = call else { continue };
                     let outcome = self.reload().await;
@@ -181,8 +185,11 @@ impl Gateway {
 
     /// Reads the policy again and puts it in force. What is wrong is told, and changes nothing.
     async fn reload(&mut self) -> Result<Reloaded, GatewayError> {
-        let outcome = match self.source.read() {
-            Ok(read) => self.replace(read).await,
+        let files = ReadFiles::default();
+        let read = self.source.read(&files);
+        self.watch.follow(&files);
+        let outcome = match read {
+            Ok(policy) => self.replace(policy).await,
             Err(error) => Err(error),
         };
         match &outcome {
@@ -194,8 +201,7 @@ impl Gateway {
         outcome
     }
 
-    async fn replace(&mut self, read: Read) -> Result<Reloaded, GatewayError> {
-        let Read { policy, .. } = read;
+    async fn replace(&mut self, policy: Policy) -> Result<Reloaded, GatewayError> {
         if policy == self.policy {
             self.gate.reread_lists().map_err(|error| self.source.error(error))?;
             return Ok(Reloaded::Lists);

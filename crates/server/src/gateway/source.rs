@@ -1,26 +1,17 @@
 //! Where a policy comes from.
 
 use super::GatewayError;
-use std::{
-    cell::RefCell,
-    path::{Path, PathBuf},
-};
-use tidegate_policy::{Disk, Files as _, Policy, compile::PolicyError};
+use crate::ReadFiles;
+use std::path::PathBuf;
+use tidegate_policy::{Files as _, Policy, compile::PolicyError};
 
 /// Where a policy comes from.
 #[derive(Clone, Debug)]
 pub enum PolicySource {
-    /// From a file, which may include others. It is read again when it is asked for.
+    /// From a file, which may include others. It is read again when one of them changes, or somebody asks for it.
     File(PathBuf),
     /// From the program.
     Given(Box<Policy>),
-}
-
-/// A policy, and the files that it was read from.
-pub(super) struct Read {
-    pub(super) policy: Policy,
-    /// Those that it includes and those of its lists, too.
-    pub(super) files: Vec<PathBuf>,
 }
 
 impl PolicySource {
@@ -34,21 +25,18 @@ impl PolicySource {
         Self::Given(Box::new(policy))
     }
 
-    pub(super) fn read(&self) -> Result<Read, GatewayError> {
-        let files = RefCell::default();
-        let policy = match self {
-            Self::Given(policy) => Policy::clone(policy),
-            Self::File(file) => {
-                let read = |path: &Path| {
-                    RefCell::<Vec<_>>::borrow_mut(&files).push(path.to_owned());
-                    Disk.read(path)
-                };
-                Policy::read(file, &read).map_err(GatewayError::Text)?
-            }
+    /// Reads it, and notes down in `files` what was read, those of its lists too.
+    pub(super) fn read(&self, files: &ReadFiles) -> Result<Policy, GatewayError> {
+        let file = match self {
+            Self::Given(policy) => return Ok(Policy::clone(policy)),
+            Self::File(file) => file,
         };
-        let mut files = files.into_inner();
-        files.extend(policy.lists.values().flat_map(|list| list.files.iter().cloned()));
-        Ok(Read { policy, files })
+        let policy = Policy::read(file, files).map_err(GatewayError::Text)?;
+        for list in policy.lists.values().flat_map(|list| &list.files) {
+            // Whoever needs it says what is wrong with it.
+            let _ = files.read(list);
+        }
+        Ok(policy)
     }
 
     /// The same error, with the name of the file.
