@@ -1,6 +1,6 @@
 //! The one seam: what happens to a request before it is forwarded, and to its answer before it is sent.
 
-use crate::Target;
+use crate::{LogNote, Target};
 use bytes::Bytes;
 use http::{Response, request, response};
 use std::{fmt, future::Future, net::SocketAddr, pin::Pin};
@@ -11,11 +11,11 @@ use tidegate_engine::Bandwidth;
 /// A closure from the head of a request to an [`Outcome`] is one, with nothing to settle:
 ///
 /// ```no_run
-/// # use tidegate_server::{Config, Outcome};
+/// # use tidegate_server::{Config, LogNote, Outcome};
 /// # fn judge(config: Config) -> Option<impl tidegate_server::Judge> {
 /// let app = config.target("app")?;
 /// let judge = move |head: &http::request::Parts| match head.uri.path() {
-///     "/secret" => Outcome::Drop,
+///     "/secret" => Outcome::Drop(LogNote::default()),
 ///     _ => Outcome::Go(app, ()),
 /// };
 /// # Some(judge)
@@ -77,8 +77,8 @@ pub enum Outcome<C> {
     Go(Target, C),
     /// It gets this answer, and is not forwarded.
     Answer(Response<Bytes>),
-    /// The connection is closed without a word.
-    Drop,
+    /// The connection is closed without a word; only the log is told why.
+    Drop(LogNote),
 }
 
 /// How fast bodies may move: where there are several rates, all of them hold.

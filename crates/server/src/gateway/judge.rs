@@ -151,7 +151,7 @@ impl Served {
                 Some(target) => Outcome::Go(*target, PolicyCase { stage: Stage::Elsewhere, note }),
                 None => Outcome::Answer(nowhere()),
             },
-            Instead::Drop => Outcome::Drop,
+            Instead::Drop => Outcome::Drop(note.map(|note| *note).unwrap_or_default()),
         }
     }
 }

@@ -33,6 +33,7 @@ use std::{
 use tidegate_policy::{
     Policy,
     compile::{Compiler, PolicyGate},
+    lint,
     model::Listener,
 };
 use tidegate_rule::Rules;
@@ -115,6 +116,7 @@ impl Gateway {
         let gate = compiler.compile(&policy, None).map_err(|error| source.error(error))?;
         let (sender, calls) = mpsc::channel(CALLS);
         let workers = Config::of(&policy).workers;
+        advise(&policy);
         Ok(Self {
             source,
             watch: FileWatch::of(&files),
@@ -217,6 +219,7 @@ impl Gateway {
                 admin.start(self.handle.clone()).await?;
             }
         }
+        advise(&policy);
         self.policy = policy;
         Ok(reloaded)
     }
@@ -290,6 +293,13 @@ impl Serving {
         let judge = Arc::new(PolicyJudge::new(Served::new(gate, plans.config())));
         let workers = Workers::start(plans, listeners, judge.clone())?;
         Ok(Self { judge, workers })
+    }
+}
+
+/// Tells what is hardly meant; it is in force all the same.
+fn advise(policy: &Policy) {
+    for advice in lint(policy) {
+        tracing::warn!("{advice}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The body of an answer, on its way to a client.
 
 use super::{Via, request_body::CutOff};
-use crate::log::Record;
+use crate::log::{LogNote, Record};
 use crate::watch::Deadline;
 use crate::{
     client::Client,
@@ -64,9 +64,7 @@ impl<C> AnswerBody<C> {
         client.asked();
         Self { source: Source::Empty, case: None, record: None, client }
     }
-}
 
-impl<C> AnswerBody<C> {
     /// Notes down what the log needs of the head of the answer, and says so if it is the last one of its connection.
     pub(super) fn note(&mut self, parts: &mut response::Parts) {
         if self.client.worker.is_ending() && parts.status != StatusCode::SWITCHING_PROTOCOLS {
@@ -75,6 +73,13 @@ impl<C> AnswerBody<C> {
         if let Some(record) = &mut self.record {
             record.status = parts.status.as_u16();
             record.note = parts.extensions.remove().unwrap_or_default();
+        }
+    }
+
+    /// Notes down why there is no answer.
+    pub(super) fn dropped(&mut self, note: LogNote) {
+        if let Some(record) = &mut self.record {
+            record.note = note;
         }
     }
 }

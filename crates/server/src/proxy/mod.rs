@@ -57,7 +57,10 @@ pub(crate) async fn answer<J: Judge>(
             target
         }
         Outcome::Answer(given) => return Ok(own(given, &id, answer)),
-        Outcome::Drop => return Err(Dropped),
+        Outcome::Drop(note) => {
+            answer.dropped(note);
+            return Err(Dropped);
+        }
     };
 
     let upgrade = head::prepare(&mut parts, &client, &id);

@@ -10,6 +10,7 @@
 mod files;
 mod limits;
 mod log;
+mod policy;
 mod proxy;
 mod servers;
 mod smuggling;

@@ -9,7 +9,7 @@ use std::{
     convert::Infallible,
     sync::{Arc, Mutex},
 };
-use tidegate_server::{Judge, Judged, Origin, Outcome, Settled};
+use tidegate_server::{Judge, Judged, LogNote, Origin, Outcome, Settled};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -335,7 +335,7 @@ async fn a_judge_answers_drops_sends_elsewhere_and_settles() {
         fn judge(&self, head: &mut request::Parts, origin: &Origin) -> Judged<String> {
             assert!(origin.peer.ip().is_loopback());
             match head.uri.path() {
-                "/drop" => Judged::Now(Outcome::Drop),
+                "/drop" => Judged::Now(Outcome::Drop(LogNote::default())),
                 "/answer" => {
                     let mut answer = Response::new(Bytes::from_static(b"no"));
                     *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;

@@ -1,0 +1,62 @@
+//! `tidegate serve` as people start it for the first time: what it prints is done, word for word.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "this is how a test fails")]
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::{Child, Command, Stdio},
+};
+
+/// A gateway that ends with the test.
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn shell(command: &str) -> String {
+    let output = Command::new("sh").args(["-c", command]).output().expect("there is a shell");
+    assert!(output.status.success(), "`{command}` fails: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_example_does_what_it_says() {
+    let program = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("serve")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut serving = Serving(program.expect("the program runs"));
+    let told = serving.0.stdout.take().expect("it is piped");
+    let mut commands = Vec::new();
+    for line in BufReader::new(told).lines() {
+        let line = line.expect("it is text");
+        if line.starts_with("  curl") || line.starts_with("  for") {
+            commands.push(line.trim().to_owned());
+        }
+        if line.starts_with("The policy") {
+            break;
+        }
+    }
+    let [hello, login, reports] = &commands[..] else { panic!("three commands, not {commands:?}") };
+
+    let hello = shell(hello);
+    assert!(hello.starts_with("HTTP/1.1 200 OK\r\n"), "{hello}");
+    assert!(hello.contains("ratelimit: \"everybody\";r=19"), "{hello}");
+    assert!(hello.contains("GET /hello\n"), "{hello}");
+
+    assert_eq!(shell(login), "200\n200\n200\n429\n429\n");
+    assert_eq!(shell(reports).lines().count(), 5);
+
+    shell(&format!("kill -TERM {}", serving.0.id()));
+    let ended = serving.0.wait().expect("it ends");
+    let mut said = String::new();
+    let errors = serving.0.stderr.take().expect("it is piped");
+    BufReader::new(errors).read_to_string(&mut said).expect("it is text");
+    assert!(ended.success(), "{ended}: {said}");
+}
