@@ -5,17 +5,19 @@
 //! ```
 //!
 //! A worker hands a record over and goes on; a thread of its own makes lines of them. While the disk is slower than the
-//! requests, records are lost rather than requests held up, and a warning says how many.
+//! requests, records are lost rather than requests held up, and a warning says how many. A file that was moved away is
+//! opened anew.
 
 mod line;
+mod out;
 
 pub use line::LogNote;
 pub(crate) use line::Record;
 
 use crate::Fault;
+use out::Out;
 use std::{
-    fs::File,
-    io::{self, BufWriter, Write},
+    io::{self, Write},
     path::PathBuf,
     sync::{
         Arc,
@@ -46,19 +48,16 @@ impl Logbook {
             LogFormat::None => return Ok(None),
             format => format,
         };
-        let out: Box<dyn Write + Send> = match &log.file {
-            Some(file) => {
-                let opened = File::options().append(true).create(true).open(file);
-                Box::new(opened.map_err(|source| Fault::Log { file: file.clone(), source })?)
-            }
-            None => Box::new(io::stdout()),
+        let out = match &log.file {
+            Some(file) => Out::to(file).map_err(|source| Fault::Log { file: file.clone(), source })?,
+            None => Out::default(),
         };
         let name = log.file.clone().unwrap_or_else(|| PathBuf::from("standard output"));
         let (records, handed) = sync_channel(WAITING);
         let lost = Arc::new(AtomicU64::new(0));
         let book = Self { records, lost: lost.clone() };
         let work = move || {
-            if let Err(error) = write(&handed, format, BufWriter::new(out), &lost) {
+            if let Err(error) = write(&handed, format, out, &lost) {
                 tracing::error!(file = %name.display(), %error, "the log cannot be written any more");
             }
         };
@@ -77,7 +76,7 @@ impl Logbook {
 fn write(
     records: &Receiver<Box<Record>>,
     format: LogFormat,
-    mut out: impl Write,
+    mut out: Out,
     lost: &AtomicU64,
 ) -> io::Result<()> {
     loop {
@@ -91,10 +90,9 @@ fn write(
                 if lost > 0 {
                     tracing::warn!(lost, "requests were not logged: the log is slower than they are");
                 }
-                match records.recv() {
-                    Ok(record) => record,
-                    Err(_) => return Ok(()),
-                }
+                let Ok(record) = records.recv() else { return Ok(()) };
+                out.reopen_if_moved()?;
+                record
             }
         };
         out.write_all(record.line(format).as_bytes())?;
