@@ -17,7 +17,7 @@ pub use rule::{
 };
 pub use server::{
     Balance, Connections, HealthCheck, Listener, Log, LogFormat, Protocol, Retries, Route, Timeouts, Tls,
-    Upstream, UpstreamServer,
+    Traces, Upstream, UpstreamServer,
 };
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
@@ -39,6 +39,8 @@ pub struct Policy {
     pub routes: Vec<Route>,
     /// `log`: what is written of each request.
     pub log: Log,
+    /// `traces`: where spans of requests are sent.
+    pub traces: Option<Traces>,
     /// `store` and `stores`: where counts are kept.
     pub stores: Stores,
     /// `trusted-proxies`: whose word on addresses of clients counts.

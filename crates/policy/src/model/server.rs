@@ -218,3 +218,21 @@ pub enum LogFormat {
     /// `combined`, as web servers do.
     Combined,
 }
+
+/// `traces: { endpoint: http://127.0.0.1:4318, sample: 10%, service: shop }`, or `traces: http://127.0.0.1:4318`: spans of
+/// requests, for a collector that speaks OTLP over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traces {
+    /// `endpoint`: a URL, to which `/v1/traces` is added.
+    pub endpoint: String,
+    /// `sample`: of the requests of which nobody before has said whether they are traced; all unless told otherwise.
+    pub sample: Share,
+    /// `service`: what the gateway is called in them; `tidegate` unless told otherwise.
+    pub service: String,
+}
+
+impl Default for Traces {
+    fn default() -> Self {
+        Self { endpoint: String::new(), sample: Share::ALL, service: "tidegate".to_owned() }
+    }
+}

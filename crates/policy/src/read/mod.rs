@@ -12,6 +12,7 @@ mod rule;
 mod server;
 mod template;
 mod terms;
+mod traces;
 mod upstream;
 mod values;
 

@@ -5,6 +5,7 @@ use super::{
     key::{self, write_key},
     rule::RULE,
     server::{CONNECTIONS, LISTEN, LOG, ROUTE, route_outline, write_listener},
+    traces::{TRACES, TRACES_SHAPE},
     upstream::{UPSTREAM, UPSTREAM_SHAPE},
     values::{write_outage, write_time, write_word},
 };
@@ -82,6 +83,13 @@ pub(crate) static POLICY: Table<Policy> = Table {
             Shape::Either(&[Shape::Word(&["none", "json", "combined"]), Shape::Keys(|| LOG.outline())]),
             |reader, node, it| it.log = reader.log(node),
             |it| Some(LOG.write(&it.log)).filter(|written| !written.is_empty_map()),
+        ),
+        key(
+            "traces",
+            "Where spans of requests are sent, by OTLP over HTTP; a URL, or more.",
+            TRACES_SHAPE,
+            |reader, node, it| it.traces = reader.traces(node),
+            |it| it.traces.as_ref().map(|traces| TRACES.write(traces)),
         ),
         key(
             "store",

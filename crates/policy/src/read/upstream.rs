@@ -19,6 +19,7 @@ const BALANCES: [(&str, Balance); 3] = [
     ("least-requests", Balance::LeastRequests),
     ("client", Balance::Client),
 ];
+pub(super) const SCHEMES: [&str; 2] = ["http://", "https://"];
 const PROTOCOLS: [(&str, Protocol); 2] = [("http1", Protocol::Http1), ("http2", Protocol::Http2)];
 
 pub(super) static UPSTREAM: Table<Upstream> = Table {
@@ -253,29 +254,35 @@ fn health_path(text: &str) -> Result<String, Mistake> {
 /// `http://127.0.0.1:9000`, `https://app.internal`, `http://[::1]:80`
 fn url(text: &str) -> Result<String, Mistake> {
     let fix = "write it as in `http://127.0.0.1:9000`";
-    let scheme = ["http://", "https://"].into_iter().find(|scheme| text.starts_with(scheme));
+    let scheme = SCHEMES.into_iter().find(|scheme| text.starts_with(scheme));
     if text.contains('@') {
         return Err(Mistake::new("an upstream has no user and no password", fix));
     }
-    let Some(scheme) = scheme else {
+    let scheme = scheme.map_or(0, str::len);
+    let place = &text[scheme..];
+    let place = place.strip_suffix('/').unwrap_or(place);
+    if let Some(at) = place.find(['/', '?', '#']).filter(|_| scheme > 0) {
+        let problem = "an upstream has no path";
+        return Err(Mistake::new(problem, "leave it out: requests keep theirs").at(scheme + at..text.len()));
+    }
+    check_place(text, scheme, place, fix)?;
+    Ok(format!("{}{place}", &text[..scheme]))
+}
+
+/// Checks the host and the port of a URL, which stand behind so many bytes of its scheme; none where that is none of HTTP.
+pub(super) fn check_place(text: &str, scheme: usize, place: &str, fix: &str) -> Result<(), Mistake> {
+    if scheme == 0 {
         let problem = format!("`{}` does not start with http:// or https://", short(text));
         return Err(Mistake::new(problem, fix));
-    };
-    let place = &text[scheme.len()..];
-    let place = place.strip_suffix('/').unwrap_or(place);
-    if let Some(at) = place.find(['/', '?', '#']) {
-        let from = scheme.len() + at;
-        let problem = "an upstream has no path";
-        return Err(Mistake::new(problem, "leave it out: requests keep theirs").at(from..text.len()));
     }
     let (host, port) = match place.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
         _ => (place, None),
     };
     if port.is_some_and(|port| !matches!(port.parse::<u16>(), Ok(1..))) {
-        let from = scheme.len() + host.len() + 1;
+        let from = scheme + host.len() + 1;
         let problem = "not a port";
-        return Err(Mistake::new(problem, "write a number from 1 to 65535").at(from..text.len()));
+        return Err(Mistake::new(problem, "write a number from 1 to 65535").at(from..scheme + place.len()));
     }
     let is_v6 = host
         .strip_prefix('[')
@@ -284,8 +291,9 @@ fn url(text: &str) -> Result<String, Mistake> {
     let is_name =
         !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
     match is_v6 || is_name {
-        true => Ok(format!("{scheme}{place}")),
-        false => Err(Mistake::new(format!("`{}` is not a host", short(host)), fix)
-            .at(scheme.len()..scheme.len() + host.len())),
+        true => Ok(()),
+        false => {
+            Err(Mistake::new(format!("`{}` is not a host", short(host)), fix).at(scheme..scheme + host.len()))
+        }
     }
 }

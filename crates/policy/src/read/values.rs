@@ -11,7 +11,9 @@ use std::{
     str::FromStr,
     time::Duration,
 };
-use tidegate_core::{Micros, Quota, QuotaError, ScheduleError, SettingError, Share, Unit, spelling};
+use tidegate_core::{
+    LARGEST_EXACT, Micros, Quota, QuotaError, ScheduleError, SettingError, Share, Unit, spelling,
+};
 use tidegate_engine::{BanRule, Outage};
 
 /// What is wrong with a text, where in it, and what to write instead.
@@ -346,7 +348,8 @@ pub(super) fn write_size(bytes: u64) -> Written {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
     match bytes {
-        0 => Written::Number(0),
+        // Larger ones are read only as plain numbers.
+        0 | LARGEST_EXACT.. => Written::Number(bytes),
         bytes if bytes.is_multiple_of(MIB) => Written::text(format!("{}MiB", bytes / MIB)),
         bytes if bytes.is_multiple_of(KIB) => Written::text(format!("{}KiB", bytes / KIB)),
         bytes => Written::Number(bytes),

@@ -28,6 +28,7 @@ fn short_forms_mean_the_long_ones() {
             "upstreams: { a: http://b }\nroutes: [{ match: { path: [/x], method: [GET] }, upstream: a }]".into(),
         ),
         ("log: json".into(), "log: { format: json }".into()),
+        ("traces: http://a:4318/".into(), "traces: { endpoint: http://a:4318 }".into()),
         ("lists: { a: 10.0.0.0/8 }".into(), "lists: { a: { networks: [10.0.0.0/8] } }".into()),
         ("connections: { header-size: 32KiB, body-size: none }".into(), "connections: { header-size: 32768 }".into()),
         ("connections: { body-size: 1.5MB }".into(), "connections: { body-size: 1500000 }".into()),

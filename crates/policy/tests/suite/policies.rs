@@ -13,7 +13,7 @@ use tidegate_testkit::strategy::any_sample;
 /// Any policy that holds together.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     (servers(), stores(), rules_and_lists()).prop_map(|(server, stores, (user, lists, rules))| {
-        let (listen, admin, connections, upstreams, routes, log, headers, trusted_proxies) = server;
+        let (listen, admin, connections, upstreams, routes, log, traces, headers, trusted_proxies) = server;
         let (mut stores, mut rules) = (stores, rules);
         for (index, rule) in rules.iter_mut().enumerate() {
             rule.name = format!("{} {index}", rule.name);
@@ -28,6 +28,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             upstreams,
             routes,
             log,
+            traces,
             stores,
             trusted_proxies,
             user,
@@ -292,6 +293,7 @@ type Server = (
     BTreeMap<String, Upstream>,
     Vec<Route>,
     Log,
+    Option<Traces>,
     Fields,
     Vec<Prefix>,
 );
@@ -304,6 +306,10 @@ fn servers() -> BoxedStrategy<Server> {
         vec((matches(), names()).prop_map(|(matching, upstream)| Route { matching, upstream }), 0..3);
     let log = (select(vec![LogFormat::None, LogFormat::Json, LogFormat::Combined]), option::of(paths()))
         .prop_map(|(format, file)| Log { format, file });
+    let endpoints = vec!["http://127.0.0.1:4318", "https://[::1]:4318/otlp", "http://collector"];
+    let traces = (select(endpoints), 0..=1_000_000_u32, names()).prop_map(|(endpoint, sample, service)| {
+        Traces { endpoint: endpoint.to_owned(), sample: Share::from_millionths(sample), service }
+    });
     let fields = select(vec![Fields::Ietf, Fields::Legacy, Fields::Draft03, Fields::None]);
     (
         listen,
@@ -312,6 +318,7 @@ fn servers() -> BoxedStrategy<Server> {
         proptest::collection::btree_map(names(), upstreams(), 0..3),
         routes,
         log,
+        option::of(traces),
         fields,
         vec(prefixes(), 0..3),
     )
