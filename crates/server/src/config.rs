@@ -1,6 +1,6 @@
 //! What a gateway is told before it starts.
 
-use crate::Roots;
+use crate::{Roots, Tracing};
 use std::{collections::BTreeMap, num::NonZeroUsize, thread};
 use tidegate_engine::Prefix;
 use tidegate_policy::model::{Connections, Log, Policy, Upstream};
@@ -16,6 +16,8 @@ pub struct Config {
     pub trusted: Vec<Prefix>,
     /// What is written of each request.
     pub log: Log,
+    /// Where traces of requests are sent, if anywhere.
+    pub traces: Option<Tracing>,
     /// Whose certificates of servers are believed.
     pub roots: Roots,
     /// Threads.
@@ -34,6 +36,7 @@ impl Config {
             upstreams: policy.upstreams.clone(),
             trusted: policy.trusted_proxies.clone(),
             log: policy.log.clone(),
+            traces: policy.traces.clone().map(Tracing::new),
             roots: Roots::default(),
             workers: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         }

@@ -36,6 +36,13 @@ pub enum Fault {
         /// Why.
         source: io::Error,
     },
+    /// Traces cannot be sent.
+    Traces {
+        /// Where to.
+        endpoint: String,
+        /// Why.
+        reason: String,
+    },
     /// The machine refused a thread, a socket or a runtime.
     Machine(io::Error),
 }
@@ -52,6 +59,7 @@ impl fmt::Display for Fault {
                 write!(f, "upstream `{upstream}`, server `{url}`: {reason}")
             }
             Self::Log { file, source } => write!(f, "cannot write the log to {}: {source}", file.display()),
+            Self::Traces { endpoint, reason } => write!(f, "traces to `{endpoint}`: {reason}"),
             Self::Machine(source) => write!(f, "the machine refused what a worker needs: {source}"),
         }
     }
@@ -61,7 +69,7 @@ impl std::error::Error for Fault {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Listen { source, .. } | Self::Log { source, .. } | Self::Machine(source) => Some(source),
-            Self::Certificate { .. } | Self::Upstream { .. } => None,
+            Self::Certificate { .. } | Self::Upstream { .. } | Self::Traces { .. } => None,
         }
     }
 }

@@ -17,6 +17,7 @@
 //! | [`Judge`] | says what happens to a request, and settles its answer |
 //! | [`Outcome`] | go on, answer this, or drop the connection |
 //! | [`FileWatch`] | tells when a file of a policy says something else than was read of it |
+//! | [`Tracing`] | where traces of requests are sent, and how many spans arrived |
 //! | [`run`] | serves until it is told to stop, then lets requests in flight end |
 
 mod answer;
@@ -33,6 +34,7 @@ mod proxy;
 mod run;
 mod stream;
 mod tls;
+mod traces;
 mod upstream;
 mod watch;
 mod worker;
@@ -46,3 +48,4 @@ pub use listen::Bound;
 pub use log::LogNote;
 pub use run::run;
 pub use tls::Roots;
+pub use traces::Tracing;

@@ -6,6 +6,7 @@ use crate::{
     log::{Logbook, Writing},
     places::Places,
     tls::Certificate,
+    traces::{Exporting, Tracer},
     upstream::{Plan, Upstream},
     worker::{self, Order, Worker},
 };
@@ -38,17 +39,19 @@ pub(crate) struct Plans {
     config: Config,
     upstreams: Vec<Plan>,
     log: Option<(Logbook, Writing)>,
+    tracer: Option<(Tracer, Exporting)>,
 }
 
 impl Plans {
-    /// Finds the servers of all upstreams, and opens the log.
+    /// Finds the servers of all upstreams, and opens the log and what sends traces.
     pub(crate) async fn of(config: Config) -> Result<Self, Fault> {
         let mut upstreams = Vec::new();
         for (name, upstream) in &config.upstreams {
             upstreams.push(Plan::of(name, upstream, &config.roots).await?);
         }
         let log = Logbook::open(&config.log)?;
-        Ok(Self { config, upstreams, log })
+        let tracer = config.traces.as_ref().map(|traces| Tracer::open(traces, &config.roots)).transpose()?;
+        Ok(Self { config, upstreams, log, tracer })
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -61,16 +64,17 @@ pub(crate) struct Workers {
     orders: watch::Sender<Order>,
     ends: Vec<oneshot::Receiver<Result<(), Fault>>>,
     writing: Option<Writing>,
+    exporting: Option<Exporting>,
     refreshing: JoinHandle<()>,
 }
 
 impl Workers {
     /// Starts one for each thread that the configuration asks for. They hold the listeners open by themselves.
     pub(crate) fn start<J: Judge>(plans: Plans, listeners: &[Bound], judge: Arc<J>) -> Result<Self, Fault> {
-        let Plans { config, upstreams, log } = plans;
+        let Plans { config, upstreams, log, tracer } = plans;
         let (config, plans) = (Arc::new(config), Arc::new(upstreams));
         let places = Places::new(&config.connections);
-        let (log, writing) = log.unzip();
+        let ((log, writing), (tracer, exporting)) = (log.unzip(), tracer.unzip());
         let (orders, ordered) = watch::channel(Order::Serve);
 
         let mut ends = Vec::new();
@@ -79,8 +83,9 @@ impl Workers {
                 listeners.iter().map(Bound::door).collect::<Result<Vec<_>, _>>().map_err(Fault::Machine)?;
 
             let (ended, end) = oneshot::channel();
-            let (config, plans, places, judge, ordered, log) =
-                (config.clone(), plans.clone(), places.clone(), judge.clone(), ordered.clone(), log.clone());
+            let (config, plans, places, judge, ordered) =
+                (config.clone(), plans.clone(), places.clone(), judge.clone(), ordered.clone());
+            let (log, tracer) = (log.clone(), tracer.clone());
             let work = move || {
                 let outcome = worker::runtime().and_then(|runtime| {
                     runtime.block_on(async {
@@ -88,7 +93,7 @@ impl Workers {
                         let doors = doors.map_err(Fault::Machine)?;
                         let watch = worker::watch_of_machine();
                         let upstreams = plans.iter().map(|plan| Upstream::new(plan, &watch)).collect();
-                        let worker = Worker::new(&config, upstreams, places, watch, log);
+                        let worker = Worker::new(&config, upstreams, places, watch, (log, tracer));
                         if number == 0 {
                             worker.check_servers();
                         }
@@ -103,7 +108,7 @@ impl Workers {
             ends.push(end);
         }
         let certificates = listeners.iter().filter_map(Bound::certificate).collect();
-        Ok(Self { orders, ends, writing, refreshing: tokio::spawn(refresh(certificates)) })
+        Ok(Self { orders, ends, writing, exporting, refreshing: tokio::spawn(refresh(certificates)) })
     }
 
     /// Tells all of them what to do now.
@@ -116,13 +121,16 @@ impl Workers {
         self.orders.is_closed()
     }
 
-    /// They have ended, and all that they logged is written.
+    /// They have ended, and all that they logged is written, and their traces are sent.
     pub(crate) async fn ended(mut self) -> Result<(), Fault> {
         for end in self.ends.drain(..) {
             end.await.unwrap_or(Ok(()))?;
         }
         if let Some(writing) = self.writing.take() {
             let _ = tokio::task::spawn_blocking(move || writing.join()).await;
+        }
+        if let Some(exporting) = self.exporting.take() {
+            exporting.end().await;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::{
     listen::{Door, welcome},
     log::Logbook,
     places::Places,
+    traces::Tracer,
     upstream::{self, Upstream},
     watch::{TICK, Watch},
 };
@@ -33,6 +34,7 @@ pub(crate) struct Worker {
     clients: Cell<usize>,
     ids: RefCell<BytesMut>,
     pub(crate) log: Option<Logbook>,
+    pub(crate) tracer: Option<Tracer>,
     pub(crate) clock: Clock,
 }
 
@@ -71,7 +73,7 @@ impl Worker {
         upstreams: Vec<Rc<Upstream>>,
         places: Arc<Places>,
         watch: Rc<Watch>,
-        log: Option<Logbook>,
+        (log, tracer): (Option<Logbook>, Option<Tracer>),
     ) -> Rc<Self> {
         Rc::new(Self {
             watch,
@@ -83,6 +85,7 @@ impl Worker {
             clients: Cell::new(0),
             ids: RefCell::default(),
             log,
+            tracer,
             clock: Clock::system(),
         })
     }

@@ -29,7 +29,7 @@ pub(super) struct Served {
     notes: Notes,
 }
 
-/// Whether decisions are noted down for a log.
+/// Whether decisions are noted down, for a log or for traces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notes {
     None,
@@ -99,7 +99,10 @@ impl Judge for PolicyJudge {
 
 impl Served {
     pub(super) fn new(gate: PolicyGate, config: &Config) -> Self {
-        let notes = if config.log.format == LogFormat::None { Notes::None } else { Notes::Taken };
+        let notes = match (config.log.format, &config.traces) {
+            (LogFormat::None, None) => Notes::None,
+            _ => Notes::Taken,
+        };
         let routes = gate.routes().iter().map(|route| config.target(&route.upstream)).collect();
         let named = |name: &String| config.target(name).map(|target| (name.clone(), target));
         let by_name = config.upstreams.keys().filter_map(named).collect();

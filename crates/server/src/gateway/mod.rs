@@ -324,6 +324,7 @@ fn has_same_connections(one: &Policy, other: &Policy) -> bool {
         && one.upstreams == other.upstreams
         && one.trusted_proxies == other.trusted_proxies
         && one.log == other.log
+        && one.traces == other.traces
 }
 
 impl fmt::Display for Reloaded {

@@ -2,6 +2,7 @@
 
 use super::{Via, request_body::CutOff};
 use crate::log::{LogNote, Record};
+use crate::traces::Trace;
 use crate::watch::Deadline;
 use crate::{
     client::Client,
@@ -24,6 +25,8 @@ pub(crate) struct AnswerBody<C> {
     pub(super) case: Option<C>,
     /// Where there is a log.
     pub(super) record: Option<Box<Record>>,
+    /// Where it is traced.
+    pub(super) trace: Option<Box<Trace>>,
     client: Rc<Client>,
 }
 
@@ -62,13 +65,17 @@ enum State {
 impl<C> AnswerBody<C> {
     pub(super) fn new(client: Rc<Client>) -> Self {
         client.asked();
-        Self { source: Source::Empty, case: None, record: None, client }
+        Self { source: Source::Empty, case: None, record: None, trace: None, client }
     }
 
-    /// Notes down what the log needs of the head of the answer, and says so if it is the last one of its connection.
+    /// Notes down what the log and the trace need of the head of the answer, and says so if it is the last one of its
+    /// connection.
     pub(super) fn note(&mut self, parts: &mut response::Parts) {
         if self.client.worker.is_ending() && parts.status != StatusCode::SWITCHING_PROTOCOLS {
             parts.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.note(parts);
         }
         if let Some(record) = &mut self.record {
             record.status = parts.status.as_u16();
@@ -241,6 +248,9 @@ impl<C> Drop for AnswerBody<C> {
         if let (Some(mut record), Some(log)) = (self.record.take(), &self.client.worker.log) {
             record.took = self.client.worker.clock.now().since(record.at);
             log.hand_over(record);
+        }
+        if let (Some(trace), Some(tracer)) = (self.trace.take(), &self.client.worker.tracer) {
+            tracer.hand_over(trace, self.client.worker.clock.now());
         }
     }
 }

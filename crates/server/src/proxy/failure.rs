@@ -30,6 +30,20 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// A word for it, for traces.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Head(_) | Self::Coding | Self::Method => "bad_request",
+            Self::TooLarge => "body_too_large",
+            Self::SlowBody => "body_timeout",
+            Self::BrokenBody => "broken_body",
+            Self::NoServer => "no_server",
+            Self::Unreachable => "unreachable",
+            Self::Broken => "broken",
+            Self::Late => "timeout",
+        }
+    }
+
     /// What its client is told.
     pub(crate) fn answer(self) -> Response<Bytes> {
         match self {

@@ -3,6 +3,7 @@
 use super::{Failure, RequestBody};
 use crate::{
     client::Client,
+    traces::Trace,
     upstream::{Line, Server, Unsent, Upstream, Visit},
     watch::Deadline,
 };
@@ -32,6 +33,7 @@ pub(super) async fn forward(
     upstream: &Rc<Upstream>,
     parts: request::Parts,
     body: RequestBody,
+    mut trace: Option<&mut Trace>,
 ) -> Result<(Response<Incoming>, Via), Failure> {
     let note = body.note();
     let mut request = Request::from_parts(parts, body);
@@ -46,9 +48,15 @@ pub(super) async fn forward(
             tried.push(place);
             continue;
         };
+        if let Some(trace) = &mut trace {
+            trace.sent_to(server, request.headers_mut(), client.worker.clock.now());
+        }
         match send(server, upstream, request).await {
             Ok((response, via)) => {
                 server.answered();
+                if let Some(trace) = &mut trace {
+                    trace.answered(response.status().as_u16(), client.worker.clock.now());
+                }
                 if let Some(pass) = pass {
                     let is_failure = response.status().is_server_error();
                     pass.report(if is_failure { Report::Failure } else { Report::Success });
@@ -56,6 +64,9 @@ pub(super) async fn forward(
                 return Ok((response, via));
             }
             Err(missed) => {
+                if let Some(trace) = &mut trace {
+                    trace.missed(missed.failure.name(), client.worker.clock.now());
+                }
                 if let Some(fault) = note.as_ref().and_then(super::request_body::Note::read) {
                     return Err(fault);
                 }

@@ -43,6 +43,9 @@ pub(crate) async fn answer<J: Judge>(
         let now = client.worker.clock.now();
         answer.record = Some(Record::of(&parts, &id, client.origin.peer.ip().to_canonical(), now));
     }
+    if let Some(tracer) = &client.worker.tracer {
+        answer.trace = tracer.begin(&mut parts, &id, &client);
+    }
     if let Err(failure) = head::check(&mut parts, &client, incoming.size_hint().exact()) {
         return Ok(own(failure.answer(), &id, answer));
     }
@@ -67,7 +70,10 @@ pub(crate) async fn answer<J: Judge>(
     let up = answer.case.as_ref().map_or(&[][..], |case| judge.rates(case).up);
     let body = RequestBody::of(incoming, &client, up);
     let forwarded = match client.worker.upstreams.get(target.0) {
-        Some(upstream) => forward::forward(&client, upstream, parts, body).await,
+        Some(upstream) => {
+            let trace = answer.trace.as_deref_mut();
+            forward::forward(&client, upstream, parts, body, trace).await
+        }
         None => Err(Failure::NoServer),
     };
     let answered = match forwarded {

@@ -70,6 +70,13 @@ impl Server {
         self.plan.authority.as_str()
     }
 
+    /// Its scheme, host and port.
+    #[cfg(feature = "otel")]
+    pub(crate) fn place(&self) -> (&'static str, &str, u16) {
+        let scheme = if self.plan.tls.is_some() { "https" } else { "http" };
+        (scheme, &self.plan.host, self.plan.port)
+    }
+
     pub(super) fn host_header(&self) -> HeaderValue {
         self.plan.host_header()
     }

@@ -16,3 +16,4 @@ mod servers;
 mod smuggling;
 mod stage;
 mod tls;
+mod traces;

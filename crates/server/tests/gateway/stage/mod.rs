@@ -94,6 +94,7 @@ pub(crate) fn config(servers: &[&Server]) -> Config {
         upstreams: BTreeMap::from([("app".to_owned(), upstream(servers))]),
         trusted: Vec::new(),
         log: Log::default(),
+        traces: None,
         roots: tidegate_server::Roots::default(),
         workers: NonZeroUsize::MIN,
     }
