@@ -72,37 +72,21 @@ impl Workers {
     /// Starts one for each thread that the configuration asks for. They hold the listeners open by themselves.
     pub(crate) fn start<J: Judge>(plans: Plans, listeners: &[Bound], judge: Arc<J>) -> Result<Self, Fault> {
         let Plans { config, upstreams, log, tracer } = plans;
-        let (config, plans) = (Arc::new(config), Arc::new(upstreams));
-        let places = Places::new(&config.connections);
         let ((log, writing), (tracer, exporting)) = (log.unzip(), tracer.unzip());
         let (orders, ordered) = watch::channel(Order::Serve);
+        let places = Places::new(&config.connections);
+        let (count, plans) = (config.workers.get(), Arc::new(upstreams));
+        let start = Start { config: Arc::new(config), plans, places, judge, ordered, log, tracer };
 
         let mut ends = Vec::new();
-        for number in 0..config.workers.get() {
+        for number in 0..count {
             let doors =
-                listeners.iter().map(Bound::door).collect::<Result<Vec<_>, _>>().map_err(Fault::Machine)?;
-
+                listeners.iter().map(Bound::door).collect::<Result<_, _>>().map_err(Fault::Machine)?;
             let (ended, end) = oneshot::channel();
-            let (config, plans, places, judge, ordered) =
-                (config.clone(), plans.clone(), places.clone(), judge.clone(), ordered.clone());
-            let (log, tracer) = (log.clone(), tracer.clone());
+            let start = start.clone();
             let work = move || {
-                let outcome = worker::runtime().and_then(|runtime| {
-                    runtime.block_on(async {
-                        let doors = doors.into_iter().map(PlainDoor::open).collect::<Result<Vec<_>, _>>();
-                        let doors = doors.map_err(Fault::Machine)?;
-                        let watch = worker::watch_of_machine();
-                        let upstreams = plans.iter().map(|plan| Upstream::new(plan, &watch)).collect();
-                        let worker = Worker::new(&config, upstreams, places, watch, (log, tracer));
-                        if number == 0 {
-                            worker.check_servers();
-                        }
-                        worker.run(doors, judge, ordered).await;
-                        Ok(())
-                    })
-                });
                 // Whoever started it may be gone.
-                let _ = ended.send(outcome);
+                let _ = ended.send(start.work(number, doors));
             };
             thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(Fault::Machine)?;
             ends.push(end);
@@ -139,6 +123,49 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.refreshing.abort();
+    }
+}
+
+/// What every worker of a configuration is given.
+struct Start<J> {
+    config: Arc<Config>,
+    plans: Arc<Vec<Plan>>,
+    places: Arc<Places>,
+    judge: Arc<J>,
+    ordered: watch::Receiver<Order>,
+    log: Option<Logbook>,
+    tracer: Option<Tracer>,
+}
+
+impl<J: Judge> Start<J> {
+    /// Works on this thread, from the first connection to the last.
+    fn work(self, number: usize, doors: Vec<PlainDoor>) -> Result<(), Fault> {
+        worker::runtime()?.block_on(async {
+            let doors = doors.into_iter().map(PlainDoor::open).collect::<Result<Vec<_>, _>>();
+            let doors = doors.map_err(Fault::Machine)?;
+            let watch = worker::watch_of_machine();
+            let upstreams = self.plans.iter().map(|plan| Upstream::new(plan, &watch)).collect();
+            let worker = Worker::new(&self.config, upstreams, self.places, watch, (self.log, self.tracer));
+            if number == 0 {
+                worker.check_servers();
+            }
+            worker.run(doors, self.judge, self.ordered).await;
+            Ok(())
+        })
+    }
+}
+
+impl<J> Clone for Start<J> {
+    fn clone(&self) -> Self {
+        Self {
+            config: self.config.clone(),
+            plans: self.plans.clone(),
+            places: self.places.clone(),
+            judge: self.judge.clone(),
+            ordered: self.ordered.clone(),
+            log: self.log.clone(),
+            tracer: self.tracer.clone(),
+        }
     }
 }
 

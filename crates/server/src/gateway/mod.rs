@@ -208,12 +208,13 @@ impl Gateway {
             self.gate.reread_lists().map_err(|error| self.source.error(error))?;
             return Ok(Reloaded::Lists);
         }
-        let admin = self.next_admin(&policy)?;
+        let has_moved = policy.admin != self.policy.admin;
+        let admin = policy.admin.filter(|_| has_moved).map(Admin::bind).transpose()?;
         let reloaded = match has_same_connections(&policy, &self.policy) {
             true => self.replace_rules(&policy)?,
             false => self.replace_all(&policy).await?,
         };
-        if let Some(admin) = admin {
+        if has_moved {
             self.admin = admin;
             if let Some(admin) = &mut self.admin {
                 admin.start(self.handle.clone()).await?;
@@ -256,14 +257,6 @@ impl Gateway {
 
     fn config(&self, policy: &Policy) -> Config {
         Config { workers: self.workers, ..Config::of(policy) }
-    }
-
-    /// The admin listener of a new policy; `None` if it is the one that is there.
-    fn next_admin(&self, policy: &Policy) -> Result<Option<Option<Admin>>, GatewayError> {
-        match policy.admin == self.policy.admin {
-            true => Ok(None),
-            false => Ok(Some(policy.admin.map(Admin::bind).transpose()?)),
-        }
     }
 
     async fn end(self) -> Result<(), GatewayError> {
