@@ -32,6 +32,8 @@ pub(crate) struct Worker {
     places: Arc<Places>,
     stage: Cell<Stage>,
     clients: Cell<usize>,
+    /// Connections that are not taken apart.
+    pub(crate) whole: Cell<usize>,
     ids: RefCell<BytesMut>,
     pub(crate) log: Option<Logbook>,
     pub(crate) tracer: Option<Tracer>,
@@ -83,6 +85,7 @@ impl Worker {
             places,
             stage: Cell::new(Stage::Serving),
             clients: Cell::new(0),
+            whole: Cell::new(0),
             ids: RefCell::default(),
             log,
             tracer,

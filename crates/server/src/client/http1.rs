@@ -22,6 +22,7 @@ pub(super) enum End {
 }
 
 pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc<J>) -> End {
+    let _whole = Whole::new(&client);
     let asked = client.clone();
     let service = service_fn(move |request| proxy::answer(asked.clone(), judge.clone(), request));
     // Most heads and bodies are small: one buffer is cheaper to send than two.
@@ -40,10 +41,14 @@ pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc
         }
         match Pin::new(&mut connection).poll(context) {
             Poll::Ready(_) => Poll::Ready(Why::Ended),
-            Poll::Pending if !client.deadline.is_over() => Poll::Pending,
             Poll::Pending => match (client.phase.get(), client.write.get()) {
-                (Phase::Idle, Write::Flows) => Poll::Ready(Why::Quiet),
-                _ => Poll::Ready(Why::Slow),
+                (Phase::Idle, Write::Flows)
+                    if client.deadline.is_over() || client.worker.whole.get() > MANY =>
+                {
+                    Poll::Ready(Why::Quiet)
+                }
+                _ if client.deadline.is_over() => Poll::Ready(Why::Slow),
+                _ => Poll::Pending,
             },
         }
     })
@@ -62,6 +67,26 @@ fn wire_of<S>(parts: http1::Parts<TokioIo<ClientIo>, S>) -> ClientIo {
     let mut io = parts.io.into_inner();
     io.again(&parts.read_buf);
     io
+}
+
+/// Connections of a worker beyond which those that become idle are taken apart at once. Under load few are idle for long,
+/// and to put one together costs about a microsecond; a crowd that comes in one moment must not leave its buffers behind.
+const MANY: usize = 512;
+
+/// A connection with all that requests need, until it is dropped.
+struct Whole<'a>(&'a Client);
+
+impl<'a> Whole<'a> {
+    fn new(client: &'a Client) -> Self {
+        client.worker.whole.update(|whole| whole + 1);
+        Self(client)
+    }
+}
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        self.0.worker.whole.update(|whole| whole - 1);
+    }
 }
 
 /// The smallest buffer that hyper takes.
