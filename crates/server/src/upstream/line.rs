@@ -83,8 +83,10 @@ impl Line {
             match polled {
                 Poll::Ready(answer) => {
                     // Whoever looks at the body tells the connection that it is wanted. That need not wake this task,
-                    // which polls the connection next anyway.
-                    self.drive(&mut quiet);
+                    // which polls the connection next anyway. Small answers are there already.
+                    if !self.sender.is_ready() {
+                        self.drive(&mut quiet);
+                    }
                     Poll::Ready(answer.map_err(Unsent::of))
                 }
                 Poll::Pending if self.deadline.is_over() => Poll::Ready(Err(Unsent::Late)),
@@ -129,7 +131,9 @@ impl Line {
     pub(super) fn rest(&mut self, now: u64) -> bool {
         self.rested = now;
         self.deadline.clear();
-        self.drive(&mut Context::from_waker(Waker::noop()));
+        if !self.sender.is_ready() {
+            self.drive(&mut Context::from_waker(Waker::noop()));
+        }
         self.sender.is_ready()
     }
 
