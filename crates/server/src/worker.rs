@@ -176,11 +176,9 @@ impl Worker {
         if ids.capacity() < ID {
             *ids = BytesMut::with_capacity(ID * 128);
         }
-        let bits = fastrand::u128(..).to_be_bytes();
-        let digit = |half: u8| b"0123456789abcdef"[usize::from(half & 15)];
         let mut text = [0; ID];
-        for (pair, byte) in text.chunks_exact_mut(2).zip(bits) {
-            pair.copy_from_slice(&[digit(byte >> 4), digit(byte)]);
+        for part in text.chunks_exact_mut(8) {
+            part.copy_from_slice(&eight_digits(fastrand::u32(..)));
         }
         ids.extend_from_slice(&text);
         let id = ids.split().freeze();
@@ -215,6 +213,19 @@ impl Worker {
 
 /// Signs of a name of a request.
 const ID: usize = 32;
+
+/// A number in hexadecimal digits, all of them at once: a byte of the result is made of each half of a byte.
+fn eight_digits(number: u32) -> [u8; 8] {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    let spread = |bits: u64, by: u32, mask: u64| (bits | bits << by) & mask;
+    let pairs = spread(u64::from(number), 16, 0x0000_ffff_0000_ffff);
+    let bytes = spread(pairs, 8, 0x00ff_00ff_00ff_00ff);
+    let halves = spread(bytes, 4, 0x0f0f_0f0f_0f0f_0f0f);
+    // 1 where a digit is a letter: 10 and 6 is 16.
+    let letters = (halves + EACH * 6) >> 4 & EACH;
+    let past_nine = u64::from(b'a' - b'0' - 10);
+    (halves + EACH * u64::from(b'0') + letters * past_nine).to_be_bytes()
+}
 
 impl Terms {
     fn of(connections: &Connections) -> Self {
@@ -255,4 +266,16 @@ pub(crate) fn runtime() -> Result<tokio::runtime::LocalRuntime, Fault> {
         .enable_all()
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(Fault::Machine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_those_of_the_number() {
+        for number in [0, 1, 9, 0xa, 0xf, 0x10, 0x0123_4567, 0x89ab_cdef, 0x9f9f_a0a0, u32::MAX] {
+            assert_eq!(eight_digits(number).as_slice(), format!("{number:08x}").as_bytes());
+        }
+    }
 }

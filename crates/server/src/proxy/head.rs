@@ -22,12 +22,12 @@ const LONGEST_ID: usize = 128;
 
 /// The name of a request: a new one, or that of a trusted proxy.
 pub(super) fn id(parts: &request::Parts, client: &Client) -> HeaderValue {
+    if !client.worker.trusts(client.origin.peer.ip()) {
+        return client.worker.new_id();
+    }
     match parts.headers.get(REQUEST_ID) {
         Some(id)
-            if !id.is_empty()
-                && id.len() <= LONGEST_ID
-                && id.as_bytes().iter().all(u8::is_ascii_graphic)
-                && client.worker.trusts(client.origin.peer.ip()) =>
+            if !id.is_empty() && id.len() <= LONGEST_ID && id.as_bytes().iter().all(u8::is_ascii_graphic) =>
         {
             id.clone()
         }
@@ -102,7 +102,21 @@ fn is_of_host(byte: u8) -> bool {
 /// the server should know of the client.
 pub(super) fn prepare(parts: &mut request::Parts, client: &Client, id: &HeaderValue) -> Upgrade {
     let headers = &mut parts.headers;
-    let upgrade = match parts.version {
+    // Most requests have nothing of the kind, and to look at all names costs less than to look for one.
+    let upgrade = match headers.keys().any(|name| *name == EXPECT || hop_by_hop(name).is_some()) {
+        true => unhop(headers, parts.version),
+        false => Upgrade::NotAsked,
+    };
+    let mut introduction = client.introduction.borrow_mut();
+    introduction.get_or_insert_with(|| Box::new(Introduction::of(client))).write(headers);
+    headers.insert(REQUEST_ID, id.clone());
+    parts.version = Version::HTTP_11;
+    upgrade
+}
+
+/// Takes out of a request what is meant for this connection only, but for what the next one needs to be told as well.
+fn unhop(headers: &mut HeaderMap, version: Version) -> Upgrade {
+    let upgrade = match version {
         Version::HTTP_11 => upgrade_of(headers),
         _ => None,
     };
@@ -114,19 +128,14 @@ pub(super) fn prepare(parts: &mut request::Parts, client: &Client, id: &HeaderVa
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    let answer = match upgrade {
+    match upgrade {
         Some(protocol) => {
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
             headers.insert(UPGRADE, protocol);
             Upgrade::Asked
         }
         None => Upgrade::NotAsked,
-    };
-    let mut introduction = client.introduction.borrow_mut();
-    introduction.get_or_insert_with(|| Box::new(Introduction::of(client))).write(headers);
-    headers.insert(REQUEST_ID, id.clone());
-    parts.version = Version::HTTP_11;
-    answer
+    }
 }
 
 /// Makes the head of an answer that of one to a client.
@@ -147,53 +156,54 @@ fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
 
 /// Takes out what is meant for one connection only, by its own name or named by `Connection`.
 fn strip(headers: &mut HeaderMap) {
-    if !headers.keys().any(is_hop_by_hop) {
-        return;
-    }
-    if headers.contains_key(CONNECTION) {
-        let named: Vec<HeaderName> = headers
-            .get_all(CONNECTION)
-            .iter()
-            .flat_map(tokens)
-            .filter_map(|token| HeaderName::from_bytes(token).ok())
-            // A client cannot have these taken out: without them a request is another one.
-            .filter(|name| !matches!(*name, HOST | CONTENT_LENGTH | header::AUTHORIZATION | header::COOKIE))
-            .collect();
-        for name in named {
-            headers.remove(name);
+    while let Some(name) = headers.keys().find_map(hop_by_hop) {
+        if name == CONNECTION {
+            for name in named_by_connection(headers) {
+                headers.remove(name);
+            }
         }
-    }
-    for name in HOP_BY_HOP {
         headers.remove(name);
     }
+}
+
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let mut named = Vec::new();
+    for (name, value) in headers {
+        // What it says mostly names nothing that would stay.
+        if *name != CONNECTION || matches!(value.as_bytes(), b"keep-alive" | b"close") {
+            continue;
+        }
+        let names = tokens(value).filter_map(|token| HeaderName::from_bytes(token).ok());
+        // A client cannot have these taken out: without them a request is another one.
+        let is_vital = |name: &HeaderName| {
+            matches!(*name, HOST | CONTENT_LENGTH | header::AUTHORIZATION | header::COOKIE)
+        };
+        named.extend(names.filter(|name| !is_vital(name)));
+    }
+    named
 }
 
 fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
-const HOP_BY_HOP: [HeaderName; 8] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    TE,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
+/// The name again, if what it says is meant for one connection only.
 #[inline]
-fn is_hop_by_hop(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "connection"
-            | "keep-alive"
-            | "proxy-connection"
-            | "proxy-authenticate"
-            | "proxy-authorization"
-            | "te"
-            | "transfer-encoding"
-            | "upgrade"
-    )
+fn hop_by_hop(name: &HeaderName) -> Option<HeaderName> {
+    match *name {
+        CONNECTION => Some(CONNECTION),
+        TE => Some(TE),
+        TRANSFER_ENCODING => Some(TRANSFER_ENCODING),
+        UPGRADE => Some(UPGRADE),
+        header::PROXY_AUTHENTICATE => Some(header::PROXY_AUTHENTICATE),
+        header::PROXY_AUTHORIZATION => Some(header::PROXY_AUTHORIZATION),
+        _ => match name.as_str() {
+            "keep-alive" => Some(KEEP_ALIVE),
+            "proxy-connection" => Some(PROXY_CONNECTION),
+            _ => None,
+        },
+    }
 }
