@@ -4,8 +4,11 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark is about time")]
 
 mod idle_memory;
+mod p99;
+mod paced;
 mod plain;
 mod stage;
+mod wrk;
 
 use std::{env, process::ExitCode};
 use tidegate_bench::{
@@ -25,6 +28,7 @@ const SUITE: Suite = Suite {
     cases: &[
         Case { name: "plain", about: plain::ABOUT, bar: AtLeast(0.95), measure: plain::measure },
         Case { name: "idle-memory", about: idle_memory::ABOUT, bar: AtMost(2.0), measure: idle_memory::measure },
+        Case { name: "p99", about: p99::ABOUT, bar: AtMost(1.3), measure: p99::measure },
     ],
 };
 
@@ -34,6 +38,7 @@ fn main() -> ExitCode {
     match args[..] {
         // Processes that this program starts for itself.
         ["proxy", listen, server] => ended(stage::proxy(listen, server)),
+        ["paced", address, rate] => ended(paced::send(address, rate)),
         ["crowd", address, count] => ended(idle_memory::crowd(address, count)),
         _ => SUITE.main(),
     }

@@ -1,15 +1,11 @@
 //! Plain proxying, beside nginx.
 
-use crate::{
-    Measured, Result, median,
-    stage::{OTHERS, Server},
-};
-use std::{net::SocketAddr, process::Command};
+use crate::{Measured, Result, median, stage::Server, wrk::load};
 
 pub(crate) const ABOUT: &str = "requests/s of plain proxying, 64 keep-alive connections, over nginx";
 
 /// Rounds, each of one second for each of them.
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 13;
 
 pub(crate) fn measure() -> Result<Measured> {
     let backend = Server::backend()?;
@@ -27,16 +23,4 @@ pub(crate) fn measure() -> Result<Measured> {
     }
     let figures = format!("{:.0} over {:.0} requests/s", median(&ours), median(&theirs));
     Ok(Measured { value: median(&ratios), figures })
-}
-
-/// Requests per second that wrk has answered.
-fn load(address: SocketAddr) -> Result<f64> {
-    let url = format!("http://{address}/");
-    let output = Command::new("taskset").args(["-c", OTHERS, "wrk", "-t1", "-c64", "-d1s", &url]).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if text.contains("Non-2xx") || text.contains("Socket errors") {
-        return Err(format!("requests failed: {text}").into());
-    }
-    let line = text.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
-    Ok(line.ok_or_else(|| format!("wrk said {text}"))?.trim().parse()?)
 }

@@ -23,6 +23,10 @@ use tidegate_server::{Bound, Config, Outcome, Roots, run};
 const PROXY: &str = "0";
 pub(crate) const OTHERS: &str = "1";
 
+/// What is asked for, and how every answer of the backend ends.
+pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+pub(crate) const OK: &[u8] = b"\r\n\r\nok";
+
 /// A process that ends with this value.
 pub(crate) struct Server {
     child: Child,
@@ -124,10 +128,10 @@ fn ask(address: SocketAddr) -> std::io::Result<TcpStream> {
 
 /// One request and its answer, on a connection that is kept.
 pub(crate) fn speak(stream: &mut TcpStream) -> std::io::Result<()> {
-    stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
+    stream.write_all(REQUEST)?;
     let mut answer = Vec::new();
     let mut buffer = [0; 1_024];
-    while !answer.ends_with(b"\r\n\r\nok") {
+    while !answer.ends_with(OK) {
         match stream.read(&mut buffer)? {
             0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
             length => answer.extend_from_slice(&buffer[..length]),
