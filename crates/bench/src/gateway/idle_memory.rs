@@ -21,8 +21,8 @@ const REST: Duration = Duration::from_secs(2);
 
 pub(crate) fn measure() -> Result<Measured> {
     let backend = Server::backend()?;
-    let theirs = with_crowd(&Server::nginx_before(&backend)?)?;
-    let ours = with_crowd(&Server::gateway_before(&backend)?)?;
+    let theirs = with_crowd(&Server::nginx_before(&backend, Default::default())?)?;
+    let ours = with_crowd(&Server::gateway_before(&backend, "")?)?;
     let megabytes = |bytes: u64| bytes as f64 / (1 << 20) as f64;
     let figures = format!("{:.1} over {:.1} MB", megabytes(ours), megabytes(theirs));
     Ok(Measured { value: ours as f64 / theirs as f64, figures })

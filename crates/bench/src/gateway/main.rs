@@ -6,8 +6,8 @@
 mod idle_memory;
 mod p99;
 mod paced;
-mod plain;
 mod stage;
+mod throughput;
 mod wrk;
 
 use std::{env, process::ExitCode};
@@ -26,7 +26,11 @@ const SUITE: Suite = Suite {
     peers: &["hyper", "tokio"],
     others: Others::TakePart,
     cases: &[
-        Case { name: "plain", about: plain::ABOUT, bar: AtLeast(0.95), measure: plain::measure },
+        Case { name: "plain", about: throughput::PLAIN, bar: AtLeast(0.95), measure: throughput::plain },
+        Case { name: "limit-allowed", about: throughput::ALLOWED, bar: AtLeast(1.0), measure: throughput::limit_allowed },
+        Case { name: "limit-rejected", about: throughput::REJECTED, bar: AtLeast(0.95), measure: throughput::limit_rejected },
+        Case { name: "rules-1000", about: throughput::RULES, bar: AtLeast(0.95), measure: throughput::rules_1000 },
+        Case { name: "redis-three", about: throughput::REDIS, bar: AtLeast(0.5), measure: throughput::redis_three },
         Case { name: "idle-memory", about: idle_memory::ABOUT, bar: AtMost(2.0), measure: idle_memory::measure },
         Case { name: "p99", about: p99::ABOUT, bar: AtMost(1.3), measure: p99::measure },
     ],
@@ -37,7 +41,7 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         // Processes that this program starts for itself.
-        ["proxy", listen, server] => ended(stage::proxy(listen, server)),
+        ["serve", policy] => ended(stage::serve(policy)),
         ["paced", address, rate] => ended(paced::send(address, rate)),
         ["crowd", address, count] => ended(idle_memory::crowd(address, count)),
         _ => SUITE.main(),

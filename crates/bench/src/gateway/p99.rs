@@ -1,6 +1,10 @@
 //! The latency of the slowest of a hundred, beside nginx, at a rate that both can take.
 
-use crate::{Measured, Result, median, paced, stage::Server, wrk};
+use crate::{
+    Measured, Result, median, paced,
+    stage::Server,
+    wrk::{Answers, load},
+};
 
 pub(crate) const ABOUT: &str =
     "p99 latency at 70 % of nginx's throughput, 64 keep-alive connections, over nginx's";
@@ -12,9 +16,10 @@ const SHARE: f64 = 0.7;
 
 pub(crate) fn measure() -> Result<Measured> {
     let backend = Server::backend()?;
-    let (nginx, gateway) = (Server::nginx_before(&backend)?, Server::gateway_before(&backend)?);
-    wrk::load(gateway.address)?;
-    let throughput: Vec<f64> = (0..5).map(|_| wrk::load(nginx.address)).collect::<Result<_>>()?;
+    let nginx = Server::nginx_before(&backend, Default::default())?;
+    let gateway = Server::gateway_before(&backend, "")?;
+    load(&gateway, Answers::Ok)?;
+    let throughput: Vec<f64> = (0..5).map(|_| load(&nginx, Answers::Ok)).collect::<Result<_>>()?;
     let rate = median(&throughput) * SHARE;
     let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

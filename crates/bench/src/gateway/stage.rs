@@ -2,22 +2,16 @@
 
 use crate::Result;
 use std::{
-    collections::BTreeMap,
     env, fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     num::NonZeroUsize,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{self, Child, Command, Stdio},
-    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
-use tidegate_core::Share;
-use tidegate_policy::model::{
-    Balance, Connections, Listener, Log, Protocol, Retries, Timeouts, Upstream, UpstreamServer,
-};
-use tidegate_server::{Bound, Config, Outcome, Roots, run};
+use tidegate_server::{Gateway, PolicySource};
 
 /// The core of proxies, and that of load and backend.
 const PROXY: &str = "0";
@@ -40,27 +34,45 @@ impl Server {
         Self::nginx(OTHERS, "", "return 200 \"ok\";")
     }
 
-    /// An nginx that forwards everything.
-    pub(crate) fn nginx_before(backend: &Self) -> Result<Self> {
+    /// An nginx that forwards everything that it lets through. `limit` is what it says of a zone, and where it applies it.
+    pub(crate) fn nginx_before(backend: &Self, (zone, limit): (String, String)) -> Result<Self> {
         let upstream = format!(
-            "upstream backend {{ server {}; keepalive 128; keepalive_requests 1000000000; }}",
+            "upstream backend {{ server {}; keepalive 128; keepalive_requests 1000000000; }} {zone}",
             backend.address
         );
         let forward = "proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection \"\";";
-        Self::nginx(PROXY, &upstream, forward)
+        Self::nginx(PROXY, &upstream, &format!("{limit} {forward}"))
     }
 
-    /// A gateway that forwards everything.
-    pub(crate) fn gateway_before(backend: &Self) -> Result<Self> {
+    /// A gateway that forwards everything that its rules let through.
+    pub(crate) fn gateway_before(backend: &Self, rules: &str) -> Result<Self> {
         let address = free_address()?;
+        let path = temporary(address, "yaml");
+        let policy = format!(
+            "listen: {address}\n\
+             connections: {{ most: 100000, per-client: 100000, idle-timeout: 600s }}\n\
+             upstreams: {{ backend: {{ servers: \"http://{}\", keep-alive: 128 }} }}\n\
+             routes: backend\n\
+             {rules}\n",
+            backend.address
+        );
+        fs::write(&path, policy)?;
         let program = env::current_exe()?;
-        let arguments = format!("{} proxy {address} http://{}", program.display(), backend.address);
-        Self::start(PROXY, &arguments, address, None)
+        let arguments = format!("{} serve {}", program.display(), path.display());
+        Self::start(PROXY, &arguments, address, Some(path))
+    }
+
+    /// A Redis, on the core of the load.
+    pub(crate) fn redis() -> Result<Self> {
+        let address = free_address()?;
+        let port = address.port();
+        let arguments = format!("redis-server --port {port} --bind 127.0.0.1 --save '' --loglevel warning");
+        Self::start(OTHERS, &arguments, address, None)
     }
 
     fn nginx(core: &str, upstream: &str, location: &str) -> Result<Self> {
         let address = free_address()?;
-        let path = env::temp_dir().join(format!("tidegate-bench-{}-{}.conf", process::id(), address.port()));
+        let path = temporary(address, "conf");
         let text = format!(
             "daemon off; master_process off; worker_processes 1; pid {0}.pid; error_log stderr crit;\n\
              events {{ worker_connections 32768; }}\n\
@@ -83,7 +95,7 @@ impl Server {
             .spawn()?;
         let server = Self { child, address, config };
         let start = Instant::now();
-        while ask(address).is_err() {
+        while TcpStream::connect(address).is_err() {
             if start.elapsed() > Duration::from_secs(10) {
                 return Err(format!("`{program}` did not start").into());
             }
@@ -120,10 +132,8 @@ fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-fn ask(address: SocketAddr) -> std::io::Result<TcpStream> {
-    let mut stream = TcpStream::connect(address)?;
-    speak(&mut stream)?;
-    Ok(stream)
+fn temporary(address: SocketAddr, kind: &str) -> PathBuf {
+    env::temp_dir().join(format!("tidegate-bench-{}-{}.{kind}", process::id(), address.port()))
 }
 
 /// One request and its answer, on a connection that is kept.
@@ -140,36 +150,10 @@ pub(crate) fn speak(stream: &mut TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The gateway, in this process, with one worker.
-pub(crate) fn proxy(listen: &str, url: &str) -> Result<()> {
-    let upstream = Upstream {
-        servers: vec![UpstreamServer { url: url.to_owned(), weight: 1 }],
-        balance: Balance::default(),
-        protocol: Protocol::default(),
-        timeouts: Timeouts::default(),
-        keep_alive: 128,
-        health: None,
-        breaker: None,
-        retries: Retries { most: 1, budget: Share::percent(20.0)? },
-    };
-    let idle_timeout = Duration::from_secs(600);
-    let config = Config {
-        connections: Connections {
-            most: 100_000,
-            per_client: 100_000,
-            idle_timeout,
-            ..Connections::default()
-        },
-        upstreams: BTreeMap::from([("backend".to_owned(), upstream)]),
-        trusted: Vec::new(),
-        log: Log::default(),
-        roots: Roots::default(),
-        workers: NonZeroUsize::MIN,
-    };
-    let backend = config.target("backend").ok_or("no upstream")?;
-    let listener = Bound::bind(&Listener { address: listen.parse()?, tls: None })?;
-    let judge = Arc::new(move |_: &http::request::Parts| Outcome::Go(backend, ()));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run(config, vec![listener], judge, std::future::pending()))?;
+/// The gateway as `tidegate serve` runs it, in this process, with one worker.
+pub(crate) fn serve(policy: &str) -> Result<()> {
+    let gateway = Gateway::open(PolicySource::file(Path::new(policy)), tidegate::rules())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(gateway.workers(NonZeroUsize::MIN).run(std::future::pending()))?;
     Ok(())
 }

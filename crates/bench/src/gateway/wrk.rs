@@ -1,16 +1,56 @@
 //! As many requests as a server can take.
 
-use crate::{Result, stage::OTHERS};
-use std::{net::SocketAddr, process::Command};
+use crate::{
+    Measured, Result, median,
+    stage::{OTHERS, Server},
+};
+use std::process::Command;
+
+/// What most answers are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answers {
+    Ok,
+    Refusals,
+}
+
+/// Rounds, of one second for each load.
+const ROUNDS: usize = 13;
+
+/// Requests per second of `ours` over those of `theirs`.
+pub(crate) fn compare(ours: &Server, theirs: &Server, answers: Answers) -> Result<Measured> {
+    let (mut ratios, mut our_rates, mut their_rates) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        // Each of ours between two of theirs, so that a machine that drifts favours nobody.
+        let (before, own, after) = (load(theirs, answers)?, load(ours, answers)?, load(theirs, answers)?);
+        // The first one is for warming up.
+        if round > 0 {
+            ratios.push(own * 2.0 / (before + after));
+            our_rates.push(own);
+            their_rates.extend([before, after]);
+        }
+    }
+    let figures = format!("{:.0} over {:.0} requests/s", median(&our_rates), median(&their_rates));
+    Ok(Measured { value: median(&ratios), figures })
+}
 
 /// Requests per second that wrk has answered, over 64 connections, for one second.
-pub(crate) fn load(address: SocketAddr) -> Result<f64> {
-    let url = format!("http://{address}/");
+pub(crate) fn load(server: &Server, answers: Answers) -> Result<f64> {
+    let url = format!("http://{}/", server.address);
     let output = Command::new("taskset").args(["-c", OTHERS, "wrk", "-t1", "-c64", "-d1s", &url]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if text.contains("Non-2xx") || text.contains("Socket errors") {
-        return Err(format!("requests failed: {text}").into());
+    let number = |before: &str, after: &str| {
+        let line =
+            text.lines().map(str::trim).find(|line| line.starts_with(before) && line.contains(after))?;
+        line.strip_prefix(before)?.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    let all = number("", " requests in ").ok_or_else(|| format!("wrk said {text}"))?;
+    let refused = number("Non-2xx or 3xx responses:", "").unwrap_or(0.0);
+    let as_expected = match answers {
+        Answers::Ok => refused == 0.0,
+        Answers::Refusals => refused > all * 0.99,
+    };
+    if !as_expected || text.contains("Socket errors") {
+        return Err(format!("not what was expected: {text}").into());
     }
-    let line = text.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
-    Ok(line.ok_or_else(|| format!("wrk said {text}"))?.trim().parse()?)
+    number("Requests/sec:", "").ok_or_else(|| format!("wrk said {text}").into())
 }
