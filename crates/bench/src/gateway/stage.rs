@@ -92,6 +92,7 @@ impl Server {
             .arg("-c")
             .arg(format!("ulimit -n $(ulimit -Hn) && exec taskset -c {core} {program}"))
             .stdin(Stdio::null())
+            .stdout(Stdio::null())
             .spawn()?;
         let server = Self { child, address, config };
         let start = Instant::now();
