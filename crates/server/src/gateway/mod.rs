@@ -51,7 +51,7 @@ use tokio::{
 ///
 /// let gateway = Gateway::open(PolicySource::file("policy.yaml"), Rules::new())?;
 /// println!("on {:?}", gateway.addresses());
-/// gateway.run(async { tokio::signal::ctrl_c().await.unwrap_or_default() }).await
+/// gateway.run(std::future::pending()).await
 /// # }
 /// ```
 pub struct Gateway {
@@ -197,7 +197,7 @@ impl Gateway {
         match &outcome {
             Ok(reloaded) => tracing::info!("the policy was read again: {reloaded}"),
             Err(error) => {
-                tracing::error!("the policy stays as it was, because the new one is wrong:\n{error}")
+                tracing::error!("the policy stays as it was, because the new one is wrong:\n{error}");
             }
         }
         outcome

@@ -2,6 +2,7 @@
 
 use super::head::GatewayHead;
 use crate::LogNote;
+use tidegate_core::Decision;
 use tidegate_policy::compile::{Admission, PolicyGate, Refusal, Why};
 use tidegate_rule::{Gate, Mode, key_hash};
 
@@ -15,7 +16,7 @@ pub(super) fn admitted(admission: &Admission, gate: &PolicyGate, head: &GatewayH
     if let Some(watching) = verdict.rulings().find(|ruling| denied(Mode::Shadow, ruling)) {
         return note(watching.name(), "would-be-limited", gate.gate(), head);
     }
-    let left = |ruling: &tidegate_rule::Ruling<'_>| ruling.decision().map(|decision| decision.remaining());
+    let left = |ruling: &tidegate_rule::Ruling<'_>| ruling.decision().map(Decision::remaining);
     match verdict.rulings().min_by_key(|ruling| left(ruling).unwrap_or(u64::MAX)) {
         Some(ruling) => note(ruling.name(), "admitted", gate.gate(), head),
         None => LogNote { decision: Some("admitted".to_owned()), ..LogNote::default() },

@@ -42,7 +42,7 @@ impl Out {
         match Self::to(path) {
             Ok(next) => *self = next,
             Err(error) => {
-                tracing::warn!(file = %path.display(), %error, "the log goes on where it was moved to")
+                tracing::warn!(file = %path.display(), %error, "the log goes on where it was moved to");
             }
         }
         Ok(())

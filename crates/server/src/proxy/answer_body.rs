@@ -37,7 +37,7 @@ pub(super) enum Source {
     Line(FromLine),
     Shared(FromShared),
     /// One of these, slowed down.
-    Slowed(Box<Shaped<Source>>),
+    Slowed(Box<Shaped<Self>>),
 }
 
 /// An answer that comes over a line, which is kept for the next one when this one is complete.
