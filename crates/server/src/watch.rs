@@ -78,7 +78,13 @@ impl Deadline {
     /// So many milliseconds from now. A tick is added, since the time that is known may be old.
     #[inline]
     pub(crate) fn set(&self, after: u64) {
-        self.entry.at.set(self.watch.now().saturating_add(after).saturating_add(TICK.as_millis() as u64));
+        self.set_from(self.watch.now(), after);
+    }
+
+    /// So many milliseconds from a moment that was now.
+    #[inline]
+    pub(crate) fn set_from(&self, moment: u64, after: u64) {
+        self.entry.at.set(moment.saturating_add(after).saturating_add(TICK.as_millis() as u64));
     }
 
     #[inline]

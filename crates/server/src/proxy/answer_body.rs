@@ -3,10 +3,9 @@
 use super::{Via, request_body::CutOff};
 use crate::log::{LogNote, Record};
 use crate::traces::Trace;
-use crate::watch::Deadline;
 use crate::{
     client::Client,
-    upstream::{Line, Visit},
+    upstream::{Line, Pace, Visit},
 };
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header, response};
@@ -51,8 +50,8 @@ pub(super) struct FromLine {
 /// An answer that comes over a connection that it shares with others.
 pub(super) struct FromShared {
     incoming: Incoming,
-    deadline: Deadline,
-    visit: Visit,
+    pace: Pace,
+    _visit: Visit,
 }
 
 #[derive(PartialEq, Eq)]
@@ -102,9 +101,9 @@ impl Source {
                 }
                 Self::Line(from)
             }
-            Via::Shared { deadline, visit } => {
-                deadline.set(visit.server.idle_time());
-                Self::Shared(FromShared { incoming, deadline, visit })
+            Via::Shared { mut pace, visit } => {
+                pace.arrived();
+                Self::Shared(FromShared { incoming, pace, _visit: visit })
             }
         }
     }
@@ -130,7 +129,7 @@ impl FromLine {
             return Poll::Ready(Some(Err(CutOff)));
         }
         let Some(line) = &mut self.line else { return Poll::Ready(None) };
-        let polled = line.poll_frame(&mut self.incoming, self.visit.server.idle_time(), context);
+        let polled = line.poll_frame(&mut self.incoming, context);
         match &polled {
             Poll::Pending => {}
             Poll::Ready(Some(Err(_))) => {
@@ -157,14 +156,11 @@ impl FromShared {
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         match Pin::new(&mut self.incoming).poll_frame(context) {
             Poll::Ready(frame) => {
-                self.deadline.set(self.visit.server.idle_time());
+                self.pace.arrived();
                 Poll::Ready(frame.map(|frame| frame.map_err(|_| CutOff)))
             }
-            Poll::Pending if self.deadline.is_over() => Poll::Ready(Some(Err(CutOff))),
-            Poll::Pending => {
-                self.deadline.listen(context);
-                Poll::Pending
-            }
+            Poll::Pending if self.pace.is_late(context) => Poll::Ready(Some(Err(CutOff))),
+            Poll::Pending => Poll::Pending,
         }
     }
 }

@@ -4,8 +4,7 @@ use super::{Failure, RequestBody};
 use crate::{
     client::Client,
     traces::Trace,
-    upstream::{Line, Server, Unsent, Upstream, Visit},
-    watch::Deadline,
+    upstream::{Line, Pace, Server, Unsent, Upstream, Visit},
 };
 use http::{Request, Response, request};
 use hyper::body::Incoming;
@@ -18,7 +17,7 @@ pub(super) enum Via {
     /// Over a connection of its own.
     Line { line: Box<Line>, visit: Visit },
     /// Over one that it shares with others.
-    Shared { deadline: Deadline, visit: Visit },
+    Shared { pace: Pace, visit: Visit },
 }
 
 /// Why a server gave no answer, and the request again where it may be sent to another.
@@ -51,7 +50,7 @@ pub(super) async fn forward(
         if let Some(trace) = &mut trace {
             trace.sent_to(server, request.headers_mut(), client.worker.clock.now());
         }
-        match send(server, upstream, request).await {
+        match send(server, request).await {
             Ok((response, via)) => {
                 server.answered();
                 if let Some(trace) = &mut trace {
@@ -67,7 +66,7 @@ pub(super) async fn forward(
                 if let Some(trace) = &mut trace {
                     trace.missed(missed.failure.name(), client.worker.clock.now());
                 }
-                if let Some(fault) = note.as_ref().and_then(super::request_body::Note::read) {
+                if let Some(fault) = note.as_ref().and_then(super::request_body::Note::failure) {
                     return Err(fault);
                 }
                 server.failed();
@@ -89,14 +88,13 @@ pub(super) async fn forward(
 /// Sends a request to this server, over a connection that is still open or a new one.
 async fn send(
     server: &Rc<Server>,
-    upstream: &Upstream,
     mut request: Request<RequestBody>,
 ) -> Result<(Response<Incoming>, Via), Missed> {
     let visit = server.visit();
     if server.protocol == Protocol::Http2 {
         let spare = copy(&request);
         return match server.ask_shared(request).await {
-            Ok((response, deadline)) => Ok((response, Via::Shared { deadline, visit })),
+            Ok((response, pace)) => Ok((response, Via::Shared { pace, visit })),
             Err(unsent) => Err(Missed::of(unsent, spare)),
         };
     }
@@ -110,7 +108,7 @@ async fn send(
         };
         // A connection that was used a moment ago is there; a copy for others is not worth its time.
         let spare = if is_new || server.is_doubtful(&line) { copy(&request) } else { None };
-        match (line.ask(request, upstream.times.response).await, spare) {
+        match (line.ask(request).await, spare) {
             (Ok(response), _) => return Ok((response, Via::Line { line, visit })),
             // The server closed it while nobody used it. There are only so many of those.
             (Err(Unsent::Closed(back)), _) if !is_new => request = *back,
@@ -136,6 +134,7 @@ impl Missed {
     fn of(unsent: Unsent, spare: Option<Request<RequestBody>>) -> Self {
         match unsent {
             Unsent::Closed(back) => Self { failure: Failure::Unreachable, again: Some(*back) },
+            Unsent::Unreachable(error, back) => Self { failure: failure_of(&error), again: Some(*back) },
             Unsent::Broken => Self { failure: Failure::Broken, again: spare },
             // It may still be at work.
             Unsent::Late => Self { failure: Failure::Late, again: None },

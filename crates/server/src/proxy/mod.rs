@@ -9,7 +9,7 @@ mod request_body;
 
 pub(crate) use answer_body::AnswerBody;
 pub(crate) use introduction::Introduction;
-pub(crate) use request_body::RequestBody;
+pub(crate) use request_body::{Note, Progress, RequestBody};
 
 use crate::{
     Judge, Judged, Outcome, Settled,

@@ -32,9 +32,26 @@ pub(crate) struct Upload {
     note: Note,
 }
 
-/// What went wrong with a body, for whoever waits for the answer.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Note(Rc<Cell<Option<Failure>>>);
+/// How far a body has got, for whoever waits for the answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Note(Rc<Notes>);
+
+#[derive(Debug)]
+struct Notes {
+    failure: Cell<Option<Failure>>,
+    progress: Cell<Progress>,
+}
+
+/// How far a body has got. Times are the milliseconds of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// The server took the last piece at this time, and could take another.
+    Taken(u64),
+    /// The next piece is to come: the client has not sent it, or may not send it yet.
+    Awaited,
+    /// The server was given the last piece at this time.
+    Sent(u64),
+}
 
 /// A body that ends before its end.
 #[derive(Debug)]
@@ -51,7 +68,7 @@ impl RequestBody {
             left: client.worker.terms.body_size,
             client: client.clone(),
             deadline: None,
-            note: Note::default(),
+            note: Note::new(client.worker.watch.now()),
         };
         match rates.split_first() {
             None => Self::Upload(Box::new(upload)),
@@ -63,8 +80,8 @@ impl RequestBody {
         }
     }
 
-    /// Where it will be said what went wrong with it.
-    pub(super) fn note(&self) -> Option<Note> {
+    /// Where it will be said how far it has got; `None` where there is nothing to be sent.
+    pub(crate) fn note(&self) -> Option<Note> {
         match self {
             Self::Empty => None,
             Self::Upload(upload) => Some(upload.note.clone()),
@@ -73,9 +90,36 @@ impl RequestBody {
     }
 }
 
+impl RequestBody {
+    /// Notes down how far it has got.
+    fn mark<E>(&self, polled: &Poll<Option<Result<Frame<Bytes>, E>>>) {
+        let upload = match self {
+            Self::Empty => return,
+            Self::Upload(upload) => upload,
+            Self::Slowed(slowed) => slowed.get_ref(),
+        };
+        let now = upload.client.worker.watch.now();
+        upload.note.0.progress.set(match polled {
+            Poll::Pending => Progress::Awaited,
+            Poll::Ready(Some(_)) if !self.is_end_stream() => Progress::Taken(now),
+            Poll::Ready(_) => Progress::Sent(now),
+        });
+    }
+}
+
 impl Note {
-    pub(super) fn read(&self) -> Option<Failure> {
-        self.0.get()
+    fn new(now: u64) -> Self {
+        let progress = Cell::new(Progress::Taken(now));
+        Self(Rc::new(Notes { failure: Cell::new(None), progress }))
+    }
+
+    /// What went wrong with it.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.0.failure.get()
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        self.0.progress.get()
     }
 }
 
@@ -121,7 +165,7 @@ impl Body for Upload {
         upload.poll_next(context).map(|frame| {
             frame.map(|frame| {
                 frame.map_err(|failure| {
-                    upload.note.0.set(Some(failure));
+                    upload.note.0.failure.set(Some(failure));
                     CutOff
                 })
             })
@@ -145,11 +189,14 @@ impl Body for RequestBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-        match self.get_mut() {
-            Self::Empty => Poll::Ready(None),
+        let body = self.get_mut();
+        let polled = match body {
+            Self::Empty => return Poll::Ready(None),
             Self::Upload(upload) => Pin::new(&mut **upload).poll_frame(context),
             Self::Slowed(slowed) => Pin::new(&mut **slowed).poll_frame(context),
-        }
+        };
+        body.mark(&polled);
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -6,7 +6,8 @@
 //! What hyper's connection wakes inside of the same poll need not be woken for again, so what it hands over is polled
 //! with a waker that does nothing; the connection itself always has the real one.
 
-use crate::{proxy::RequestBody, stream::Stream, watch::Deadline};
+use super::Pace;
+use crate::{proxy::RequestBody, stream::Stream};
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::{
@@ -16,6 +17,7 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use std::{
     future::{Future, poll_fn},
+    io,
     pin::{Pin, pin},
     task::{Context, Poll, Waker},
 };
@@ -26,7 +28,7 @@ pub(crate) struct Line {
     /// Until it has ended, and its wire is of no use to anybody.
     connection: Option<http1::Connection<TokioIo<Stream>, RequestBody>>,
     state: State,
-    deadline: Deadline,
+    pace: Pace,
     /// When it was used last.
     rested: u64,
 }
@@ -42,6 +44,8 @@ enum State {
 pub(crate) enum Unsent {
     /// The connection was closed before anything was sent; here is the request again.
     Closed(Box<Request<RequestBody>>),
+    /// No connection came about; here is the request again.
+    Unreachable(io::Error, Box<Request<RequestBody>>),
     /// The connection broke, or what came is no HTTP.
     Broken,
     /// It took too long.
@@ -53,24 +57,28 @@ const LONGEST_REST: u64 = 30_000;
 const DOUBTFUL_REST: u64 = 1_000;
 
 impl Line {
-    pub(super) async fn new(stream: Stream, deadline: Deadline) -> hyper::Result<Box<Self>> {
+    pub(super) async fn new(stream: Stream, pace: Pace) -> hyper::Result<Box<Self>> {
         let (sender, connection) =
             http1::Builder::new().writev(false).handshake(TokioIo::new(stream)).await?;
-        let mut line =
-            Box::new(Self { sender, connection: Some(connection), state: State::Open, deadline, rested: 0 });
+        let mut line = Box::new(Self {
+            sender,
+            connection: Some(connection),
+            state: State::Open,
+            pace,
+            rested: 0,
+        });
         // It takes a request when it has been polled.
         line.drive(&mut Context::from_waker(Waker::noop()));
         Ok(line)
     }
 
-    /// Sends a request; the head of its answer, within so many milliseconds.
+    /// Sends a request; the head of its answer, if it comes in time after the last piece of the request.
     pub(crate) async fn ask(
         &mut self,
         request: Request<RequestBody>,
-        within: u64,
     ) -> Result<Response<Incoming>, Unsent> {
+        self.pace.start(request.body().note());
         let mut answer = pin!(self.sender.try_send_request(request));
-        self.deadline.set(within);
         poll_fn(|context| {
             let mut quiet = Context::from_waker(Waker::noop());
             self.drive(context);
@@ -87,24 +95,21 @@ impl Line {
                     if !self.sender.is_ready() {
                         self.drive(&mut quiet);
                     }
+                    self.pace.arrived();
                     Poll::Ready(answer.map_err(Unsent::of))
                 }
-                Poll::Pending if self.deadline.is_over() => Poll::Ready(Err(Unsent::Late)),
-                Poll::Pending => {
-                    self.deadline.listen(context);
-                    Poll::Pending
-                }
+                Poll::Pending if self.pace.is_late(context) => Poll::Ready(Err(Unsent::Late)),
+                Poll::Pending => Poll::Pending,
             }
         })
         .await
     }
 
-    /// The next part of an answer. `idle` is how many milliseconds there may be nothing of it.
+    /// The next part of an answer.
     #[inline]
     pub(crate) fn poll_frame(
         &mut self,
         body: &mut Incoming,
-        idle: u64,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Unsent>>> {
         let mut quiet = Context::from_waker(Waker::noop());
@@ -116,21 +121,18 @@ impl Line {
         }
         match polled {
             Poll::Ready(frame) => {
-                self.deadline.set(idle);
+                self.pace.arrived();
                 Poll::Ready(frame.map(|frame| frame.map_err(|_| Unsent::Broken)))
             }
-            Poll::Pending if self.deadline.is_over() => Poll::Ready(Some(Err(Unsent::Late))),
-            Poll::Pending => {
-                self.deadline.listen(context);
-                Poll::Pending
-            }
+            Poll::Pending if self.pace.is_late(context) => Poll::Ready(Some(Err(Unsent::Late))),
+            Poll::Pending => Poll::Pending,
         }
     }
 
     /// Its answer is complete: whether it can have the next request.
     pub(super) fn rest(&mut self, now: u64) -> bool {
         self.rested = now;
-        self.deadline.clear();
+        self.pace.rest();
         if !self.sender.is_ready() {
             self.drive(&mut Context::from_waker(Waker::noop()));
         }

@@ -3,11 +3,13 @@
 mod balance;
 mod health;
 mod line;
+mod pace;
 mod plan;
 mod server;
 
 pub(crate) use health::{Health, check};
 pub(crate) use line::{Line, Unsent};
+pub(crate) use pace::Pace;
 pub(crate) use plan::Plan;
 pub(crate) use server::{Server, Visit};
 
@@ -20,7 +22,6 @@ use tidegate_policy::model::HealthCheck;
 pub(crate) struct Upstream {
     servers: Vec<Rc<Server>>,
     turns: Turns,
-    pub(crate) times: Times,
     most_retries: u64,
     /// What a request adds to the budget of retries, and what there is.
     share: f64,
@@ -44,7 +45,6 @@ impl Upstream {
         Rc::new(Self {
             servers: plan.servers.iter().map(|server| Server::new(server, plan, watch)).collect(),
             turns: Turns::new(plan.balance, plan.servers.len()),
-            times: plan.times,
             most_retries: plan.retries.most,
             share: plan.retries.budget.as_f64(),
             budget: Cell::new(SAVINGS),

@@ -1,11 +1,11 @@
 //! One server, and the connections to it that one worker keeps.
 
-use super::{Health, Line, Plan, Times, Unsent, health::Standing, plan::ServerPlan};
+use super::{Health, Line, Pace, Plan, Times, Unsent, health::Standing, plan::ServerPlan};
 use crate::{
     client::HereOnly,
     proxy::RequestBody,
     stream::Stream,
-    watch::{Deadline, Watch},
+    watch::Watch,
 };
 use http::{
     HeaderValue, Request, Response, StatusCode, Uri, header,
@@ -15,11 +15,13 @@ use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::TokioIo;
 use std::{
     cell::{Cell, RefCell},
+    future::{Future, poll_fn},
     io,
     net::SocketAddr,
+    pin::pin,
     rc::Rc,
     sync::Arc,
-    time::Duration,
+    task::Poll,
 };
 use tidegate_core::Rejection;
 use tidegate_engine::{Breaker, Pass};
@@ -140,28 +142,36 @@ impl Server {
     /// A new connection.
     pub(crate) async fn connect(&self) -> io::Result<Box<Line>> {
         let stream = self.dial().await?;
-        Line::new(stream, self.watch.deadline()).await.map_err(io::Error::other)
+        Line::new(stream, self.pace()).await.map_err(io::Error::other)
     }
 
     /// Sends a request over the connection that all share, or a new one.
     pub(crate) async fn ask_shared(
         &self,
         request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, Deadline), Unsent> {
+    ) -> Result<(Response<Incoming>, Pace), Unsent> {
         let open = self.shared.borrow().as_ref().filter(|shared| !shared.is_closed()).cloned();
         let mut shared = match open {
             Some(shared) => shared,
             None => match self.share().await {
                 Ok(shared) => shared,
-                Err(_) => return Err(Unsent::Closed(Box::new(request))),
+                Err(error) => return Err(Unsent::Unreachable(error, Box::new(request))),
             },
         };
-        let within = Duration::from_millis(self.times.response);
-        let answer = shared.try_send_request(self.addressed(request));
-        match time::timeout(within, answer).await {
-            Ok(answer) => answer.map(|answer| (answer, self.watch.deadline())).map_err(Unsent::of),
-            Err(_) => Err(Unsent::Late),
-        }
+        let mut pace = self.pace();
+        pace.start(request.body().note());
+        let mut answer = pin!(shared.try_send_request(self.addressed(request)));
+        let answer = poll_fn(|context| match answer.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(answer.map_err(Unsent::of)),
+            Poll::Pending if pace.is_late(context) => Poll::Ready(Err(Unsent::Late)),
+            Poll::Pending => Poll::Pending,
+        });
+        let answer = answer.await?;
+        Ok((answer, pace))
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::new(self.times, self.watch.deadline())
     }
 
     async fn share(&self) -> io::Result<http2::SendRequest<RequestBody>> {
@@ -190,7 +200,7 @@ impl Server {
     pub(super) async fn ask_once(self: &Rc<Self>, request: Request<RequestBody>) -> Option<StatusCode> {
         match self.protocol {
             Protocol::Http1 => {
-                let answer = self.connect().await.ok()?.ask(request, self.times.response).await;
+                let answer = self.connect().await.ok()?.ask(request).await;
                 answer.ok().map(|answer| answer.status())
             }
             Protocol::Http2 => self.ask_shared(request).await.ok().map(|(answer, _)| answer.status()),
@@ -212,12 +222,6 @@ impl Server {
             })
         };
         time::timeout(self.times.connect, dialled).await?
-    }
-
-    /// How long there may be nothing of an answer, in milliseconds.
-    #[inline]
-    pub(crate) fn idle_time(&self) -> u64 {
-        self.times.idle
     }
 
     /// Closes connections that have been idle for long, and those that the server has closed.
