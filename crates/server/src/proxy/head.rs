@@ -44,7 +44,7 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
     if length.is_some_and(|length| length > client.worker.terms.body_size) {
         return Err(Failure::TooLarge);
     }
-    let (mut hosts, mut codings, mut cookies) = (0, 0, 0);
+    let (mut hosts, mut codings, mut cookies, mut lengths) = (0, 0, 0, Lengths::None);
     for (name, value) in &parts.headers {
         match *name {
             HOST => {
@@ -60,6 +60,7 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
                 }
             }
             header::COOKIE => cookies += 1,
+            CONTENT_LENGTH => lengths.add(value),
             _ => {}
         }
     }
@@ -77,6 +78,9 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
         }
         None => {}
     }
+    if let (Lengths::Odd, Some(length)) = (lengths, length) {
+        parts.headers.insert(CONTENT_LENGTH, length.into());
+    }
     if cookies > 1 {
         join_cookies(&mut parts.headers);
     }
@@ -84,6 +88,24 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
         return Err(Failure::Head("The request names more than one host."));
     }
     Ok(())
+}
+
+/// How a length is written, whatever it is.
+enum Lengths {
+    None,
+    /// Once, in the usual way.
+    One,
+    /// Twice the same, or with zeros before it.
+    Odd,
+}
+
+impl Lengths {
+    fn add(&mut self, value: &HeaderValue) {
+        *self = match (&self, value.as_bytes()) {
+            (Self::None, [b'0'] | [b'1'..=b'9', ..]) if !value.as_bytes().contains(&b',') => Self::One,
+            _ => Self::Odd,
+        };
+    }
 }
 
 /// HTTP/2 may send each cookie in a line of its own; HTTP/1.1 may not.
@@ -145,13 +167,23 @@ pub(super) fn clean(parts: &mut response::Parts) {
 }
 
 fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
-    let protocol = headers.get(UPGRADE)?;
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    let (protocol, None) = (protocols.next()?, protocols.next()) else { return None };
+    // More requests would follow that nobody has judged.
+    if tokens(protocol).any(is_http) {
+        return None;
+    }
     let is_meant = headers
         .get_all(CONNECTION)
         .iter()
         .flat_map(tokens)
         .any(|token| token.eq_ignore_ascii_case(b"upgrade"));
     is_meant.then(|| protocol.clone())
+}
+
+fn is_http(protocol: &[u8]) -> bool {
+    let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+    [&b"h2c"[..], b"h2", b"http"].iter().any(|http| name.eq_ignore_ascii_case(http))
 }
 
 /// Takes out what is meant for one connection only, by its own name or named by `Connection`.

@@ -256,6 +256,26 @@ async fn an_upgrade_makes_one_connection_of_two() {
 }
 
 #[tokio::test]
+async fn nobody_upgrades_to_requests_that_are_not_judged() {
+    let server = Server::mirror().await;
+    let gateway = Gateway::before(&[&server]).await;
+    for upgrade in ["h2c", "H2C", "websocket, h2c", "HTTP/2.0", "websocket\r\nupgrade: h2c"] {
+        let answer = gateway
+            .client()
+            .await
+            .ask(&format!(
+                "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade, http2-settings\r\n\
+                 http2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\nupgrade: {upgrade}\r\n\r\n"
+            ))
+            .await;
+        assert_eq!(answer.status(), 200);
+        for name in ["upgrade", "connection", "http2-settings"] {
+            assert_eq!(answer.seen(name), [""; 0], "{upgrade}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_switches_unasked_is_not_followed() {
     let server =
         saying("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n", drop).await;

@@ -1,6 +1,8 @@
 //! Requests that servers might understand in different ways. Each is refused, or written anew so that there is one way.
 
 use crate::stage::{Gateway, Server, config};
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
 async fn what_has_two_meanings_is_refused_and_ends_the_connection() {
@@ -97,4 +99,139 @@ async fn nobody_is_connected_to_others() {
     let answer = gateway.client().await.ask("CONNECT evil:25 HTTP/1.1\r\nhost: evil:25\r\n\r\n").await;
     assert_eq!(answer.status(), 405);
     assert_eq!(server.connections(), 0);
+}
+
+/// A server that keeps every byte it is sent, and answers each request by its head alone.
+async fn recorder() -> (Server, Arc<Mutex<Vec<u8>>>) {
+    let record = Arc::new(Mutex::new(Vec::new()));
+    let recorded = record.clone();
+    let server = Server::raw(move |mut stream| {
+        let record = recorded.clone();
+        async move {
+            let mut piece = [0; 4_096];
+            while let Ok(length @ 1..) = stream.read(&mut piece).await {
+                let is_whole = {
+                    let mut record = record.lock().unwrap();
+                    record.extend_from_slice(&piece[..length]);
+                    ends(&record)
+                };
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                if is_whole && stream.write_all(answer).await.is_err() {
+                    return;
+                }
+            }
+        }
+    })
+    .await;
+    (server, record)
+}
+
+/// Whether the last request of these is whole: by its length, its last piece, or its head alone.
+fn ends(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    match length {
+        Some(length) => body.len() >= length.parse().unwrap(),
+        None => !head.contains("transfer-encoding") || body.ends_with("0\r\n\r\n"),
+    }
+}
+
+/// The bytes of one request as a server gets them, without what the gateway adds of its own.
+fn plain(record: &Mutex<Vec<u8>>) -> String {
+    let text = String::from_utf8(record.lock().unwrap().clone()).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let own = ["forwarded:", "x-forwarded-", "x-request-id:"];
+    let mut lines: Vec<_> =
+        head.split("\r\n").filter(|line| !own.iter().any(|own| line.starts_with(own))).collect();
+    lines[1..].sort_unstable();
+    format!("{}\r\n\r\n{body}", lines.join("\r\n"))
+}
+
+/// What comes in at one end, and what goes out at the other, byte by byte.
+#[tokio::test]
+async fn a_server_sees_one_request_in_one_way_to_write_it() {
+    const CHUNKED: &str = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    for (request, forwarded) in [
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", "GET / HTTP/1.1\r\nhost: a\r\n\r\n"),
+        // Lines that end in a bare LF, names in capitals, spaces around values.
+        ("GET / HTTP/1.1\nHOST:a\nX-A: \t 1 \t\n\n", "GET / HTTP/1.1\r\nhost: a\r\nx-a: 1\r\n\r\n"),
+        ("\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", "GET / HTTP/1.1\r\nhost: a\r\n\r\n"),
+        // Lengths that are said twice, and mean the same.
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello",
+            "POST / HTTP/1.1\r\ncontent-length: 5\r\nhost: a\r\n\r\nhello",
+        ),
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 005\r\n\r\nhello",
+            "POST / HTTP/1.1\r\ncontent-length: 5\r\nhost: a\r\n\r\nhello",
+        ),
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\nhello",
+            "POST / HTTP/1.1\r\ncontent-length: 5\r\nhost: a\r\n\r\nhello",
+        ),
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 00\r\n\r\n",
+            "POST / HTTP/1.1\r\ncontent-length: 0\r\nhost: a\r\n\r\n",
+        ),
+        // Pieces with extensions, leading zeros and in capitals are cut anew.
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: Chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\n\r\n",
+            CHUNKED,
+        ),
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0005\r\nhello\r\n00;x\r\n\r\n",
+            CHUNKED,
+        ),
+        // A length beside a coding.
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+            CHUNKED,
+        ),
+        // A whole address, which names its host.
+        ("GET http://b/x HTTP/1.1\r\nhost: a\r\n\r\n", "GET /x HTTP/1.1\r\nhost: b\r\n\r\n"),
+        // What nobody asked to be kept cannot be taken out.
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\nconnection: content-length, host\r\ncontent-length: 5\r\n\r\nhello",
+            "POST / HTTP/1.1\r\ncontent-length: 5\r\nhost: a\r\n\r\nhello",
+        ),
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\nconnection: transfer-encoding\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+            CHUNKED,
+        ),
+    ] {
+        let (server, record) = recorder().await;
+        let gateway = Gateway::before(&[&server]).await;
+        let answer = gateway.client().await.ask(request).await;
+        assert_eq!(answer.status(), 200, "{request:?}");
+        assert_eq!(plain(&record), forwarded, "{request:?}");
+    }
+}
+
+#[tokio::test]
+async fn of_what_is_refused_no_server_gets_a_whole_request() {
+    for request in [
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello",
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhelloX\r\n0\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5 5\r\nhello\r\n0\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5;a=\"\nb\"\r\nhello\r\n0\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding\t: chunked\r\n\r\n0\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\n transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5 5\r\n\r\nhello",
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: \r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5,\r\n\r\nhello",
+        "GET / HTTP/1.1\r\nhost: a\r\nx-a: b\rx-b: c\r\n\r\n",
+    ] {
+        let (server, record) = recorder().await;
+        let gateway = Gateway::before(&[&server]).await;
+        let mut client = gateway.client().await;
+        client.send(format!("{request}GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n")).await;
+        let answer = client.rest().await;
+        let is_refused = answer.starts_with("HTTP/1.1 400 ") || answer.starts_with("HTTP/1.1 501 ");
+        assert!(is_refused, "{request:?} was answered {answer:?}");
+        let record = record.lock().unwrap();
+        assert!(!ends(&record), "{request:?} went on as {:?}", String::from_utf8_lossy(&record));
+    }
 }
