@@ -18,10 +18,17 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    fn tcp(&self) -> &TcpStream {
+    pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    pub(crate) fn tcp_mut(&mut self) -> &mut TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_mut().0,
         }
     }
 

@@ -1,7 +1,7 @@
 //! One thread: its listeners, its connections to both sides, its deadlines.
 
 use crate::{
-    Config, Fault, Judge, Origin, client,
+    Config, Fault, Judge, Origin, Scheme, client,
     client::Client,
     listen::{Door, welcome},
     log::Logbook,
@@ -34,6 +34,8 @@ pub(crate) struct Worker {
     clients: Cell<usize>,
     /// Connections that are not taken apart.
     pub(crate) whole: Cell<usize>,
+    /// Clients that are being told that there is no place for them.
+    pub(crate) refused: Cell<u32>,
     ids: RefCell<BytesMut>,
     pub(crate) log: Option<Logbook>,
     pub(crate) tracer: Option<Tracer>,
@@ -45,6 +47,7 @@ pub(crate) struct Terms {
     pub(crate) header: u64,
     pub(crate) body: u64,
     pub(crate) idle: u64,
+    pub(crate) tunnel: u64,
     pub(crate) header_size: usize,
     pub(crate) body_size: u64,
     /// For agreeing on how to speak.
@@ -86,6 +89,7 @@ impl Worker {
             stage: Cell::new(Stage::Serving),
             clients: Cell::new(0),
             whole: Cell::new(0),
+            refused: Cell::new(0),
             ids: RefCell::default(),
             log,
             tracer,
@@ -196,7 +200,12 @@ impl Worker {
                     continue;
                 }
             };
-            let Ok(place) = self.places.take(peer.ip()) else { continue };
+            let Ok(place) = self.places.take(peer.ip()) else {
+                if door.scheme() == Scheme::Http {
+                    client::refuse(&self, stream);
+                }
+                continue;
+            };
             let _ = stream.set_nodelay(true);
             let origin = Origin { peer, scheme: door.scheme() };
             let client = Client::new(self.clone(), origin, place);
@@ -233,6 +242,7 @@ impl Terms {
             header: milliseconds(connections.header_timeout),
             body: milliseconds(connections.body_timeout),
             idle: milliseconds(connections.idle_timeout),
+            tunnel: milliseconds(connections.tunnel_timeout),
             header_size: usize::try_from(connections.header_size).unwrap_or(usize::MAX),
             body_size: connections.body_size.unwrap_or(u64::MAX),
             welcome: connections.header_timeout,

@@ -35,6 +35,8 @@ pub struct Connections {
     pub body_timeout: Duration,
     /// `idle-timeout`: how long a connection may wait for the next request.
     pub idle_timeout: Duration,
+    /// `tunnel-timeout`: how long there may be nothing either way after an upgrade, as of WebSocket.
+    pub tunnel_timeout: Duration,
     /// `header-size`: bytes of the head of a request.
     pub header_size: u64,
     /// `body-size`: bytes of its body; without an end where it is `none`.
@@ -51,6 +53,7 @@ impl Default for Connections {
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(75),
+            tunnel_timeout: Duration::from_secs(3_600),
             header_size: 32 * 1_024,
             body_size: None,
             drain: Duration::from_secs(30),
@@ -131,7 +134,7 @@ pub enum Protocol {
 pub struct Timeouts {
     /// `connect`.
     pub connect: Duration,
-    /// `response`: until the head of the answer is there.
+    /// `response`: from the last byte of the request until the head of the answer is there.
     pub response: Duration,
     /// `idle`: how long there may be nothing of a body that is on its way.
     pub idle: Duration,

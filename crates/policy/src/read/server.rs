@@ -121,6 +121,13 @@ pub(super) static CONNECTIONS: Table<Connections> = Table {
             |it| differs(it.idle_timeout, usual().idle_timeout).map(write_time),
         ),
         key(
+            "tunnel-timeout",
+            "How long there may be nothing either way after an upgrade, as of WebSocket.",
+            TIME,
+            |reader, node, it| it.tunnel_timeout = reader.length(node).unwrap_or_default(),
+            |it| differs(it.tunnel_timeout, usual().tunnel_timeout).map(write_time),
+        ),
+        key(
             "header-size",
             "Bytes of the head of a request.",
             SIZE,

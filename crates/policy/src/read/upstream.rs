@@ -139,7 +139,7 @@ static TIMEOUTS: Table<Timeouts> = Table {
         ),
         key(
             "response",
-            "Until the head of the answer is there.",
+            "From the last byte of the request until the head of the answer is there.",
             TIME,
             |reader, node, it| it.response = reader.length(node).unwrap_or_default(),
             |it| differs(it.response, Timeouts::default().response).map(write_time),

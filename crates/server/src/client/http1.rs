@@ -1,6 +1,6 @@
 //! Requests of HTTP/1.1 on a connection, for as long as they come one after the other.
 
-use super::{Client, ClientIo, Phase, Tunnel, Write};
+use super::{Age, Client, ClientIo, Phase, Sends, Tunnel, Write};
 use crate::{Judge, proxy};
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -15,6 +15,8 @@ use std::{
 /// Why there are no more requests.
 pub(super) enum End {
     Closed,
+    /// The last answer is gone. Its client may be sending all the same.
+    Over(ClientIo, Sends),
     /// None has come for a moment.
     Quiet(ClientIo),
     /// Both sides agreed to speak of something else.
@@ -40,7 +42,9 @@ pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc
             Pin::new(&mut connection).graceful_shutdown();
         }
         match Pin::new(&mut connection).poll(context) {
-            Poll::Ready(_) => Poll::Ready(Why::Ended),
+            Poll::Ready(Ok(())) => Poll::Ready(Why::Ended(client.sends.get())),
+            Poll::Ready(Err(error)) if error.is_user() => Poll::Ready(Why::Cut),
+            Poll::Ready(Err(_)) => Poll::Ready(Why::Ended(Sends::More)),
             Poll::Pending => match (client.phase.get(), client.write.get()) {
                 (Phase::Idle, Write::Flows)
                     if client.deadline.is_over() || client.worker.whole.get() > MANY =>
@@ -57,8 +61,16 @@ pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc
     let tunnel = client.tunnel.take();
     match (why, tunnel) {
         (Why::Quiet, _) => End::Quiet(wire_of(connection.into_parts())),
-        (Why::Ended, Some(tunnel)) => End::Tunnel(wire_of(connection.into_parts()), tunnel),
-        (Why::Ended | Why::Slow, _) => End::Closed,
+        (Why::Ended(_), Some(tunnel)) => End::Tunnel(wire_of(connection.into_parts()), tunnel),
+        (Why::Ended(sends), None) => End::Over(connection.into_parts().io.into_inner(), sends),
+        (Why::Cut, _) => {
+            // To an old client the end of a connection is that of a body.
+            if client.age.get() == Age::Old {
+                connection.into_parts().io.into_inner().reset();
+            }
+            End::Closed
+        }
+        (Why::Slow, _) => End::Closed,
     }
 }
 
@@ -93,7 +105,9 @@ impl Drop for Whole<'_> {
 const LEAST_BUFFER: usize = 8_192;
 
 enum Why {
-    Ended,
+    Ended(Sends),
+    /// An answer breaks off, or there is none.
+    Cut,
     Quiet,
     /// The client takes too long to send a head, or to take an answer.
     Slow,

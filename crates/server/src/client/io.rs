@@ -3,11 +3,13 @@
 use super::Client;
 use crate::stream::Stream;
 use bytes::{Buf, Bytes};
+use socket2::SockRef;
 use std::{
     io,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -16,12 +18,20 @@ pub(crate) struct ClientIo {
     stream: Stream,
     /// What was read and is to be read again.
     again: Bytes,
+    end: End,
     client: Rc<Client>,
+}
+
+/// Whether the client has said that nothing more comes.
+#[derive(PartialEq, Eq)]
+enum End {
+    Seen,
+    Open,
 }
 
 impl ClientIo {
     pub(super) fn new(stream: Stream, client: Rc<Client>) -> Self {
-        Self { stream, again: Bytes::new(), client }
+        Self { stream, again: Bytes::new(), end: End::Open, client }
     }
 
     /// Has these bytes read first.
@@ -35,6 +45,32 @@ impl ClientIo {
             true => self.stream.poll_read_ready(context),
             false => Poll::Ready(Ok(())),
         }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.end == End::Seen
+    }
+
+    /// Says that nothing more is written.
+    pub(super) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    /// Reads what nobody wants to know, not even what is secret in it; how much it was.
+    pub(super) fn poll_discard(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut into = ReadBuf::new(into);
+        ready!(Pin::new(self.stream.tcp_mut()).poll_read(context, &mut into))?;
+        Poll::Ready(Ok(into.filled().len()))
+    }
+
+    /// Closes it in such a way that its client cannot take what came for all there is.
+    pub(super) fn reset(self) {
+        // Where that is not possible it is closed like any other.
+        let _ = SockRef::from(self.stream.tcp()).set_linger(Some(Duration::ZERO));
     }
 
     fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -65,8 +101,9 @@ impl AsyncRead for ClientIo {
         }
         let before = into.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, into))?;
-        if into.filled().len() > before {
-            self.client.arrived();
+        match into.filled().len() > before {
+            true => self.client.arrived(),
+            false => self.end = End::Seen,
         }
         Poll::Ready(Ok(()))
     }

@@ -12,17 +12,21 @@
 mod http1;
 mod http2;
 mod io;
+mod linger;
 mod preface;
+mod refusal;
 mod tunnel;
 
 pub(crate) use http2::HereOnly;
 pub(crate) use io::ClientIo;
+pub(crate) use refusal::refuse;
 pub(crate) use tunnel::Tunnel;
 
 use crate::{
     Judge, Origin, places::Place, proxy::Introduction, stream::Stream, tls::HTTP2, watch::Deadline,
     worker::Worker,
 };
+use linger::Sends;
 use std::{
     cell::{Cell, RefCell},
     future::poll_fn,
@@ -43,6 +47,8 @@ pub(crate) struct Client {
     phase: Cell<Phase>,
     write: Cell<Write>,
     in_flight: Cell<u32>,
+    sends: Cell<Sends>,
+    age: Cell<Age>,
     /// How long it is idle before something happens, in milliseconds.
     rest: Cell<u64>,
     _place: Place,
@@ -53,6 +59,8 @@ enum Phase {
     Idle,
     Head,
     Busy,
+    /// It speaks of something else; `tunnel-timeout` for each silence.
+    Tunnel,
 }
 
 /// Whether the client takes what is written to it.
@@ -60,6 +68,14 @@ enum Phase {
 enum Write {
     Flows,
     Stands,
+}
+
+/// Whether a client knows how a body of unknown length ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Age {
+    Usual,
+    /// It speaks HTTP/1.0.
+    Old,
 }
 
 /// How long a connection is idle before it is taken apart, in milliseconds.
@@ -79,6 +95,8 @@ impl Client {
             phase: Cell::new(Phase::Idle),
             write: Cell::new(Write::Flows),
             in_flight: Cell::new(0),
+            sends: Cell::new(Sends::Nothing),
+            age: Cell::new(Age::Usual),
             rest: Cell::new(MOMENT),
             _place: place,
         })
@@ -90,6 +108,16 @@ impl Client {
         self.in_flight.set(self.in_flight.get() + 1);
         self.phase.set(Phase::Busy);
         self.deadline.clear();
+    }
+
+    /// It speaks HTTP/1.0.
+    pub(crate) fn is_old(&self) {
+        self.age.set(Age::Old);
+    }
+
+    /// It may be sending what nobody will read.
+    pub(crate) fn is_unheard(&self) {
+        self.sends.set(Sends::More);
     }
 
     /// The last byte of an answer is gone, or its request was given up.
@@ -106,9 +134,13 @@ impl Client {
     /// Bytes came. In HTTP/2 they need not be those of a request.
     #[inline]
     fn arrived(&self) {
-        if self.phase.get() == Phase::Idle && self.rest.get() == MOMENT {
-            self.phase.set(Phase::Head);
-            self.deadline.set(self.worker.terms.header);
+        match self.phase.get() {
+            Phase::Idle if self.rest.get() == MOMENT => {
+                self.phase.set(Phase::Head);
+                self.deadline.set(self.worker.terms.header);
+            }
+            Phase::Tunnel if self.write.get() == Write::Flows => self.deadline.set(self.worker.terms.tunnel),
+            _ => {}
         }
     }
 
@@ -128,8 +160,24 @@ impl Client {
                 Phase::Busy => self.deadline.clear(),
                 Phase::Idle => self.rest(),
                 Phase::Head => self.deadline.set(self.worker.terms.header),
+                Phase::Tunnel => self.deadline.set(self.worker.terms.tunnel),
             }
+        } else if self.phase.get() == Phase::Tunnel {
+            self.deadline.set(self.worker.terms.tunnel);
         }
+    }
+
+    /// From now on it speaks of something else.
+    fn tunnels(&self) {
+        self.asked();
+        self.phase.set(Phase::Tunnel);
+        self.deadline.set(self.worker.terms.tunnel);
+    }
+
+    /// It is being closed, and has so many milliseconds to say something or to end.
+    fn lingers(&self, time: u64) {
+        self.phase.set(Phase::Busy);
+        self.deadline.set(time);
     }
 
     fn rest(&self) {
@@ -163,6 +211,7 @@ pub(crate) async fn serve<J: Judge>(stream: Stream, client: Rc<Client>, judge: A
         }
         match Box::pin(http1::serve(io, client.clone(), judge.clone())).await {
             http1::End::Closed => return,
+            http1::End::Over(io, sends) => return Box::pin(linger::close(io, sends, &client)).await,
             http1::End::Quiet(quiet) => {
                 io = quiet;
                 client.introduction.take();

@@ -22,20 +22,21 @@ impl Tunnel {
         Self { stream, said }
     }
 
-    /// Carries bytes both ways until both sides have ended, or the gateway has waited for them long enough.
+    /// Carries bytes both ways until both sides have ended, nothing has come from either for too long, or the gateway has
+    /// waited for them long enough.
     pub(super) async fn carry(self, mut io: ClientIo, client: &Client) {
-        // Whoever upgrades may be silent for as long as they like; a pair of them knows best when it is over.
-        client.asked();
+        client.tunnels();
         let Self { mut stream, said } = self;
-        if io.write_all(&said).await.is_ok() {
-            let copying = pin!(copy_bidirectional(&mut io, &mut stream));
-            until_over(copying, client).await;
-        }
+        let copying = pin!(async {
+            io.write_all(&said).await?;
+            copy_bidirectional(&mut io, &mut stream).await
+        });
+        until_over(copying, client).await;
         client.answered();
     }
 }
 
-/// A client that takes nothing for too long is let go.
+/// Those who say nothing for too long are let go, and a client that takes nothing.
 async fn until_over<F: Future>(mut copying: Pin<&mut F>, client: &Client) {
     poll_fn(|context| {
         client.deadline.listen(context);

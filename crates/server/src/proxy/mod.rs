@@ -6,6 +6,7 @@ mod forward;
 mod head;
 mod introduction;
 mod request_body;
+mod unread;
 
 pub(crate) use answer_body::AnswerBody;
 pub(crate) use introduction::Introduction;
@@ -21,9 +22,10 @@ use bytes::Bytes;
 use failure::Failure;
 use forward::Via;
 use head::Upgrade;
-use http::{HeaderValue, Request, Response, StatusCode, response};
+use http::{HeaderValue, Request, Response, StatusCode, Version, header, request, response};
 use hyper::body::{Body, Incoming};
 use std::{fmt, rc::Rc, sync::Arc};
+use unread::Left;
 
 /// The connection is to be closed without a word.
 #[derive(Debug)]
@@ -39,6 +41,9 @@ pub(crate) async fn answer<J: Judge>(
     let mut answer = AnswerBody::new(client.clone());
     let (mut parts, incoming) = request.into_parts();
     let id = head::id(&parts, &client);
+    if parts.version < Version::HTTP_11 {
+        client.is_old();
+    }
     if client.worker.log.is_some() {
         let now = client.worker.clock.now();
         answer.record = Some(Record::of(&parts, &id, client.origin.peer.ip().to_canonical(), now));
@@ -47,7 +52,7 @@ pub(crate) async fn answer<J: Judge>(
         answer.trace = tracer.begin(&mut parts, &id, &client);
     }
     if let Err(failure) = head::check(&mut parts, &client, incoming.size_hint().exact()) {
-        return Ok(own(failure.answer(), &id, answer));
+        return Ok(unheard(own(failure.answer(), &id, answer), &parts, incoming, &client).await);
     }
 
     let outcome = match judge.judge(&mut parts, &client.origin) {
@@ -59,7 +64,9 @@ pub(crate) async fn answer<J: Judge>(
             answer.case = Some(case);
             target
         }
-        Outcome::Answer(given) => return Ok(own(given, &id, answer)),
+        Outcome::Answer(given) => {
+            return Ok(unheard(own(given, &id, answer), &parts, incoming, &client).await);
+        }
         Outcome::Drop(note) => {
             answer.dropped(note);
             return Err(Dropped);
@@ -116,6 +123,26 @@ async fn take(
     let (stream, said) = line.into_wire().await.ok_or(Failure::Broken)?;
     *client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, said)));
     Ok((parts, Source::Empty))
+}
+
+/// An answer to a request whose body nobody wants.
+async fn unheard<C>(
+    mut response: Response<AnswerBody<C>>,
+    request: &request::Parts,
+    incoming: Incoming,
+    client: &Client,
+) -> Response<AnswerBody<C>> {
+    // HTTP/2 has a word for it.
+    if incoming.is_end_stream() || request.version == Version::HTTP_2 {
+        return response;
+    }
+    let is_asked_for = request.headers.contains_key(header::EXPECT);
+    let is_closing = response.headers().contains_key(header::CONNECTION);
+    if is_asked_for || is_closing || unread::skip(incoming, client).await == Left::Something {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        client.is_unheard();
+    }
+    response
 }
 
 /// An answer that no server gave.

@@ -181,6 +181,14 @@ impl Body for Upload {
     }
 }
 
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if !self.incoming.is_end_stream() {
+            self.client.is_unheard();
+        }
+    }
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = CutOff;

@@ -1,0 +1,44 @@
+//! Connections for which there is no place.
+
+use crate::worker::Worker;
+use std::{rc::Rc, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task, time,
+};
+
+/// Clients that are told at the same time, by one worker. All others find their connections closed.
+const AT_ONCE: u32 = 64;
+/// How long a client has to ask and to hear.
+const WITHIN: Duration = Duration::from_secs(1);
+const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
+
+/// Tells a client in plain text that there is no place for it. It costs no memory to speak of, and only so many at a time.
+pub(crate) fn refuse(worker: &Rc<Worker>, stream: TcpStream) {
+    let refused = &worker.refused;
+    if refused.get() >= AT_ONCE {
+        return;
+    }
+    refused.set(refused.get() + 1);
+    let worker = worker.clone();
+    task::spawn_local(async move {
+        // Whether it has heard or not, it goes.
+        let _ = time::timeout(WITHIN, tell(stream)).await;
+        worker.refused.set(worker.refused.get() - 1);
+    });
+}
+
+async fn tell(mut stream: TcpStream) -> std::io::Result<()> {
+    // An answer before the question would confuse some.
+    let mut start = [0; 512];
+    let length = stream.read(&mut start).await?;
+    if length == 0 || start.starts_with(b"PRI ") {
+        return Ok(());
+    }
+    stream.try_write(ANSWER)?;
+    stream.shutdown().await?;
+    // Closed with something unread in it, the connection would be reset and the answer might be lost.
+    while stream.read(&mut start).await? > 0 {}
+    Ok(())
+}
