@@ -114,6 +114,9 @@ async fn connections_are_limited_per_client() {
     let (mut first, mut second) = (gateway.client().await, gateway.client().await);
     assert_eq!(first.get("/").await.status(), 200);
     assert_eq!(second.get("/").await.status(), 200);
+    let answer = gateway.client().await.get("/").await;
+    assert_eq!((answer.status(), answer.header("connection")), (503, Some("close")));
+    // Whoever says nothing is told nothing.
     assert_eq!(gateway.client().await.rest().await, "");
     drop(first);
     // Its place is free when the gateway has seen it go.

@@ -10,6 +10,7 @@
 mod files;
 mod limits;
 mod log;
+mod patience;
 mod policy;
 mod proxy;
 mod servers;
@@ -17,3 +18,5 @@ mod smuggling;
 mod stage;
 mod tls;
 mod traces;
+mod trailers;
+mod workers;

@@ -1,6 +1,6 @@
 //! TLS and HTTP/2, in and out.
 
-use crate::stage::{Gateway, LONG, Server, config, text};
+use crate::stage::{Gateway, LONG, Server, Told, config, text};
 use bytes::Bytes;
 use http::{Request, Response, Version, request};
 use http_body_util::{BodyExt, Empty, Full};
@@ -126,6 +126,7 @@ async fn tls_agrees_on_a_version_of_http() {
 #[tokio::test]
 async fn a_new_certificate_is_taken_and_a_bad_one_is_not() {
     let (directory, old) = certificates();
+    let mut told = Told::listen();
     let server = Server::mirror().await;
     let config = config(&[&server]);
     let app = config.target("app").unwrap();
@@ -137,7 +138,8 @@ async fn a_new_certificate_is_taken_and_a_bad_one_is_not() {
 
     fs::write(&old.key, "nonsense").unwrap();
     let (_other, new) = certificates();
-    // Whether it has been looked at yet or not.
+    // It has been looked at when it is told of.
+    told.until("a new certificate is no good").await;
     connect(gateway.address, &old_authority, b"h2").await.unwrap();
     fs::copy(&new.key, &old.key).unwrap();
     fs::copy(&new.certificate, &old.certificate).unwrap();

@@ -2,6 +2,10 @@
 
 #![allow(dead_code, reason = "each story needs a part of it")]
 
+mod told;
+
+pub(crate) use told::Told;
+
 use bytes::Bytes;
 use http::{Request, Response, request};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
@@ -59,6 +63,10 @@ impl Gateway {
 
     pub(crate) async fn listening(config: Config, tls: Option<Tls>, judge: impl Judge) -> Self {
         let bound = Bound::bind(&Listener { address: ([127, 0, 0, 1], 0).into(), tls }).unwrap();
+        Self::at(config, bound, judge)
+    }
+
+    pub(crate) fn at(config: Config, bound: Bound, judge: impl Judge) -> Self {
         let address = bound.address();
         let (stop, stopped) = oneshot::channel();
         let end = tokio::spawn(run(config, vec![bound], Arc::new(judge), async {
@@ -324,6 +332,15 @@ impl Wire {
             assert!(self.more().await > 0, "ended after {:?}", String::from_utf8_lossy(&self.read));
         }
         self.read.drain(..length).collect()
+    }
+
+    /// Writes more than any buffer holds, and the other side has to take it.
+    pub(crate) async fn flood(&mut self) {
+        let piece = [b'a'; 1 << 16];
+        for _ in 0..256 {
+            let written = timeout(LONG, self.stream.write_all(&piece)).await.expect("nothing was taken");
+            written.unwrap();
+        }
     }
 
     /// Reads until the other side ends; what came.
