@@ -32,10 +32,16 @@ impl Stream {
         }
     }
 
-    /// Whether something has come, or the end. Whoever asks has read all there was.
+    /// Whether something has come, or the end. Whoever asks has read all there was, except for what came together with the
+    /// end of a handshake: TLS has that, and the socket does not.
     ///
     /// It looks: a socket may be taken for readable before anybody has tried.
     pub(crate) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Self::Tls(stream) = self
+            && !stream.get_ref().1.wants_read()
+        {
+            return Poll::Ready(Ok(()));
+        }
         let mut byte = [0];
         self.tcp().poll_peek(context, &mut ReadBuf::new(&mut byte)).map_ok(|_| ())
     }

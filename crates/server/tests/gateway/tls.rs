@@ -6,16 +6,25 @@ use http::{Request, Response, Version, request};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::{body::Incoming, client::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use std::{fs, net::SocketAddr, path::Path, sync::Arc};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+};
 use tidegate_policy::model::{Listener, Protocol, Tls};
 use tidegate_server::{Bound, Outcome, Roots};
 use tidegate_testkit::servers::Certificates;
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 use tokio_rustls::{
     TlsAcceptor, TlsConnector,
     client::TlsStream,
     rustls::{
-        ClientConfig, RootCertStore, ServerConfig,
+        ClientConfig, ClientConnection, RootCertStore, ServerConfig,
         crypto::ring,
         pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
     },
@@ -121,6 +130,41 @@ async fn tls_agrees_on_a_version_of_http() {
     let request = Request::get("/a").header("host", "localhost").body(Empty::<Bytes>::new()).unwrap();
     let answer = sender.send_request(request).await.unwrap();
     assert_eq!((answer.status().as_u16(), answer.version()), (200, Version::HTTP_11));
+}
+
+#[tokio::test]
+async fn a_request_may_come_together_with_the_end_of_the_handshake() {
+    let (_directory, certificates) = certificates();
+    let server = Server::mirror().await;
+    let config = config(&[&server]);
+    let app = config.target("app").unwrap();
+    let judge = move |_: &request::Parts| Outcome::Go(app, ());
+    let gateway = Gateway::listening(config, Some(tls(&certificates)), judge).await;
+
+    let terms = connector(&certificates.authority, b"http/1.1").config().clone();
+    let mut tls = ClientConnection::new(terms, ServerName::try_from("localhost").unwrap()).unwrap();
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.starts_with(b"HTTP/1.1 200 OK\r\n") {
+        if !tls.is_handshaking() && answer.is_empty() {
+            tls.writer().write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+            answer.push(b' ');
+        }
+        // All there is to be said is said at once.
+        let mut said = Vec::new();
+        while tls.wants_write() {
+            tls.write_tls(&mut said).unwrap();
+        }
+        stream.write_all(&said).await.unwrap();
+        let mut heard = vec![0; 1 << 14];
+        let length = tokio::time::timeout(LONG, stream.read(&mut heard)).await.unwrap().unwrap();
+        assert!(length > 0);
+        tls.read_tls(&mut &heard[..length]).unwrap();
+        if tls.process_new_packets().unwrap().plaintext_bytes_to_read() > 0 {
+            answer.clear();
+            let _ = tls.reader().read_to_end(&mut answer);
+        }
+    }
 }
 
 #[tokio::test]
