@@ -1,6 +1,6 @@
 //! Requests of HTTP/2 on a connection, many at a time.
 
-use super::{Client, ClientIo};
+use super::{Client, ClientIo, turn::Turns};
 use crate::{Judge, proxy};
 use hyper::{rt::Executor, server::conn::http2, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -29,7 +29,7 @@ pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc
     let asked = client.clone();
     let service = service_fn(move |request| proxy::answer(asked.clone(), judge.clone(), request));
     let header_size = u32::try_from(client.worker.terms.header_size).unwrap_or(u32::MAX);
-    let connection = http2::Builder::new(HereOnly)
+    let connection = http2::Builder::new(Turns(client.clone()))
         .max_concurrent_streams(AT_ONCE)
         .max_header_list_size(header_size)
         .serve_connection(TokioIo::new(io), service);

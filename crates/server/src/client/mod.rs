@@ -16,11 +16,13 @@ mod linger;
 mod preface;
 mod refusal;
 mod tunnel;
+mod turn;
 
 pub(crate) use http2::HereOnly;
 pub(crate) use io::ClientIo;
 pub(crate) use refusal::refuse;
 pub(crate) use tunnel::Tunnel;
+pub(crate) use turn::Turn;
 
 use crate::{
     Judge, Origin, places::Place, proxy::Introduction, stream::Stream, tls::HTTP2, watch::Deadline,
@@ -43,6 +45,8 @@ pub(crate) struct Client {
     pub(crate) introduction: RefCell<Option<Box<Introduction>>>,
     /// A connection to a server that this one becomes one with.
     pub(crate) tunnel: RefCell<Option<Box<Tunnel>>>,
+    /// Of the stream of HTTP/2 that is being looked at.
+    pub(crate) turn: RefCell<Option<Rc<Turn>>>,
     deadline: Deadline,
     phase: Cell<Phase>,
     write: Cell<Write>,
@@ -91,6 +95,7 @@ impl Client {
             origin,
             introduction: RefCell::default(),
             tunnel: RefCell::default(),
+            turn: RefCell::default(),
             deadline,
             phase: Cell::new(Phase::Idle),
             write: Cell::new(Write::Flows),

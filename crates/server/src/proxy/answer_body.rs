@@ -4,7 +4,7 @@ use super::{Via, request_body::CutOff};
 use crate::log::{LogNote, Record};
 use crate::traces::Trace;
 use crate::{
-    client::Client,
+    client::{Client, Turn},
     upstream::{Line, Pace, Visit},
 };
 use bytes::Bytes;
@@ -27,6 +27,8 @@ pub(crate) struct AnswerBody<C> {
     /// Where it is traced.
     pub(super) trace: Option<Box<Trace>>,
     client: Rc<Client>,
+    /// In HTTP/2.
+    turn: Option<Rc<Turn>>,
 }
 
 /// Where an answer comes from.
@@ -64,7 +66,8 @@ enum State {
 impl<C> AnswerBody<C> {
     pub(super) fn new(client: Rc<Client>) -> Self {
         client.asked();
-        Self { source: Source::Empty, case: None, record: None, trace: None, client }
+        let turn = client.turn.borrow().clone();
+        Self { source: Source::Empty, case: None, record: None, trace: None, client, turn }
     }
 
     /// Notes down what the log and the trace need of the head of the answer, and says so if it is the last one of its
@@ -177,8 +180,14 @@ impl<C> Body for AnswerBody<C> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-        let Self { source, record, .. } = self.get_mut();
+        let Self { source, record, client, turn, .. } = self.get_mut();
         let polled = Pin::new(source).poll_frame(context);
+        if let Some(turn) = turn {
+            match &polled {
+                Poll::Ready(Some(Ok(_))) => turn.given(client),
+                _ => turn.awaited(),
+            }
+        }
         if let (Some(record), Poll::Ready(Some(Ok(frame)))) = (record, &polled) {
             record.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
         }

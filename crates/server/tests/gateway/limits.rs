@@ -1,6 +1,6 @@
 //! Clients that are slow, many or large, servers that are slow, and the end.
 
-use crate::stage::{Gateway, Server, config, text};
+use crate::stage::{Gateway, LONG, Server, config, text};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Channel};
@@ -81,6 +81,44 @@ async fn a_client_that_takes_nothing_is_let_go() {
     // The server has nobody to send to any more, though the client still holds its end.
     ended.recv().await.unwrap();
     drop(client);
+}
+
+#[tokio::test]
+async fn a_stream_of_which_nothing_is_taken_is_let_go_and_others_are_not() {
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let (sent, mut ended) = mpsc::unbounded_channel();
+    let server = Server::start(move |request: Request<Incoming>| {
+        let sent = sent.clone();
+        async move {
+            if request.uri().path() != "/endless" {
+                return Response::new(text("ok"));
+            }
+            let (mut answer, body) = Channel::<Bytes, Infallible>::new(1);
+            tokio::spawn(async move {
+                let piece = Bytes::from(vec![0; 1 << 16]);
+                while answer.send_data(piece.clone()).await.is_ok() {}
+                let _ = sent.send(());
+            });
+            Response::new(body.map_err(|never| match never {}).boxed())
+        }
+    })
+    .await;
+    let mut config = config(&[&server]);
+    config.connections.body_timeout = SOON;
+    let gateway = Gateway::with(config).await;
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let get = |path: &str| {
+        Request::get(format!("http://a{path}")).body(http_body_util::Empty::<Bytes>::new()).unwrap()
+    };
+    let endless = sender.send_request(get("/endless")).await.unwrap();
+    // The server has nobody to send to any more, though the client still holds its end.
+    tokio::time::timeout(LONG, ended.recv()).await.unwrap().unwrap();
+    let answer = sender.send_request(get("/")).await.unwrap();
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
+    assert!(endless.into_body().collect().await.is_err());
 }
 
 #[tokio::test]
