@@ -338,16 +338,18 @@ fn connections() -> BoxedStrategy<Connections> {
         option::of(sizes()),
         prop_oneof![Just(Duration::ZERO), times()],
     )
-        .prop_map(|(most, per_client, header, body, idle, tunnel, header_size, body_size, drain)| Connections {
-            most,
-            per_client,
-            header_timeout: header,
-            body_timeout: body,
-            idle_timeout: idle,
-            tunnel_timeout: tunnel,
-            header_size,
-            body_size,
-            drain,
+        .prop_map(|(most, per_client, header, body, idle, tunnel, header_size, body_size, drain)| {
+            Connections {
+                most,
+                per_client,
+                header_timeout: header,
+                body_timeout: body,
+                idle_timeout: idle,
+                tunnel_timeout: tunnel,
+                header_size,
+                body_size,
+                drain,
+            }
         });
     prop_oneof![Just(Connections::default()), some].boxed()
 }

@@ -21,7 +21,7 @@ pub(super) enum Sends {
 }
 
 /// Closes a connection.
-pub(super) async fn close(mut io: ClientIo, sends: Sends, client: &Client) {
+pub(super) async fn close(mut io: ClientIo, mut sends: Sends, client: &Client) {
     if io.has_ended() {
         return;
     }
@@ -38,9 +38,14 @@ pub(super) async fn close(mut io: ClientIo, sends: Sends, client: &Client) {
                 said = Said::End;
             }
             match io.poll_discard(context, &mut piece) {
-                Poll::Ready(Ok(1..)) if watch.now() < end => client.lingers(SILENCE.min(end - watch.now())),
+                Poll::Ready(Ok(1..)) if watch.now() < end => {
+                    sends = Sends::More;
+                    client.lingers(SILENCE.min(end - watch.now()));
+                }
                 Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending if sends == Sends::Nothing || client.deadline.is_over() => return Poll::Ready(()),
+                Poll::Pending if sends == Sends::Nothing || client.deadline.is_over() => {
+                    return Poll::Ready(());
+                }
                 Poll::Pending => return Poll::Pending,
             }
         }

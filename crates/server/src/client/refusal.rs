@@ -12,7 +12,8 @@ use tokio::{
 const AT_ONCE: u32 = 64;
 /// How long a client has to ask and to hear.
 const WITHIN: Duration = Duration::from_secs(1);
-const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
+const ANSWER: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
 
 /// Tells a client in plain text that there is no place for it. It costs no memory to speak of, and only so many at a time.
 pub(crate) fn refuse(worker: &Rc<Worker>, stream: TcpStream) {

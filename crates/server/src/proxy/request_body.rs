@@ -183,7 +183,7 @@ impl Body for Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if !self.incoming.is_end_stream() {
+        if !matches!(self.note.progress(), Progress::Sent(_)) {
             self.client.is_unheard();
         }
     }

@@ -60,23 +60,15 @@ impl Line {
     pub(super) async fn new(stream: Stream, pace: Pace) -> hyper::Result<Box<Self>> {
         let (sender, connection) =
             http1::Builder::new().writev(false).handshake(TokioIo::new(stream)).await?;
-        let mut line = Box::new(Self {
-            sender,
-            connection: Some(connection),
-            state: State::Open,
-            pace,
-            rested: 0,
-        });
+        let mut line =
+            Box::new(Self { sender, connection: Some(connection), state: State::Open, pace, rested: 0 });
         // It takes a request when it has been polled.
         line.drive(&mut Context::from_waker(Waker::noop()));
         Ok(line)
     }
 
     /// Sends a request; the head of its answer, if it comes in time after the last piece of the request.
-    pub(crate) async fn ask(
-        &mut self,
-        request: Request<RequestBody>,
-    ) -> Result<Response<Incoming>, Unsent> {
+    pub(crate) async fn ask(&mut self, request: Request<RequestBody>) -> Result<Response<Incoming>, Unsent> {
         self.pace.start(request.body().note());
         let mut answer = pin!(self.sender.try_send_request(request));
         poll_fn(|context| {

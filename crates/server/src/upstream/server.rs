@@ -1,12 +1,7 @@
 //! One server, and the connections to it that one worker keeps.
 
 use super::{Health, Line, Pace, Plan, Times, Unsent, health::Standing, plan::ServerPlan};
-use crate::{
-    client::HereOnly,
-    proxy::RequestBody,
-    stream::Stream,
-    watch::Watch,
-};
+use crate::{client::HereOnly, proxy::RequestBody, stream::Stream, watch::Watch};
 use http::{
     HeaderValue, Request, Response, StatusCode, Uri, header,
     uri::{PathAndQuery, Scheme},

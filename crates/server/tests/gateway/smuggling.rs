@@ -151,7 +151,8 @@ fn plain(record: &Mutex<Vec<u8>>) -> String {
 /// What comes in at one end, and what goes out at the other, byte by byte.
 #[tokio::test]
 async fn a_server_sees_one_request_in_one_way_to_write_it() {
-    const CHUNKED: &str = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    const CHUNKED: &str =
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     for (request, forwarded) in [
         ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", "GET / HTTP/1.1\r\nhost: a\r\n\r\n"),
         // Lines that end in a bare LF, names in capitals, spaces around values.
