@@ -69,13 +69,17 @@ async fn serve(args: &Args) -> Result<(), Failure> {
     };
     let Signals { hangup, end } = signals;
     tokio::spawn(reload_on(hangup, gateway.handle()));
+    let mut printed = Ok(());
     let ended = async {
-        end.first().await;
-        tracing::info!("ends when requests in flight have ended");
+        // Nobody waits for an end before it serves; and where it does not come to that, nothing was begun.
+        printed = terminal::print(&told);
+        if printed.is_ok() {
+            end.first().await;
+            tracing::info!("ends when requests in flight have ended");
+        }
     };
-    // What waits to be accepted is not lost meanwhile.
-    terminal::print(&told)?;
-    gateway.run(ended).await.map_err(|error| failed(&error))
+    gateway.run(ended).await.map_err(|error| failed(&error))?;
+    printed
 }
 
 /// What the system may tell this process.

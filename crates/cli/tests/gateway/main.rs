@@ -1,0 +1,19 @@
+//! `tidegate serve` as people run it: the binary, real clients in front of it and real servers behind it.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a story ends where it goes wrong"
+)]
+
+mod curl;
+mod large;
+mod outage;
+mod refusal;
+mod reload;
+mod slow;
+mod stage;
+mod truncated;
+mod websocket;

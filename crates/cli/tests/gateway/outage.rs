@@ -1,0 +1,75 @@
+//! A store that goes away and comes back, under load: each rule does what it declared.
+
+use crate::stage::{Gateway, LONG, Load, Server, get};
+use http::StatusCode;
+use std::net::SocketAddr;
+use tidegate_testkit::servers::RedisServer;
+use tokio::time::timeout;
+
+/// The deadline is long, so that a busy machine is no outage. A store that is gone is noticed at once all the same.
+fn policy(server: &Server, redis: &RedisServer) -> String {
+    format!(
+        "listen: 127.0.0.1:0
+{}store: {}
+deadline: 20s
+rules:
+  - {{ name: load, match: {{ path: /load }}, key: ip, quota: 1000000/s, on-outage: open }}
+  - {{ name: open, match: {{ path: /open }}, key: ip, quota: 5/day sliding-log, on-outage: open }}
+  - {{ name: closed, match: {{ path: /closed }}, key: ip, quota: 5/day sliding-log, on-outage: closed }}
+  - {{ name: local, match: {{ path: /local }}, key: ip, quota: 5/day sliding-log, on-outage: local 1 }}
+",
+        server.upstream(),
+        redis.url(),
+    )
+}
+
+/// How many of ten requests are granted, and what is said to the last one.
+async fn ten(address: SocketAddr, path: &str) -> (usize, StatusCode) {
+    let (mut granted, mut last) = (0, StatusCode::OK);
+    for _ in 0..10 {
+        last = get(address, path).await.0;
+        granted += usize::from(last == StatusCode::OK);
+    }
+    (granted, last)
+}
+
+async fn until_answered(address: SocketAddr, path: &str, status: StatusCode) {
+    let answered = async { while get(address, path).await.0 != status {} };
+    timeout(LONG, answered).await.unwrap_or_else(|_| panic!("{path} is never answered {status}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_rule_does_what_it_declared() {
+    const GRANTED: StatusCode = StatusCode::OK;
+    const LIMITED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+    const AWAY: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+
+    let (server, redis) = (Server::ok().await, RedisServer::start().unwrap());
+    let gateway = Gateway::serve(&policy(&server, &redis)).await;
+    let address = gateway.address;
+    let load = Load::start(address, "/load", 4);
+    for path in ["/open", "/closed", "/local"] {
+        assert_eq!(ten(address, path).await, (5, LIMITED), "{path}");
+    }
+
+    for _ in 0..2 {
+        let before = load.asked();
+        redis.kill();
+        until_answered(address, "/closed", AWAY).await;
+        assert_eq!(ten(address, "/open").await, (10, GRANTED));
+        assert_eq!(ten(address, "/closed").await, (0, AWAY));
+        // What this process grants alone is the quota once, whatever was granted together.
+        let (granted, last) = ten(address, "/local").await;
+        assert!(granted <= 5 && last == LIMITED, "{granted} granted, then {last}");
+
+        redis.restart().unwrap();
+        // It has forgotten everything, so there is something to be granted again, and then there is not.
+        until_answered(address, "/closed", GRANTED).await;
+        for path in ["/open", "/closed", "/local"] {
+            until_answered(address, path, LIMITED).await;
+            assert_eq!(ten(address, path).await, (0, LIMITED), "{path}");
+        }
+        assert!(load.asked() > before);
+    }
+    assert_eq!(load.lost().await, [""; 0]);
+}

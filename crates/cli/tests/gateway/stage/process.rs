@@ -1,0 +1,122 @@
+//! The binary, while it serves.
+
+use super::LONG;
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+};
+use tempfile::TempDir;
+use tokio::{sync::watch, time::timeout};
+
+/// A process that serves a policy; killed when it is dropped.
+pub(crate) struct Gateway {
+    pub(crate) address: SocketAddr,
+    pub(crate) directory: TempDir,
+    child: Child,
+    /// What it has told so far.
+    told: watch::Receiver<Vec<String>>,
+}
+
+impl Gateway {
+    /// Serves this policy, on a free port where the policy says so.
+    pub(crate) async fn serve(policy: &str) -> Self {
+        Self::serve_in(tempfile::tempdir().unwrap(), policy).await
+    }
+
+    /// Serves it in this directory, in which there may be files that it names.
+    pub(crate) async fn serve_in(directory: TempDir, policy: &str) -> Self {
+        let file = directory.path().join("policy.yaml");
+        fs::write(&file, policy).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .arg("serve")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (tell, mut told) = watch::channel(Vec::new());
+        let (out, errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        follow(BufReader::new(out), tell.clone());
+        follow(BufReader::new(errors), tell);
+        let address = {
+            let lines =
+                timeout(LONG, told.wait_for(|lines| lines.iter().any(|line| address_in(line).is_some())));
+            let lines = lines.await.expect("an address in time").expect("it starts");
+            lines.iter().find_map(|line| address_in(line)).unwrap()
+        };
+        Self { address, directory, child, told }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    pub(crate) fn policy(&self) -> PathBuf {
+        self.directory.path().join("policy.yaml")
+    }
+
+    /// Puts another policy in the place of the one that is served, as editors do: under another name first.
+    pub(crate) fn replace(&self, policy: &str) {
+        let new = self.directory.path().join("policy.yaml.new");
+        fs::write(&new, policy).unwrap();
+        fs::rename(new, self.policy()).unwrap();
+    }
+
+    /// Waits until it has told this so often.
+    pub(crate) async fn until_told(&self, part: &str, times: usize) {
+        let mut told = self.told.clone();
+        let waited = timeout(LONG, told.wait_for(|lines| count(lines, part) >= times)).await;
+        if !matches!(waited, Ok(Ok(_))) {
+            panic!("not told {times} times: {part:?}; only {:#?}", self.told.borrow());
+        }
+    }
+
+    /// Sends it a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// The most memory that it has ever held, in bytes.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) async fn ended(mut self) -> ExitStatus {
+        let mut child = std::mem::replace(&mut self.child, Command::new("true").spawn().unwrap());
+        let waited = tokio::task::spawn_blocking(move || child.wait());
+        timeout(LONG, waited).await.expect("it ends").unwrap().unwrap()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn count(lines: &[String], part: &str) -> usize {
+    lines.iter().filter(|line| line.contains(part)).count()
+}
+
+fn address_in(line: &str) -> Option<SocketAddr> {
+    let url = line.strip_prefix("gateway")?.trim();
+    url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?.parse().ok()
+}
+
+fn follow(lines: impl BufRead + Send + 'static, tell: watch::Sender<Vec<String>>) {
+    thread::spawn(move || {
+        for line in lines.lines().map_while(Result::ok) {
+            tell.send_modify(|told| told.push(line));
+        }
+    });
+}
