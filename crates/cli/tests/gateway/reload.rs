@@ -55,7 +55,7 @@ async fn a_hundred_policies_follow_each_other_and_no_request_is_lost() {
         assert_eq!(is_granted, number <= 50, "request {number}, of which {granted} were granted");
         let served = async {
             while load.asked() == before {
-                tokio::task::yield_now().await
+                tokio::task::yield_now().await;
             }
         };
         timeout(LONG, served).await.expect("requests are served meanwhile");
