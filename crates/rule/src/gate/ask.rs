@@ -187,12 +187,13 @@ fn question(
     head: &dyn Head,
 ) -> Question {
     let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
-    // What is not enforced does not make anybody wait.
-    let patience = if mode == Mode::Enforce { limit.rule().wait() } else { Duration::ZERO };
+    // What is not enforced makes nobody wait, but takes the turn that would have been waited for: else it would count others
+    // as refused than it would refuse.
+    let patience = limit.rule().wait();
     let ask = OwnedAsk::new(limiter, &key).cost(cost).tier(tier).within(patience);
     // Lines know no tiers: one who has a tier of slots is answered at once.
     let has_line = limit.rule().choice() == Choice::All && limiter.quotas().iter().any(holds_slots);
-    let is_line = !patience.is_zero() && cost > 0 && has_line;
+    let is_line = mode == Mode::Enforce && !patience.is_zero() && cost > 0 && has_line;
     let line = is_line.then(|| InLine {
         limiter: limiter.clone(),
         key: key.into_owned(),
