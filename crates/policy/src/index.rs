@@ -75,18 +75,26 @@ impl RuleIndex {
         let mut index = Self::default();
         for (rule, matcher) in matchers.into_iter().enumerate() {
             let entry = Entry { rule, methods: Methods::all_of(matcher.methods()) };
-            let exact: Option<Vec<_>> = matcher.hosts().iter().map(|host| host.text()).collect();
-            match exact {
-                Some(hosts) if !hosts.is_empty() => {
-                    for host in hosts {
-                        index.hosts.entry(host.into()).or_default().add(matcher.paths(), entry);
-                    }
-                }
-                _ => index.anywhere.add(matcher.paths(), entry),
+            // Where only its `any` says where it is about, each of that is a place to look.
+            match matcher.hosts().is_empty() && matcher.paths().is_empty() && !matcher.any().is_empty() {
+                true => matcher.any().iter().for_each(|each| index.add(each, entry)),
+                false => index.add(&matcher, entry),
             }
             index.matchers.push(matcher);
         }
         index
+    }
+
+    fn add(&mut self, matcher: &Matcher, entry: Entry) {
+        let exact: Option<Vec<_>> = matcher.hosts().iter().map(|host| host.text()).collect();
+        match exact {
+            Some(hosts) if !hosts.is_empty() => {
+                for host in hosts {
+                    self.hosts.entry(host.into()).or_default().add(matcher.paths(), entry);
+                }
+            }
+            _ => self.anywhere.add(matcher.paths(), entry),
+        }
     }
 
     /// The places of all rules that are about this request, in their order.

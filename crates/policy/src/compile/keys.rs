@@ -4,7 +4,13 @@ use crate::{
     matching::{CompiledExpression, Matcher, Seen},
     model::{self, Cost, Due, Key as Said, Part, Priority as Class, Tiers},
 };
-use std::{cell::RefCell, sync::Arc};
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 use tidegate_core::SettingError;
 use tidegate_engine::Priority;
 use tidegate_rule::{
@@ -54,6 +60,10 @@ impl Keys<'_> {
             Part::Method => key::method(),
             Part::Host => key::host(),
             Part::Path => key::path(),
+            Part::Request => {
+                let count = AtomicU64::new(0);
+                key::by(move |_| Some(KeyValue::Number(count.fetch_add(1, Ordering::Relaxed))))
+            }
             Part::Route => {
                 let proxies = self.proxies.clone();
                 key::by(move |head| {

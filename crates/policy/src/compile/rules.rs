@@ -9,7 +9,7 @@ use super::{
 use crate::{
     index::RuleIndex,
     matching::{Lists, Matcher},
-    model::{Enforcement, Fallback, OnLimit, Policy, QueueOrder, Quotas, Route, Rule},
+    model::{Enforcement, Fallback, Key, OnLimit, Part, Policy, QueueOrder, Quotas, Route, Rule},
 };
 use std::{cell::RefCell, env, sync::Arc};
 use tidegate_core::{Quota, Schedule, SettingError};
@@ -178,6 +178,10 @@ fn limiting(
             quotas
         }
     };
+    if source.key == Key::Part(Part::Request) {
+        let fix = "count by `ip`, say; `request` is for `bandwidth`";
+        return Err(SettingError::new("a quota that each request has for itself limits nothing", fix));
+    }
     if let Some(schedule) = &source.schedule {
         can_follow(&quotas, Schedule::factors(schedule)).map_err(|error| of_build(&error))?;
     }

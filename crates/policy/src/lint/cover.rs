@@ -22,6 +22,9 @@ pub(super) fn covers(outer: &Match, inner: &Match) -> bool {
         && (outer.not.is_none()
             || outer.not == inner.not
             || leaves_out_nothing_of(outer.not.as_deref(), inner))
+        && (outer.any.is_empty()
+            || outer.any == inner.any
+            || outer.any.iter().any(|outer| covers(outer, inner)))
         && (outer.when.is_none() || outer.when == inner.when)
 }
 
@@ -35,6 +38,8 @@ pub(super) fn are_disjoint(one: &Match, other: &Match) -> bool {
         || none_of(&one.hosts, &other.hosts, globs_are_disjoint)
         || one.not.as_ref().is_some_and(|not| covers(not, other))
         || other.not.as_ref().is_some_and(|not| covers(not, one))
+        || !one.any.is_empty() && one.any.iter().all(|one| are_disjoint(one, other))
+        || !other.any.is_empty() && other.any.iter().all(|other| are_disjoint(one, other))
 }
 
 /// What is left out has nothing to do with these.

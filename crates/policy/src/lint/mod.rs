@@ -283,7 +283,7 @@ fn each_part(key: &Key, each: &mut dyn FnMut(&Part)) {
 
 fn is_always_there(key: &Key) -> bool {
     match key {
-        Key::All | Key::Part(Part::Ip { .. } | Part::Method | Part::Path) => true,
+        Key::All | Key::Part(Part::Ip { .. } | Part::Method | Part::Path | Part::Request) => true,
         Key::Part(_) => false,
         Key::Every(parts) => parts.iter().all(is_always_there),
         Key::First(parts) => parts.iter().any(is_always_there),

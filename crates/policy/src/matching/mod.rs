@@ -44,6 +44,7 @@ struct Inner {
     wanted: Box<[Wanted]>,
     clients: Option<Networks>,
     not: Option<Matcher>,
+    any: Box<[Matcher]>,
     when: Option<CompiledExpression>,
 }
 
@@ -62,6 +63,8 @@ pub enum Mismatch {
     Client,
     /// It is one of those that `not` leaves out.
     Not,
+    /// It is none of those in `any`.
+    Any,
     /// The expression.
     When,
 }
@@ -75,6 +78,7 @@ impl fmt::Display for Mismatch {
             Self::Value(place, name) => write!(f, "it wants another {place} `{name}`"),
             Self::Client => f.write_str("it is about clients from elsewhere"),
             Self::Not => f.write_str("its `not` leaves this out"),
+            Self::Any => f.write_str("it is none of those that its `any` names"),
             Self::When => f.write_str("its `when` is not true"),
         }
     }
@@ -97,6 +101,7 @@ impl Matcher {
             wanted: wanted.collect(),
             clients,
             not: matching.not.as_ref().map(|not| Self::new(not, lists)).transpose()?,
+            any: matching.any.iter().map(|each| Self::new(each, lists)).collect::<Result<_, _>>()?,
             when: matching.when.as_ref().map(CompiledExpression::new).transpose()?,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -131,7 +136,7 @@ impl Matcher {
     }
 
     fn mismatch_beyond_path(&self, seen: &Seen<'_>) -> Option<Mismatch> {
-        let Inner { hosts, wanted, clients, not, when, .. } = &*self.inner;
+        let Inner { hosts, wanted, clients, not, any, when, .. } = &*self.inner;
         let is_host = |host: &str| hosts.iter().any(|glob| glob.fits(host.as_bytes()));
         if !hosts.is_empty() && !seen.host().is_some_and(is_host) {
             return Some(Mismatch::Host);
@@ -146,6 +151,9 @@ impl Matcher {
         if not.as_ref().is_some_and(|not| not.matches(seen)) {
             return Some(Mismatch::Not);
         }
+        if !any.is_empty() && !any.iter().any(|each| each.matches(seen)) {
+            return Some(Mismatch::Any);
+        }
         when.as_ref().is_some_and(|when| !when.holds(seen)).then_some(Mismatch::When)
     }
 
@@ -153,7 +161,7 @@ impl Matcher {
     pub fn failures(&self) -> u64 {
         let when = self.inner.when.as_ref().map_or(0, CompiledExpression::failures);
         let not = self.inner.not.as_ref().map_or(0, Self::failures);
-        when.saturating_add(not)
+        self.inner.any.iter().map(Self::failures).fold(when.saturating_add(not), u64::saturating_add)
     }
 
     /// What a name of the path that fits stands for.
@@ -178,15 +186,20 @@ impl Matcher {
         &self.inner.hosts
     }
 
+    pub(crate) fn any(&self) -> &[Self] {
+        &self.inner.any
+    }
+
     /// Whether all requests are meant.
     pub(crate) fn is_everything(&self) -> bool {
-        let Inner { methods, paths, hosts, wanted, clients, not, when } = &*self.inner;
+        let Inner { methods, paths, hosts, wanted, clients, not, any, when } = &*self.inner;
         methods.is_empty()
             && paths.is_empty()
             && hosts.is_empty()
             && wanted.is_empty()
             && clients.is_none()
             && not.is_none()
+            && any.is_empty()
             && when.is_none()
     }
 }

@@ -37,6 +37,8 @@ pub enum Part {
     Method,
     /// `host`.
     Host,
+    /// `request`: each request by itself. Only bandwidth has a use for that.
+    Request,
     /// `path`, as it came.
     Path,
     /// `route`: the pattern of the rule's `match` that fits the path.

@@ -16,6 +16,7 @@ use tidegate_engine::Prefix;
 ///   cookie: { session: "*" }
 ///   client: [10.0.0.0/8, office]       # networks, or names of lists
 ///   not: { path: /users/me/** }        # and nothing of this
+///   any: [{ path: /a }, { host: b.example.com }]    # and one of these
 ///   when: request.size > 1000          # CEL, for the rest
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,6 +37,8 @@ pub struct Match {
     pub clients: Vec<Network>,
     /// `not`: none of which this holds.
     pub not: Option<Box<Self>>,
+    /// `any`: of which one of these holds; empty: any.
+    pub any: Vec<Self>,
     /// `when`: of which this is true.
     pub when: Option<Expression>,
 }

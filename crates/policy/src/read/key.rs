@@ -202,7 +202,7 @@ pub(super) fn write_cost(cost: &Cost) -> Option<Written> {
     }
 }
 
-const WORDS: [&str; 7] = ["ip", "user", "method", "host", "path", "route", "all"];
+const WORDS: [&str; 8] = ["ip", "user", "method", "host", "path", "route", "request", "all"];
 const WITH_NAME: [&str; 4] = ["header", "cookie", "query", "capture"];
 
 fn word(text: &str) -> Result<Key, Mistake> {
@@ -222,6 +222,7 @@ fn word(text: &str) -> Result<Key, Mistake> {
         ("method", "") => Part::Method,
         ("host", "") => Part::Host,
         ("path", "") => Part::Path,
+        ("request", "") => Part::Request,
         ("route", "") => Part::Route,
         ("header", _) => Part::Header(header_name(&named()?)?),
         ("cookie", _) => Part::Cookie(named()?),
@@ -256,6 +257,7 @@ impl fmt::Display for Part {
             Self::Method => f.write_str("method"),
             Self::Host => f.write_str("host"),
             Self::Path => f.write_str("path"),
+            Self::Request => f.write_str("request"),
             Self::Route => f.write_str("route"),
             Self::Header(name) => write!(f, "header {name}"),
             Self::Cookie(name) => write!(f, "cookie {name}"),

@@ -97,6 +97,24 @@ pub(crate) static MATCH: Table<Match> = Table {
             |it| it.not.as_ref().map(|not| MATCH.write(not)),
         ),
         key(
+            "any",
+            "One of these holds as well.",
+            Shape::Several(&Shape::Keys(|| MATCH.outline())),
+            |reader, node, it| {
+                it.any = reader.several(node, |reader, node| {
+                    let matching = reader.matching(node);
+                    if let Value::Map(entries) = &node.value
+                        && entries.is_empty()
+                    {
+                        let problem = "one of `any` is everything, so that the others say nothing";
+                        reader.blame(node.at, problem, "say which, or leave `any` out");
+                    }
+                    Some(matching)
+                });
+            },
+            |it| Written::several(&it.any, |each| MATCH.write(each)),
+        ),
+        key(
             "when",
             "An expression in CEL that is true.",
             Shape::Text(&["request.size > 1000"]),
@@ -175,6 +193,11 @@ pub(super) fn header_name(text: &str) -> Result<String, Mistake> {
 /// What names of headers and methods are made of.
 pub(super) fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+/// Whether a host can be written down and read again.
+pub(crate) fn is_host(text: &str) -> bool {
+    host(text).is_ok_and(|read| read.0 == text)
 }
 
 fn host(text: &str) -> Result<Glob, Mistake> {

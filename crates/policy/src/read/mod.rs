@@ -16,7 +16,10 @@ mod traces;
 mod upstream;
 mod values;
 
+pub(crate) use matching::is_host;
+pub(crate) use path::is_path;
 pub(crate) use policy::POLICY;
+pub(crate) use upstream::is_upstream_url;
 pub(crate) use values::Mistake;
 
 use crate::{

@@ -46,6 +46,11 @@ pub(super) fn path(text: &str) -> Result<PathPattern, Mistake> {
     Ok(pattern)
 }
 
+/// Whether a pattern can be written down and read again.
+pub(crate) fn is_path(pattern: &PathPattern) -> bool {
+    path(&pattern.to_string()).is_ok_and(|read| read == *pattern)
+}
+
 /// Adds what stands between two slashes.
 fn add(pattern: &mut PathPattern, part: &str) -> Result<(), Mistake> {
     match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {

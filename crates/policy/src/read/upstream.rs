@@ -251,6 +251,11 @@ fn health_path(text: &str) -> Result<String, Mistake> {
     }
 }
 
+/// Whether an address can be written down and read again.
+pub(crate) fn is_upstream_url(text: &str) -> bool {
+    url(text).is_ok_and(|read| read == text)
+}
+
 /// `http://127.0.0.1:9000`, `https://app.internal`, `http://[::1]:80`
 fn url(text: &str) -> Result<String, Mistake> {
     let fix = "write it as in `http://127.0.0.1:9000`";

@@ -227,6 +227,7 @@ fn plain_matches() -> BoxedStrategy<Match> {
             cookies,
             clients,
             not: None,
+            any: Vec::new(),
             when,
         })
         .boxed()
@@ -234,9 +235,13 @@ fn plain_matches() -> BoxedStrategy<Match> {
 
 fn matches() -> BoxedStrategy<Match> {
     let plain = || prop_oneof![2 => Just(Match::default()), 3 => plain_matches()];
-    (plain(), option::of(plain_matches()))
-        .prop_map(|(matching, not)| Match {
+    (plain(), option::of(plain_matches()), vec(plain_matches(), 0..3))
+        .prop_map(|(matching, not, mut any)| Match {
             not: not.filter(|not| *not != Match::default()).map(Box::new),
+            any: {
+                any.retain(|each| *each != Match::default());
+                any
+            },
             ..matching
         })
         .boxed()
@@ -249,6 +254,7 @@ fn keys(more: Vec<Part>) -> BoxedStrategy<Key> {
         Just(Part::Ip { bits: 64 }),
         Just(Part::Method),
         Just(Part::Host),
+        Just(Part::Request),
         Just(Part::Path),
         tokens().prop_map(Part::Header),
         words().prop_map(Part::Cookie),
