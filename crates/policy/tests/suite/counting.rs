@@ -7,7 +7,7 @@ use crate::rules::{admitted, gate, header, ip, now, policy, refusal, refuser, ru
 use tidegate_core::Share;
 use tidegate_policy::{
     compile::{Compiler, Instead, Passage, Why},
-    model::{Charge, Cost, Due, Enforcement, Expression, Key, Part, Policy, Quotas, Rule, Tiers},
+    model::{Bandwidth, Charge, Cost, Due, Enforcement, Expression, Key, Part, Policy, Quotas, Rule, Tiers},
 };
 use tidegate_rule::{
     Rules,
@@ -105,6 +105,21 @@ fn a_request_without_a_key_shares_one_or_is_let_through_or_refused() {
     let refused = refusal(&gate_of(Missing::Refuse), &request).unwrap();
     assert_eq!(refused.why, Why::NoKey);
     assert!(matches!(refused.instead, Instead::Answer(answer) if answer.status == 400));
+}
+
+#[test]
+fn a_quota_for_each_request_limits_nothing() {
+    let said = policy([Rule { key: Key::Part(Part::Request), ..rule("one", &["1/min"]) }]);
+    let error = Compiler::new(Rules::new()).compile(&said, None).unwrap_err().to_string();
+    assert!(error.contains("a quota that each request has for itself limits nothing"), "{error}");
+    let rates = Bandwidth { down: Some("1kB/s".parse().unwrap()), up: None };
+    let said = policy([Rule { key: Key::Part(Part::Request), bandwidth: Some(rates), ..rule("one", &[]) }]);
+    let gate = gate(&said);
+    let taken = || match now(gate.ask(&Request::of("GET /"))) {
+        Passage::Admitted(admission) => admission.down().to_vec(),
+        Passage::Refused(refusal) => panic!("{refusal:?}"),
+    };
+    assert_eq!((taken().len(), taken().len()), (1, 1));
 }
 
 #[test]

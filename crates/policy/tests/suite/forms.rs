@@ -68,7 +68,7 @@ fn a_whole_policy() {
     assert_eq!((read(first).routes.len(), read(templates).rules.len()), (1, 2));
     let policy = read(whole);
     assert_eq!((policy.listen.len(), policy.upstreams.len(), policy.routes.len()), (2, 2, 2));
-    let [login, photos, backend, closed] = policy.rules.as_slice() else { panic!("{policy}") };
+    let [login, photos, downloads, backend, closed] = policy.rules.as_slice() else { panic!("{policy}") };
     assert!(matches!(&login.key, Key::First(keys) if keys[0] == Key::Part(Part::User)));
     assert!(matches!(&login.quotas, Quotas::All(quotas) if quotas.len() == 2));
     assert!(matches!(&login.access, Some(Access { ban: Some(_), .. })));
@@ -77,6 +77,7 @@ fn a_whole_policy() {
     assert_eq!(photos.matching.hosts[0].0, "*.example.com");
     assert_eq!(photos.matching.clients[1], Network::List("office".to_owned()));
     assert!(matches!(&photos.priority, Some(Priority::Found { otherwise, .. }) if otherwise == "low"));
+    assert_eq!((photos.matching.any.len(), &downloads.key), (2, &Key::Part(Part::Request)));
     assert!(matches!(&backend.on_limit, OnLimit::Reject(reject) if reject.status == Some(503)));
     assert_eq!(closed.on_limit, OnLimit::Drop);
     for format in Format::ALL {

@@ -32,14 +32,17 @@ fn rules_are_found_in_their_order() {
         any().host("*.test"),
         any().host("a.test").host("b.test"),
         any().path("/"),
+        any().or(any().host("b.test")).or(any().path("/x").method("GET")).or(any().or(any().path("/y"))),
     ]);
     let cases = [
         ("GET /users/me", vec![0, 1, 3]),
         ("POST /users/me", vec![0, 1, 2, 3]),
         ("PURGE a.test/users/7", vec![0, 1, 3, 4, 5, 6]),
         ("GET A.test:80/users", vec![1, 4, 5, 6]),
-        ("GET b.test/", vec![1, 5, 6, 7]),
-        ("GET /x", vec![1]),
+        ("GET b.test/", vec![1, 5, 6, 7, 8]),
+        ("GET /x", vec![1, 8]),
+        ("PUT /x", vec![1]),
+        ("PUT /y", vec![1, 8]),
     ];
     for (request, rules) in cases {
         assert_eq!(found(&index, &Request::of(request)), rules, "{request}");
@@ -62,6 +65,11 @@ fn paths() -> impl Strategy<Value = String> {
 }
 
 fn rules() -> impl Strategy<Value = Match> {
+    (plain(), proptest::collection::vec(plain(), 0..3))
+        .prop_map(|(rule, each)| each.into_iter().fold(rule, Match::or))
+}
+
+fn plain() -> impl Strategy<Value = Match> {
     let methods =
         proptest::collection::vec(prop_oneof![Just("GET"), Just("POST"), Just("PURGE"), Just("LOCK")], 0..3);
     let hosts = proptest::collection::vec(

@@ -41,7 +41,11 @@ fn a_limit_behind_a_tighter_one_is_never_reached() {
     let by_both = Rule { key: Key::Every(vec![header("x-user"), ip()]), ..login("20/min") };
     assert_eq!(unreachable(vec![all(), by_both]), expected);
 
+    let either = any().or(any().path("/login")).or(any().path("/logout"));
+    assert_eq!(unreachable(vec![Rule { matching: either, ..all() }, login("20/min")]), expected);
+
     let fine = [
+        vec![Rule { matching: any().path("/login/**").or(any().method("PUT")), ..all() }, login("20/min")],
         vec![all(), login("5/min")],
         vec![all(), login("20/h")],
         vec![all(), login("100/min burst 5")],

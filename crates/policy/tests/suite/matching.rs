@@ -58,6 +58,23 @@ fn what_is_left_out_is_not_meant() {
 }
 
 #[test]
+fn one_of_several_is_enough() {
+    let either = any().method("GET").or(any().host("a.test").path("/a")).or(any().host("b.test"));
+    let cases = [
+        ("GET a.test/a", None),
+        ("GET b.test/x", None),
+        ("GET a.test/x", Some(Mismatch::Any)),
+        ("PUT b.test/x", Some(Mismatch::Method)),
+    ];
+    for (request, expected) in cases {
+        assert_eq!(mismatch(&either, &Request::of(request)), expected, "{request}");
+    }
+    let neither = any().without(either);
+    assert_eq!(mismatch(&neither, &Request::of("GET b.test/")), Some(Mismatch::Not));
+    assert_eq!(mismatch(&neither, &Request::of("GET c.test/")), None);
+}
+
+#[test]
 fn a_client_is_who_trusted_proxies_say_it_is() {
     let inside =
         Matcher::new(&any().client("10.0.0.0/8").client("2001:db8::/32"), &Lists::default()).unwrap();

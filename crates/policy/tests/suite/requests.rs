@@ -110,6 +110,7 @@ pub(crate) trait MatchExt {
     fn cookie(self, name: &str, value: &str) -> Self;
     fn client(self, network: &str) -> Self;
     fn without(self, not: Match) -> Self;
+    fn or(self, each: Match) -> Self;
     fn when(self, expression: &str) -> Self;
 }
 
@@ -158,6 +159,11 @@ impl MatchExt for Match {
 
     fn without(self, not: Match) -> Self {
         Self { not: Some(Box::new(not)), ..self }
+    }
+
+    fn or(mut self, each: Match) -> Self {
+        self.any.push(each);
+        self
     }
 
     fn when(self, expression: &str) -> Self {

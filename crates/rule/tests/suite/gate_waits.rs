@@ -9,9 +9,10 @@ use std::{
     task::Poll,
     time::Duration,
 };
+use tidegate_core::{Micros, Outcome};
 use tidegate_engine::{Cause, Clock, ClockHand, Refused};
 use tidegate_rule::{
-    Answer, Asked, Asking, Declaration, Gate, Limited, RequestLimit, Rule, Rules, Rulings, Settings,
+    Answer, Asked, Asking, Declaration, Gate, Limited, Mode, RequestLimit, Rule, Rules, Rulings, Settings,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -88,6 +89,24 @@ async fn a_hand_moves_those_who_wait_for_tokens() {
     world.hand.advance(Duration::from_micros(1));
     let Poll::Ready(rulings) = poll(&mut waits).await else { panic!("it was time") };
     assert!(gate.verdict(&rulings).is_admitted());
+}
+
+/// What it would refuse were it enforced, and nothing else.
+#[tokio::test]
+async fn a_rule_in_shadow_takes_the_turn_that_nobody_waits_for() {
+    let world = world();
+    let jobs = Declaration::of("jobs").quota("1/s leaky-bucket queue 2").unwrap().wait(SECOND * 5);
+    let gate = Gate::from(RequestLimit::new(world.rules.rule(jobs.mode(Mode::Shadow)).unwrap()));
+    let mut said = Vec::new();
+    for _ in 0..4 {
+        let rulings = now(&gate).await;
+        let verdict = gate.verdict(&rulings);
+        assert!(verdict.is_admitted());
+        said.extend(verdict.rulings().map(|ruling| ruling.decision().unwrap().outcome()));
+    }
+    let delay = |count: u64| Outcome::Delay(Micros::from_secs(count));
+    assert_eq!(said[..3], [Outcome::Allow, delay(1), delay(2)]);
+    assert!(matches!(said[3], Outcome::Deny(_)), "{said:?}");
 }
 
 /// Nobody polls it by hand: the clock wakes its task.
