@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 use tidegate_testkit::servers::{
-    Connection, Fault, Proxy, RedisCluster, RedisSentinel, RedisServer, State, Value, Version, until,
+    Connection, Fault, NginxServer, Proxy, RedisCluster, RedisSentinel, RedisServer, State, Value, Version,
+    until,
 };
 
 #[test]
@@ -29,6 +30,37 @@ fn a_server_answers_and_leaves_nothing_behind() {
     let (address, directory) = (server.address(), server.directory().to_owned());
     drop(server);
     assert_eq!(gone(address, &directory), Ok(()));
+}
+
+#[test]
+fn an_nginx_answers_and_leaves_nothing_behind() {
+    let nginx = NginxServer::start("server { listen 127.0.0.1:PORT; location /gif { empty_gif; } }").unwrap();
+    assert_eq!(nginx.get("/gif").unwrap().status().unwrap(), Some(200));
+    assert_eq!(nginx.get("/none").unwrap().wait().unwrap(), 404);
+    let (address, directory) = (nginx.address(), nginx.config().parent().unwrap().to_owned());
+    drop(nginx);
+    assert_eq!(gone(address, &directory), Ok(()));
+
+    let refusal = NginxServer::start("no_such_directive;").unwrap_err();
+    assert!(refusal.contains("no_such_directive"), "{refusal}");
+}
+
+/// Who has to wait waits until the clock is moved, and not a millisecond longer.
+#[test]
+fn an_nginx_can_have_a_clock_that_is_moved_by_hand() {
+    let limited = "limit_req_zone $host zone=one:1m rate=10r/s;
+        server { listen 127.0.0.1:PORT; location / { limit_req zone=one burst=1; empty_gif; } }";
+    let Some(nginx) = NginxServer::start_by_hand(limited).unwrap() else {
+        println!("skipped: faketime is not installed");
+        return;
+    };
+    assert_eq!(nginx.get("/").unwrap().status().unwrap(), Some(200));
+    let mut waits = nginx.get("/").unwrap();
+    assert_eq!(waits.poll().unwrap(), None);
+    nginx.set_clock(Duration::from_millis(99)).unwrap();
+    assert_eq!(waits.poll().unwrap(), None);
+    nginx.set_clock(Duration::from_millis(100)).unwrap();
+    assert_eq!(waits.poll().unwrap(), Some(200));
 }
 
 #[test]

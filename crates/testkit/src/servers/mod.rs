@@ -19,6 +19,7 @@
 //! | [`RedisServer`] | one Redis or Valkey, as a [`Builder`] describes it |
 //! | [`RedisCluster`] | three primaries with a replica each; slots can be moved with a [`Migration`] |
 //! | [`RedisSentinel`] | a primary and a replica under three sentinels |
+//! | [`NginxServer`] | one nginx, by its own clock or by one that the test moves |
 //! | [`Proxy`] | a wire to a server, with a [`Fault`] when asked for one |
 //! | [`Connection`], [`Value`] | enough of the protocol to look at a server without a driver |
 //! | [`until`] | waits for what another process does |
@@ -29,6 +30,7 @@ mod builder;
 mod certificates;
 mod cluster;
 mod migration;
+mod nginx;
 mod port;
 mod process;
 mod proxy;
@@ -43,6 +45,7 @@ pub use builder::Builder;
 pub use certificates::Certificates;
 pub use cluster::RedisCluster;
 pub use migration::Migration;
+pub use nginx::{NginxServer, Sent};
 pub use proxy::{Fault, Proxy};
 pub use redis::{RedisServer, State};
 pub use resp::{Connection, Value};
