@@ -21,6 +21,7 @@
 
 pub mod compile;
 mod explain;
+pub mod import;
 pub mod index;
 mod lint;
 pub mod matching;

@@ -3,6 +3,7 @@
 mod check;
 mod closed_loop;
 mod explain;
+mod import;
 mod serve;
 mod simulate;
 mod verify;
@@ -26,6 +27,7 @@ struct Cli {
 enum Verb {
     Check(check::Args),
     Explain(explain::Args),
+    Import(import::Args),
     Serve(serve::Args),
     Simulate(simulate::Args),
     Verify(verify::Args),
@@ -36,6 +38,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     match Cli::try_parse() {
         Ok(Cli { verb: Verb::Check(args) }) => check::run(&args),
         Ok(Cli { verb: Verb::Explain(args) }) => explain::run(&args),
+        Ok(Cli { verb: Verb::Import(args) }) => import::run(&args),
         Ok(Cli { verb: Verb::Serve(args) }) => serve::run(&args),
         Ok(Cli { verb: Verb::Simulate(args) }) => simulate::run(&args),
         Ok(Cli { verb: Verb::Verify(args) }) => verify::run(&args),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 mod closed_loop;
+mod import;
 mod pictures;
 mod policy;
 mod simulate;

@@ -175,6 +175,17 @@ impl Node {
 impl Sources {
     /// Takes a text in, and gives its tree; whatever is wrong with its syntax is an error.
     pub(crate) fn parse(&mut self, path: &Path, bytes: &[u8], format: Format) -> Result<Node, Vec<Fault>> {
+        let file = self.take(path, bytes).map_err(|fault| vec![fault])?;
+        let text = self.files.get(file).map_or("", |source| source.text.as_str());
+        match format {
+            Format::Yaml => yaml::parse(file, text).map_err(|fault| vec![fault]),
+            Format::Toml => toml::parse(file, text),
+            Format::Json => json::parse(file, text).map_err(|fault| vec![fault]),
+        }
+    }
+
+    /// Takes a text in, by its place among the others.
+    pub(crate) fn take(&mut self, path: &Path, bytes: &[u8]) -> Result<usize, Fault> {
         let file = self.files.len();
         let lossy = String::from_utf8_lossy(bytes);
         let whole = Span { file, start: 0, end: 0 };
@@ -183,19 +194,18 @@ impl Sources {
         if bytes.len() > MOST_BYTES {
             self.files.push(Source { path: path.to_owned(), text: String::new() });
             let problem = format!("{} bytes are too many for a policy", bytes.len());
-            return Err(vec![Fault::new(whole, problem, "split it with `include`, each file up to 1 MiB")]);
+            return Err(Fault::new(whole, problem, "split it with `include`, each file up to 1 MiB"));
         }
         self.files.push(Source { path: path.to_owned(), text: text.to_owned() });
         if let Err(error) = std::str::from_utf8(bytes) {
             let start = error.valid_up_to().saturating_sub(lossy.len() - text.len());
-            let at = Span { file, start, end: start + 1 };
-            return Err(vec![Fault::new(at, "not UTF-8", "save the file as UTF-8")]);
+            return Err(Fault::new(
+                Span { file, start, end: start + 1 },
+                "not UTF-8",
+                "save the file as UTF-8",
+            ));
         }
-        match format {
-            Format::Yaml => yaml::parse(file, text).map_err(|fault| vec![fault]),
-            Format::Toml => toml::parse(file, text),
-            Format::Json => json::parse(file, text).map_err(|fault| vec![fault]),
-        }
+        Ok(file)
     }
 
     /// A file that could not be read has a name and no text.

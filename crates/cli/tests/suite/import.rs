@@ -1,0 +1,253 @@
+//! `tidegate import nginx`, and what it writes beside the nginx that it was written from.
+
+#![allow(clippy::expect_used, reason = "this is how a test fails")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+fn tidegate(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tidegate")).args(args).output().expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A file of this test, away from those of others.
+fn file(name: &str, content: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, content).expect("the file is written");
+    path
+}
+
+const CONFIG: &str = "\
+http {
+  limit_req_zone $binary_remote_addr zone=one:10m rate=10r/s;
+  gzip on;
+  server { limit_req zone=one burst=20 nodelay; location / { proxy_pass http://127.0.0.1:9000; proxy_set_header Host $host; } }
+}
+";
+
+#[test]
+fn what_is_written_can_be_used_and_says_what_is_missing() {
+    let config = file("import.conf", CONFIG);
+    let config = config.to_str().expect("a name in UTF-8");
+    let output = tidegate(&["import", "nginx", config]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let told = format!("{config}:3: `gzip on`: answers are passed on as they are");
+    assert!(
+        text(&output.stdout).contains(&told) && text(&output.stderr).contains(&told),
+        "{}",
+        text(&output.stdout)
+    );
+
+    for name in ["imported.yaml", "imported.toml", "imported.json"] {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let path = path.to_str().expect("a name in UTF-8");
+        let output = tidegate(&["import", "nginx", config, "--out", path]);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), String::new()), "{name}");
+        let output = tidegate(&["check", "--strict", path]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", text(&output.stderr));
+        assert!(
+            text(&output.stdout).contains("1 rule, 1 upstream: nothing wrong"),
+            "{}",
+            text(&output.stdout)
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_read_or_written_is_told_in_a_line() {
+    let wrong = file("wrong.conf", "http {\n  server {\n    limit_req zone=none;\n  }\n}\n");
+    let fine = file("fine.conf", CONFIG);
+    let (wrong, fine) = (wrong.to_str().expect("UTF-8"), fine.to_str().expect("UTF-8"));
+    let cases: [(&[&str], i32, &str); 5] = [
+        (
+            &["import", "nginx", wrong],
+            2,
+            ":3:5: unknown zone `none`; say what it counts with `limit_req_zone`",
+        ),
+        (&["import", "nginx", "nowhere.conf"], 2, "`nowhere.conf` cannot be read"),
+        (
+            &["import", "nginx", fine, "--out", "policy.txt"],
+            2,
+            "policy.txt is neither YAML nor TOML nor JSON",
+        ),
+        (&["import", "nginx", fine, "--out", "no/such/folder.yaml"], 1, "cannot write no/such/folder.yaml"),
+        (&["import", "apache", fine], 2, "unrecognized subcommand 'apache'"),
+    ];
+    for (args, code, expected) in cases {
+        let output = tidegate(args);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {told}");
+        assert!(told.contains(expected), "{args:?}: {told}");
+    }
+}
+
+/// One configuration, run by nginx and served as a policy, before the same server. Only what does not depend on time is
+/// compared: a rate of one in a minute stands still for that long.
+#[cfg(target_os = "linux")]
+mod beside_nginx {
+    use super::*;
+    use std::{
+        collections::BTreeMap,
+        io::{BufRead as _, BufReader, Read as _, Write as _},
+        net::{SocketAddr, TcpListener, TcpStream},
+        process::{Child, Stdio},
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+            mpsc,
+        },
+        thread,
+    };
+    use tidegate_testkit::servers::{NginxServer, Sent, until};
+
+    /// A server that keeps those who ask for `/held` until it is told to let them go.
+    struct Backend {
+        address: SocketAddr,
+        held: Arc<AtomicUsize>,
+        let_go: mpsc::Sender<()>,
+    }
+
+    impl Backend {
+        fn start() -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let (held, (let_go, waits)) = (Arc::<AtomicUsize>::default(), mpsc::channel::<()>());
+            let waits = Arc::new(std::sync::Mutex::new(waits));
+            let count = held.clone();
+            thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    let (count, waits) = (count.clone(), waits.clone());
+                    thread::spawn(move || answer(stream, &count, &waits));
+                }
+            });
+            Self { address, held, let_go }
+        }
+    }
+
+    /// Connections are kept: whoever stands before it may send many requests on one.
+    fn answer(stream: TcpStream, held: &AtomicUsize, waits: &std::sync::Mutex<mpsc::Receiver<()>>) {
+        let mut writer = stream.try_clone().expect("a second hand");
+        let mut lines = BufReader::new(stream).lines();
+        while let Some(Ok(first)) = lines.next() {
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            if first.contains("/held") {
+                held.fetch_add(1, Ordering::SeqCst);
+                // Gone is as good as told.
+                let _ = waits.lock().map(|waits| waits.recv());
+            }
+            if writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                return;
+            }
+        }
+    }
+
+    /// `tidegate serve`, ended when it is dropped.
+    struct Gateway {
+        child: Child,
+        address: SocketAddr,
+    }
+
+    impl Gateway {
+        fn start(policy: &Path) -> Self {
+            let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+                .args(["serve", "--workers", "1"])
+                .arg(policy)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the program runs");
+            let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+            let address = lines.by_ref().map_while(Result::ok).find_map(|line| {
+                let at = line.find("127.0.0.1:")?;
+                line[at..].split(|c: char| !(c.is_ascii_digit() || ".:".contains(c))).next()?.parse().ok()
+            });
+            let Some(address) = address else {
+                let mut told = String::new();
+                let _ = child.stderr.take().expect("its errors").read_to_string(&mut told);
+                panic!("it does not serve: {told}");
+            };
+            Self { child, address }
+        }
+    }
+
+    impl Drop for Gateway {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    const LIMITS: &str = "
+        geo $limit { default 1; 127.0.0.0/8 0; }
+        map $limit $key { 0 ''; 1 $binary_remote_addr; }
+        limit_req_zone $binary_remote_addr zone=one:1m rate=1r/m;
+        limit_req_zone $binary_remote_addr zone=dry:1m rate=1r/m;
+        limit_req_zone $key zone=strangers:1m rate=1r/m;
+        limit_conn_zone $binary_remote_addr zone=addr:1m;
+        limit_req_status 429;
+        limit_conn_status 509;
+        server {
+            listen 127.0.0.1:PORT;
+            proxy_set_header Host $host;
+            location /burst { limit_req zone=one burst=20 nodelay; proxy_pass http://BACKEND; }
+            location /dry { limit_req zone=dry burst=2; limit_req_dry_run on; proxy_pass http://BACKEND; }
+            location /listed { limit_req zone=strangers; proxy_pass http://BACKEND; }
+            location /held { limit_conn addr 3; proxy_pass http://BACKEND; }
+            location / { proxy_pass http://BACKEND; }
+        }";
+
+    /// How often each status was answered to so many requests at once.
+    fn statuses(address: SocketAddr, path: &str, count: usize) -> BTreeMap<u16, usize> {
+        let sent: Vec<Sent> = (0..count).map(|_| Sent::new(address, path).expect("it is sent")).collect();
+        let mut statuses = BTreeMap::new();
+        for sent in sent {
+            *statuses.entry(sent.wait().expect("an answer")).or_default() += 1;
+        }
+        statuses
+    }
+
+    /// Three are held, and nobody else gets in until they are let go.
+    fn held(backend: &Backend, address: SocketAddr) -> Vec<u16> {
+        let before = backend.held.load(Ordering::SeqCst);
+        let kept: Vec<Sent> = (0..3).map(|_| Sent::new(address, "/held").expect("it is sent")).collect();
+        let all_held = || match backend.held.load(Ordering::SeqCst) - before {
+            3 => Ok(()),
+            count => Err(format!("{count} are held")),
+        };
+        until("three are held", all_held).expect("three are held");
+        let ask = |path: &str| Sent::new(address, path).expect("it is sent").wait().expect("an answer");
+        let mut found = vec![ask("/held"), ask("/held/too"), ask("/other")];
+        (0..3).for_each(|_| backend.let_go.send(()).expect("it is told"));
+        found.extend(kept.into_iter().map(|sent| sent.wait().expect("an answer")));
+        found
+    }
+
+    #[test]
+    fn both_let_the_same_requests_through() {
+        let backend = Backend::start();
+        let http = LIMITS.replace("BACKEND", &backend.address.to_string());
+        let nginx = NginxServer::start(&http).expect("nginx");
+        let config = nginx.config();
+        let output = tidegate(&["import", "nginx", config.to_str().expect("UTF-8")]);
+        // nginx has its ports; this one takes any other.
+        let elsewhere = |line: &str| match line.starts_with("listen:") {
+            true => "listen: 127.0.0.1:0\n".to_owned(),
+            false => format!("{line}\n"),
+        };
+        let policy: String = text(&output.stdout).lines().map(elsewhere).collect();
+        let gateway = Gateway::start(&file("beside-nginx.yaml", &policy));
+        for address in [nginx.address(), gateway.address] {
+            let burst = BTreeMap::from([(200, 21), (429, 79)]);
+            assert_eq!(statuses(address, "/burst", 100), burst, "{policy}");
+            assert_eq!(statuses(address, "/dry", 20), BTreeMap::from([(200, 20)]));
+            assert_eq!(statuses(address, "/listed", 20), BTreeMap::from([(200, 20)]));
+            assert_eq!(held(&backend, address), [509, 509, 200, 200, 200, 200]);
+        }
+    }
+}

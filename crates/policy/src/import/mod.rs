@@ -1,0 +1,86 @@
+//! Policies from what other programs are configured with.
+
+mod nginx;
+
+use crate::{
+    model::Policy,
+    problem::Problems,
+    source::{Disk, Files, Format},
+};
+use std::{fmt, fs, io, path::Path};
+
+/// A policy that says what another program's configuration said, and what it does not say.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// The policy. It can be put in force.
+    pub policy: Policy,
+    /// What was not carried over, or means something else, in the order of the files.
+    pub losses: Vec<Loss>,
+    source: String,
+}
+
+/// Something that was not carried over, or that means something else now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// The file and the line: `nginx.conf:12`.
+    pub place: String,
+    /// What stands there.
+    pub said: String,
+    /// What became of it.
+    pub reason: String,
+}
+
+/// Gives files, and the names of those in a folder: `include conf.d/*.conf` asks for them.
+pub trait Tree: Files {
+    /// The names in a folder, in any order.
+    fn names(&self, folder: &Path) -> io::Result<Vec<String>>;
+}
+
+impl Tree for Disk {
+    fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        names.collect()
+    }
+}
+
+impl Imported {
+    /// What an `nginx.conf` and all that it includes say about limits, upstreams and where requests come in.
+    ///
+    /// An error tells what is wrong with the files themselves: nginx would not start with them either. Whatever nginx
+    /// understands and a policy does not say is no error, but one of [`losses`](Self::losses).
+    pub fn nginx(path: impl AsRef<Path>, files: &dyn Tree) -> Result<Self, Problems> {
+        nginx::import(path.as_ref(), files)
+    }
+
+    /// The policy as a text, with all losses on top where the language has comments.
+    pub fn print(&self, format: Format) -> String {
+        let policy = self.policy.print(format);
+        if format == Format::Json {
+            return policy;
+        }
+        let mut text = format!("# From {}.", one_line(&self.source));
+        if !self.losses.is_empty() {
+            text.push_str(" Not carried over, or different now:");
+        }
+        text.push('\n');
+        for loss in &self.losses {
+            text.push_str(&format!("#   {}\n", one_line(&loss.to_string())));
+        }
+        text + &policy
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: `{}`: {}", self.place, self.said, self.reason)
+    }
+}
+
+/// What stands in a comment must not leave it.
+fn one_line(text: &str) -> String {
+    let plain = |c: char| match c {
+        c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => ' ',
+        c => c,
+    };
+    text.chars().map(plain).collect()
+}

@@ -1,0 +1,199 @@
+//! One configuration of several files.
+//!
+//! What a file includes stands in its place, however often. Names are relative to the folder of the first file, and `*`, `?`
+//! and `[a-z]` stand for all files that fit, in the order of their names, or for none.
+
+use super::lexer::{self, DEEPEST, Directive};
+use crate::{
+    import::Tree,
+    source::{Fault, Sources, Span},
+};
+use std::path::{Component, Path, PathBuf};
+
+/// Whoever includes more than this includes by accident.
+const MOST_INCLUDES: usize = 1_000;
+/// The same, in bytes.
+const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// All directives of a file, with those of the files that it includes.
+pub(super) fn load(path: &Path, files: &dyn Tree, sources: &mut Sources) -> Result<Vec<Directive>, Fault> {
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    let mut loader =
+        Loader { files, sources, folder, open: Vec::new(), depth: 0, files_read: 0, bytes_read: 0 };
+    loader.file(path, None)
+}
+
+struct Loader<'a> {
+    files: &'a dyn Tree,
+    sources: &'a mut Sources,
+    folder: PathBuf,
+    /// The files that include the one that is being read.
+    open: Vec<PathBuf>,
+    /// How many blocks and files are around what is being read.
+    depth: usize,
+    files_read: usize,
+    bytes_read: usize,
+}
+
+impl Loader<'_> {
+    fn file(&mut self, path: &Path, from: Option<Span>) -> Result<Vec<Directive>, Fault> {
+        let path = plain(path);
+        let bytes = self.files.read(&path).map_err(|error| {
+            let at = from.unwrap_or_else(|| self.sources.unread(&path));
+            let problem = format!("`{}` cannot be read: {error}", path.display());
+            Fault::new(at, problem, "name a file that is there and may be read")
+        })?;
+        self.files_read += 1;
+        self.bytes_read = self.bytes_read.saturating_add(bytes.len());
+        if let Some(at) = from {
+            if self.open.contains(&path) {
+                let problem = format!("`{}` includes itself", path.display());
+                return Err(Fault::new(at, problem, "leave it out"));
+            }
+            if self.files_read > MOST_INCLUDES || self.bytes_read > MOST_BYTES {
+                let problem = format!("more than {MOST_INCLUDES} files, or {MOST_BYTES} bytes of them");
+                return Err(Fault::new(at, problem, "include less"));
+            }
+        }
+        let file = self.sources.take(&path, &bytes)?;
+        let whole = Span { file, start: 0, end: 0 };
+        let text = self.sources.source(whole).map_or(String::new(), |source| source.text.clone());
+        let directives = lexer::read(file, &text)?;
+        self.open.push(path);
+        let directives = self.unfold(directives)?;
+        self.open.pop();
+        Ok(directives)
+    }
+
+    fn unfold(&mut self, directives: Vec<Directive>) -> Result<Vec<Directive>, Fault> {
+        let mut all = Vec::with_capacity(directives.len());
+        if let (true, Some(first)) = (self.depth > DEEPEST, directives.first()) {
+            let problem = format!("more than {DEEPEST} levels of blocks and files");
+            return Err(Fault::new(first.at, problem, "say it with fewer levels"));
+        }
+        self.depth += 1;
+        for mut directive in directives {
+            if directive.name == "include" && directive.block.is_none() {
+                all.extend(self.included(&directive)?);
+                continue;
+            }
+            if let Some(block) = directive.block.take() {
+                directive.block = Some(self.unfold(block)?);
+            }
+            all.push(directive);
+        }
+        self.depth -= 1;
+        Ok(all)
+    }
+
+    fn included(&mut self, directive: &Directive) -> Result<Vec<Directive>, Fault> {
+        let [word] = &directive.args[..] else {
+            return Err(Fault::new(directive.at, "`include` names one file", "write `include FILE;`"));
+        };
+        let mut all = Vec::new();
+        for path in self.named(&word.text) {
+            all.extend(self.file(&path, Some(word.at))?);
+        }
+        Ok(all)
+    }
+
+    /// The files that a name stands for. Only its last part may stand for several here, as it does nearly everywhere.
+    fn named(&self, name: &str) -> Vec<PathBuf> {
+        let path = self.folder.join(name);
+        let Some(last) = path.file_name().and_then(|last| last.to_str()).filter(|last| is_glob(last)) else {
+            return vec![path];
+        };
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut names = self.files.names(folder).unwrap_or_default();
+        // A leading dot is to be said.
+        names.retain(|name| fits(last, name) && (last.starts_with('.') || !name.starts_with('.')));
+        names.sort();
+        names.iter().map(|name| folder.join(name)).collect()
+    }
+}
+
+/// Without `.` and `..`, so that one file has one name.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if matches!(plain.components().next_back(), Some(Component::Normal(_))) => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+fn is_glob(name: &str) -> bool {
+    name.contains(['*', '?', '['])
+}
+
+/// Whether a name is such, in time that grows with the product of both lengths.
+fn fits(glob: &str, name: &str) -> bool {
+    let name: Vec<char> = name.chars().collect();
+    // Which starts of the name the glob so far stands for.
+    let mut reached = vec![false; name.len() + 1];
+    reached[0] = true;
+    let mut signs = glob.chars().peekable();
+    while let Some(sign) = signs.next() {
+        if sign == '*' {
+            let first = reached.iter().position(|is| *is).unwrap_or(reached.len());
+            reached.iter_mut().skip(first).for_each(|is| *is = true);
+            continue;
+        }
+        let set = if sign == '[' { set(&mut signs) } else { Vec::new() };
+        let is_such = |c: char| match sign {
+            '?' => true,
+            '[' => set.iter().any(|(from, to)| (*from..=*to).contains(&c)),
+            sign => sign == c,
+        };
+        let mut next = vec![false; reached.len()];
+        for (at, c) in name.iter().enumerate() {
+            next[at + 1] = reached[at] && is_such(*c);
+        }
+        reached = next;
+    }
+    reached.last().copied().unwrap_or_default()
+}
+
+/// What stands between brackets.
+fn set(signs: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Vec<(char, char)> {
+    let mut set: Vec<(char, char)> = Vec::new();
+    while let Some(sign) = signs.next() {
+        match (sign, signs.peek()) {
+            (']', _) if !set.is_empty() => break,
+            ('-', Some(&to)) if to != ']' && !set.is_empty() => {
+                signs.next();
+                if let Some(last) = set.last_mut() {
+                    last.1 = to;
+                }
+            }
+            (sign, _) => set.push((sign, sign)),
+        }
+    }
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+
+    #[test]
+    fn names_fit_as_in_a_shell() {
+        let cases = [
+            ("*.conf", "a.conf", true),
+            ("*.conf", "a.conf.bak", false),
+            ("*", "", true),
+            ("a*b*c", "a-b-b-c", true),
+            ("?-[0-9a].conf", "x-7.conf", true),
+            ("?-[0-9a].conf", "x-b.conf", false),
+            ("[]]", "]", true),
+        ];
+        for (glob, name, is_such) in cases {
+            assert_eq!(fits(glob, name), is_such, "{glob} {name}");
+        }
+    }
+}

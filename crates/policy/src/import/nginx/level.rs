@@ -1,0 +1,274 @@
+//! What holds at a level, and what of it the levels below inherit.
+//!
+//! A number or a switch is inherited unless a level says it itself. Of `limit_req`, `limit_conn` and `proxy_set_header` a level
+//! that has one inherits none.
+
+use super::{
+    Importer,
+    lexer::Directive,
+    numbers::{size, time, whole},
+};
+use crate::source::Span;
+use std::time::Duration;
+use tidegate_rule::Mode;
+
+/// What holds at a level.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) requests: Vec<RequestLimit>,
+    pub(super) connections: Vec<ConnectionLimit>,
+    pub(super) request_denial: Denial,
+    pub(super) connection_denial: Denial,
+    /// `limit_rate`: bytes per second of each answer.
+    pub(super) rate: Option<ByteRate>,
+    pub(super) rate_after: u64,
+    pub(super) host: HostHeader,
+    pub(super) connect_timeout: Option<Duration>,
+    pub(super) read_timeout: Option<Duration>,
+}
+
+/// One `limit_req`.
+#[derive(Clone, Debug)]
+pub(super) struct RequestLimit {
+    pub(super) zone: String,
+    pub(super) burst: u64,
+    pub(super) delay: u64,
+    pub(super) at: Span,
+}
+
+/// One `limit_conn`.
+#[derive(Clone, Debug)]
+pub(super) struct ConnectionLimit {
+    pub(super) zone: String,
+    pub(super) most: u64,
+    pub(super) at: Span,
+}
+
+/// What becomes of those over a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Denial {
+    pub(super) status: u16,
+    pub(super) mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ByteRate {
+    pub(super) bytes: u64,
+    pub(super) at: Span,
+}
+
+/// Which name a server behind the proxy hears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostHeader {
+    /// That of the request.
+    Kept,
+    /// That of the upstream, which is usual.
+    Replaced,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        let usual = Denial { status: 503, mode: Mode::Enforce };
+        Self {
+            requests: Vec::new(),
+            connections: Vec::new(),
+            request_denial: usual,
+            connection_denial: usual,
+            rate: None,
+            rate_after: 0,
+            host: HostHeader::Replaced,
+            connect_timeout: None,
+            read_timeout: None,
+        }
+    }
+}
+
+/// Whether a directive was one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Yes,
+    No,
+}
+
+impl Importer<'_> {
+    /// What holds at a level; what does not belong to it is left for others.
+    pub(super) fn terms<'d>(
+        &mut self,
+        directives: &'d [Directive],
+        above: &Terms,
+    ) -> (Terms, Vec<&'d Directive>) {
+        let has = |name: &str| directives.iter().any(|directive| directive.name == name);
+        let mut terms = above.clone();
+        if has("limit_req") {
+            terms.requests.clear();
+        }
+        if has("limit_conn") {
+            terms.connections.clear();
+        }
+        if has("proxy_set_header") {
+            terms.host = HostHeader::Replaced;
+        }
+        let mut others = Vec::new();
+        for directive in directives {
+            if self.term(directive, &mut terms) == Taken::No {
+                others.push(directive);
+            }
+        }
+        (terms, others)
+    }
+
+    fn term(&mut self, directive: &Directive, terms: &mut Terms) -> Taken {
+        match directive.name.as_str() {
+            "limit_req" => {
+                let limit = self.request_limit(directive);
+                if let Some(limit) = limit {
+                    if terms.requests.len() >= MOST_AT_A_LEVEL {
+                        self.blame(
+                            directive.at,
+                            "one of more than a hundred limits of a level",
+                            "leave it out",
+                        );
+                        return Taken::Yes;
+                    }
+                    if terms.requests.iter().any(|known| known.zone == limit.zone) {
+                        self.blame(
+                            directive.at,
+                            format!("zone `{}` is here twice", limit.zone),
+                            "leave one out",
+                        );
+                    }
+                    terms.requests.push(limit);
+                }
+            }
+            "limit_conn" => {
+                let limit = self.connection_limit(directive);
+                if terms.connections.len() >= MOST_AT_A_LEVEL {
+                    self.blame(directive.at, "one of more than a hundred limits of a level", "leave it out");
+                    return Taken::Yes;
+                }
+                terms.connections.extend(limit);
+            }
+            "limit_req_status" => self.status(directive, &mut terms.request_denial),
+            "limit_conn_status" => self.status(directive, &mut terms.connection_denial),
+            "limit_req_dry_run" => self.dry_run(directive, &mut terms.request_denial),
+            "limit_conn_dry_run" => self.dry_run(directive, &mut terms.connection_denial),
+            "limit_rate" => {
+                if let Some(bytes) = self.bytes(directive) {
+                    terms.rate = (bytes > 0).then_some(ByteRate { bytes, at: directive.at });
+                }
+            }
+            "limit_rate_after" => {
+                if let Some(bytes) = self.bytes(directive) {
+                    terms.rate_after = bytes;
+                }
+            }
+            "proxy_connect_timeout" => terms.connect_timeout = self.time(directive).or(terms.connect_timeout),
+            "proxy_read_timeout" => terms.read_timeout = self.time(directive).or(terms.read_timeout),
+            "proxy_set_header" => self.set_header(directive, terms),
+            _ => return Taken::No,
+        }
+        Taken::Yes
+    }
+
+    fn request_limit(&mut self, directive: &Directive) -> Option<RequestLimit> {
+        let fix = "write it as in `limit_req zone=one burst=5 nodelay;`";
+        let Some((zone, _)) = directive.option("zone").filter(|(zone, _)| !zone.is_empty()) else {
+            self.blame(directive.at, "`limit_req` without a zone", fix);
+            return None;
+        };
+        let mut limit = RequestLimit { zone: zone.to_owned(), burst: 0, delay: 0, at: directive.at };
+        for word in &directive.args {
+            let number = |text: &str| whole(text).filter(|number| *number > 0 && *number <= MOST);
+            match word.text.split_once('=').unwrap_or((&word.text, "")) {
+                ("zone", _) => {}
+                ("nodelay", "") => limit.delay = u64::MAX,
+                (name @ ("burst" | "delay"), value) => match number(value) {
+                    Some(number) if name == "burst" => limit.burst = number,
+                    Some(number) => limit.delay = number,
+                    None => {
+                        let problem = format!("`{}` is not a number of requests", word.text);
+                        self.blame(word.at, problem, format!("write `{name}=` and a whole number from 1"));
+                    }
+                },
+                _ => self.blame(word.at, format!("unknown word `{}`", word.text), fix),
+            }
+        }
+        limit.delay = limit.delay.min(limit.burst);
+        Some(limit)
+    }
+
+    fn connection_limit(&mut self, directive: &Directive) -> Option<ConnectionLimit> {
+        let fix = "write it as in `limit_conn one 10;`, up to 65535";
+        let number = directive.arg(1).and_then(whole).filter(|most| (1..=65_535).contains(most));
+        match (directive.arg(0), number, directive.args.len()) {
+            (Some(zone), Some(most), 2) => {
+                Some(ConnectionLimit { zone: zone.to_owned(), most, at: directive.at })
+            }
+            _ => {
+                self.blame(directive.at, "`limit_conn` has a zone and a number of connections", fix);
+                None
+            }
+        }
+    }
+
+    fn status(&mut self, directive: &Directive, denial: &mut Denial) {
+        match directive.arg(0).and_then(whole).and_then(|status| u16::try_from(status).ok()) {
+            Some(status @ 400..=599) => denial.status = status,
+            _ => {
+                let problem = format!("`{}` has a status from 400 to 599", directive.name);
+                self.blame(directive.at, problem, format!("write `{} 429;`", directive.name));
+            }
+        }
+    }
+
+    fn dry_run(&mut self, directive: &Directive, denial: &mut Denial) {
+        match directive.arg(0) {
+            Some("on") => denial.mode = Mode::Shadow,
+            Some("off") => denial.mode = Mode::Enforce,
+            _ => {
+                let problem = format!("`{}` is `on` or `off`", directive.name);
+                self.blame(directive.at, problem, "write one of them");
+            }
+        }
+    }
+
+    fn bytes(&mut self, directive: &Directive) -> Option<u64> {
+        let said = directive.arg(0).unwrap_or_default();
+        if said.contains('$') {
+            self.lose(directive, "a size that depends on the request is not carried over");
+            return None;
+        }
+        let bytes = size(said);
+        if bytes.is_none() {
+            let problem = format!("`{}` has a number of bytes", directive.name);
+            self.blame(directive.at, problem, format!("write it as in `{} 100k;`", directive.name));
+        }
+        bytes
+    }
+
+    pub(super) fn time(&mut self, directive: &Directive) -> Option<Duration> {
+        let found = directive.arg(0).and_then(time).filter(|time| !time.is_zero());
+        if found.is_none() {
+            self.lose(directive, "not a time that a policy could say");
+        }
+        found
+    }
+
+    fn set_header(&mut self, directive: &Directive, terms: &mut Terms) {
+        let (name, value) = (directive.arg(0).unwrap_or_default(), directive.arg(1).unwrap_or_default());
+        match name.to_ascii_lowercase().as_str() {
+            "host" if matches!(value, "$host" | "$http_host" | "$host:$server_port") => {
+                terms.host = HostHeader::Kept;
+            }
+            // Those are sent anyway.
+            "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host" | "upgrade" | "connection" => {}
+            _ => self.lose(directive, "requests are forwarded with the headers that they have"),
+        }
+    }
+}
+
+/// Every level below has a copy of them.
+const MOST_AT_A_LEVEL: usize = 100;
+
+/// More than nginx can count to, in thousandths.
+const MOST: u64 = i64::MAX.unsigned_abs() / 1_000;

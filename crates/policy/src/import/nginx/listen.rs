@@ -1,0 +1,97 @@
+//! `listen`, and the certificates of those who speak TLS.
+
+use super::{Importer, lexer::Directive};
+use crate::model::{Listener, Tls};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::PathBuf,
+};
+
+/// `ssl_certificate` and `ssl_certificate_key`
+#[derive(Clone, Debug, Default)]
+pub(super) struct Certificate {
+    pub(super) chain: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+}
+
+impl Importer<'_> {
+    /// Takes in where a server listens.
+    pub(super) fn listen(
+        &mut self,
+        server: &Directive,
+        listens: &[&Directive],
+        certificate: &Certificate,
+    ) -> Vec<(SocketAddr, bool)> {
+        let mut found = Vec::new();
+        if listens.is_empty() {
+            let usual = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 80));
+            self.listener(server, Listener { address: usual, tls: None });
+            found.push((usual, false));
+        }
+        for directive in listens {
+            let Some(address) = directive.arg(0).and_then(address) else {
+                self.lose(directive, "a gateway listens on addresses and ports");
+                continue;
+            };
+            for strange in ["proxy_protocol", "quic"] {
+                if directive.has(strange) {
+                    self.lose(directive, format!("`{strange}` is not understood"));
+                }
+            }
+            let tls = match (directive.has("ssl"), certificate) {
+                (false, _) => None,
+                (true, Certificate { chain: Some(certificate), key: Some(key) }) => {
+                    Some(Tls { certificate: certificate.clone(), key: key.clone() })
+                }
+                (true, _) => {
+                    self.lose(directive, "TLS without a certificate");
+                    continue;
+                }
+            };
+            self.listener(server, Listener { address, tls });
+            found.push((address, directive.has("default_server") || directive.has("default")));
+        }
+        found
+    }
+
+    fn listener(&mut self, server: &Directive, listener: Listener) {
+        let known = self.policy.listen.iter().find(|known| known.address == listener.address);
+        match known.map(|known| known.tls == listener.tls) {
+            None => self.policy.listen.push(listener),
+            Some(true) => {}
+            Some(false) => self.lose(server, "an address has one certificate: that of the first server"),
+        }
+    }
+
+    /// The path of a file, from the folder of the first one.
+    pub(super) fn file(&self, directive: &Directive) -> Option<PathBuf> {
+        directive.arg(0).filter(|name| is_file_name(name)).map(|name| self.folder.join(name))
+    }
+}
+
+/// Names that nobody has to escape.
+fn is_file_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains("://") && !name.contains(|c: char| c.is_control() || c == '$')
+}
+
+/// `80`, `127.0.0.1:80`, `[::]:80`, `*:80`, `localhost:80`, `127.0.0.1`
+fn address(text: &str) -> Option<SocketAddr> {
+    if let Ok(port) = text.parse::<u16>() {
+        return (port > 0).then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)));
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return (address.port() > 0).then_some(address);
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port.parse().ok().filter(|port| *port > 0)?),
+        _ => (text, 80),
+    };
+    match host {
+        "*" => Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
+        "localhost" => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        host => match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(host) => Some(SocketAddr::from((host.parse::<Ipv6Addr>().ok()?, port))),
+            None => Some(SocketAddr::from((host.parse::<Ipv4Addr>().ok()?, port))),
+        },
+    }
+}

@@ -1,0 +1,185 @@
+//! From nginx: what its files say about limits, as a policy.
+//!
+//! ```text
+//!   files ──lexer, include──▶ directives ──level, location──▶ servers with locations ──rules──▶ policy
+//!                                              zones, variables ──┘        └──▶ losses
+//! ```
+//!
+//! A zone becomes a rule for all locations that are limited by it alike: what one of them lets through, the others have to
+//! count. How nginx counts is in `limit_req`'s own words: the queue of a leaky bucket, first come, first served.
+
+mod include;
+mod known;
+mod level;
+mod lexer;
+mod listen;
+mod location;
+mod names;
+mod numbers;
+mod proxies;
+mod region;
+mod rules;
+mod servers;
+mod upstreams;
+mod variables;
+mod zones;
+
+use crate::{
+    compile,
+    import::{Imported, Loss, Tree},
+    model::Policy,
+    problem::Problems,
+    source::{Fault, Format, Sources, Span, position, short},
+};
+use lexer::Directive;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    path::Path,
+    sync::Arc,
+};
+use upstreams::Group;
+use variables::{KeyPlan, Variables};
+use zones::{ConnectionZone, RequestZone};
+
+/// Reads a configuration.
+pub(super) fn import(path: &Path, files: &dyn Tree) -> Result<Imported, Problems> {
+    let mut sources = Sources::default();
+    let directives = match include::load(path, files, &mut sources) {
+        Ok(directives) => directives,
+        Err(fault) => return Err(Problems::of(vec![fault], &sources)),
+    };
+    let mut importer = Importer::new(&sources, path.parent().unwrap_or(Path::new("")));
+    importer.main(&directives);
+    importer.check();
+    let Importer { faults, mut losses, policy, .. } = importer;
+    if !faults.is_empty() {
+        return Err(Problems::of(faults, &sources));
+    }
+    losses.sort_by_key(|(at, _)| *at);
+    losses.dedup();
+    let losses = losses.into_iter().map(|(_, loss)| loss).collect();
+    Ok(Imported { policy, losses, source: path.display().to_string() })
+}
+
+/// A configuration that is being read.
+struct Importer<'a> {
+    sources: &'a Sources,
+    folder: &'a Path,
+    faults: Vec<Fault>,
+    losses: Vec<(Span, Loss)>,
+    /// What has been told once.
+    told: BTreeSet<&'static str>,
+    variables: Variables,
+    /// What keys mean that have been asked for.
+    plans: HashMap<String, Result<Arc<KeyPlan>, String>>,
+    request_zones: BTreeMap<String, RequestZone>,
+    connection_zones: BTreeMap<String, ConnectionZone>,
+    groups: BTreeMap<String, Group>,
+    rule_names: HashSet<String>,
+    left: Budget,
+    policy: Policy,
+}
+
+/// How much of each is read yet: more is generated, and what is made of it would grow with the square of it.
+struct Budget {
+    servers: usize,
+    names: usize,
+    locations: usize,
+    rules: usize,
+}
+
+const MOST: Budget = Budget { servers: 2_000, names: 10_000, locations: 5_000, rules: 1_000 };
+
+impl<'a> Importer<'a> {
+    fn new(sources: &'a Sources, folder: &'a Path) -> Self {
+        Self {
+            sources,
+            folder,
+            faults: Vec::new(),
+            losses: Vec::new(),
+            told: BTreeSet::new(),
+            variables: Variables::default(),
+            plans: HashMap::new(),
+            request_zones: BTreeMap::new(),
+            connection_zones: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            rule_names: HashSet::new(),
+            left: MOST,
+            policy: Policy::default(),
+        }
+    }
+
+    /// The whole of a configuration; a file of `conf.d` by itself is what stands in `http`.
+    fn main(&mut self, directives: &[Directive]) {
+        let has_http = directives.iter().any(|directive| directive.name == "http");
+        let of_http = directives.iter().find(|directive| known::is_of_http(&directive.name));
+        match (has_http, of_http) {
+            (false, Some(_)) => return self.http(directives),
+            (true, Some(stray)) => {
+                let problem = format!("`{}` outside of `http`", stray.name);
+                return self.blame(stray.at, problem, "put it into `http { … }`");
+            }
+            _ => {}
+        }
+        for directive in directives {
+            match (directive.name.as_str(), &directive.block) {
+                ("http", Some(block)) => self.http(block),
+                _ => self.other(directive),
+            }
+        }
+    }
+
+    /// nginx would not start with this.
+    fn blame(&mut self, at: Span, problem: impl Into<String>, fix: impl Into<String>) {
+        self.faults.push(Fault::new(at, problem, fix));
+    }
+
+    /// This is not carried over, or means something else.
+    fn lose(&mut self, directive: &Directive, reason: impl Into<String>) {
+        self.lose_at(directive.at, reason);
+    }
+
+    fn lose_at(&mut self, at: Span, reason: impl Into<String>) {
+        let text = self.sources.source(at).and_then(|source| source.text.get(at.start..at.end));
+        let words: Vec<_> = text.unwrap_or_default().split_whitespace().collect();
+        let said = short(&words.join(" "));
+        self.losses.push((at, Loss { place: self.line(at), said, reason: reason.into() }));
+    }
+
+    /// `nginx.conf:12`
+    fn line(&self, at: Span) -> String {
+        let Some(source) = self.sources.source(at) else { return String::new() };
+        format!("{}:{}", source.path.display(), position(&source.text, at.start).0)
+    }
+
+    /// The same, where it is said again and again.
+    fn lose_once(&mut self, directive: &Directive, reason: &'static str) {
+        if self.told.insert(reason) {
+            self.lose(directive, reason);
+        }
+    }
+
+    /// What nobody here has a use for.
+    fn other(&mut self, directive: &Directive) {
+        if let Some(reason) = known::reason(directive) {
+            self.lose(directive, reason);
+        }
+    }
+
+    /// A policy that cannot be read or used would be no help to anybody.
+    fn check(&mut self) {
+        if !self.faults.is_empty() {
+            return;
+        }
+        let problem = match self.policy.print(Format::Yaml).parse::<Policy>() {
+            Ok(read) if read == self.policy => compile::check(&read).err().map(|error| error.to_string()),
+            Ok(_) => Some("it reads as another policy than it was written from".to_owned()),
+            Err(problems) => Some(problems.to_string()),
+        };
+        if let Some(problem) = problem {
+            let at = Span { file: 0, start: 0, end: 0 };
+            let problem = format!("what it says makes no policy: {problem}");
+            self.blame(at, problem, "import a part of it, and write the rest by hand");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Rates, sizes and times as nginx writes them.
+
+use std::time::Duration;
+use tidegate_core::{Micros, Quota, QuotaError, Rate};
+
+/// `10r/s`, `30r/m`: so many requests in so long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RequestRate {
+    pub(super) amount: u64,
+    pub(super) per: Per,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Per {
+    Second,
+    Minute,
+}
+
+impl RequestRate {
+    /// What nginx takes where no rate is given.
+    pub(super) const USUAL: Self = Self { amount: 1, per: Per::Second };
+
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let (amount, per) = match (text.strip_suffix("r/s"), text.strip_suffix("r/m")) {
+            (Some(amount), _) => (amount, Per::Second),
+            (_, Some(amount)) => (amount, Per::Minute),
+            _ => return None,
+        };
+        whole(amount).filter(|amount| *amount > 0).map(|amount| Self { amount, per })
+    }
+
+    fn rate(self) -> Rate {
+        match self.per {
+            Per::Second => Quota::per_second(self.amount),
+            Per::Minute => Quota::per_minute(self.amount),
+        }
+    }
+
+    /// `burst` and `delay` of `limit_req` as a queue.
+    pub(super) fn quota(self, burst: u64, delay: u64) -> Result<Quota, QuotaError> {
+        self.rate().leaky_bucket_with_delay(burst, delay.min(burst))
+    }
+
+    /// How long the last who is let in waits.
+    pub(super) fn longest_wait(self, burst: u64, delay: u64) -> Duration {
+        let waiting = burst.saturating_sub(delay);
+        let period: u64 = match self.per {
+            Per::Second => 1_000,
+            Per::Minute => 60_000,
+        };
+        let wait = waiting.saturating_mul(period).div_ceil(self.amount);
+        // Longer than anybody waits, and no longer than a policy can say.
+        Duration::from_millis(wait.min(365 * 86_400_000))
+    }
+
+    /// The thousandths of a request that nginx really counts in a second, and whether that is less than what was written.
+    pub(super) fn rounded(self) -> Option<u64> {
+        match self.per {
+            Per::Second => None,
+            Per::Minute => {
+                let thousandths = self.amount.checked_mul(1_000)?;
+                (thousandths % 60 != 0).then_some(thousandths / 60)
+            }
+        }
+    }
+}
+
+/// Digits only.
+pub(super) fn whole(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
+}
+
+/// `500`, `10k`, `1m`, `1g`: bytes.
+pub(super) fn size(text: &str) -> Option<u64> {
+    let (number, factor) = match text.chars().next_back()? {
+        'k' | 'K' => (&text[..text.len() - 1], 1 << 10),
+        'm' | 'M' => (&text[..text.len() - 1], 1 << 20),
+        'g' | 'G' => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    whole(number)?.checked_mul(factor)
+}
+
+/// `60`, `30s`, `500ms`, `1m 30s`.
+pub(super) fn time(text: &str) -> Option<Duration> {
+    const UNITS: [(&str, u64); 6] =
+        [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000)];
+    let (mut rest, mut all) = (text.trim(), 0_u64);
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let number = whole(&rest[..digits])?;
+        rest = &rest[digits..];
+        let unit = match UNITS.iter().find(|(unit, _)| rest.starts_with(unit)) {
+            Some((unit, each)) => {
+                rest = rest[unit.len()..].trim_start();
+                *each
+            }
+            None if rest.is_empty() => 1_000,
+            None => return None,
+        };
+        all = all.checked_add(number.checked_mul(unit)?)?;
+    }
+    // Nobody waits longer than a policy can say.
+    (Micros::from(Duration::from_millis(all)) < Micros::MAX).then_some(Duration::from_millis(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_whole_numbers_of_requests() {
+        let rate = |amount, per| Some(RequestRate { amount, per });
+        let cases = [
+            ("10r/s", rate(10, Per::Second)),
+            ("30r/m", rate(30, Per::Minute)),
+            ("0r/s", None),
+            ("1.5r/s", None),
+            ("10", None),
+            ("r/s", None),
+            ("10r/h", None),
+            ("-1r/s", None),
+            ("99999999999999999999r/s", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(RequestRate::read(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        let sizes =
+            [("500", Some(500)), ("10k", Some(10_240)), ("1M", Some(1 << 20)), ("k", None), ("1x", None)];
+        for (text, expected) in sizes {
+            assert_eq!(size(text), expected, "{text}");
+        }
+        let times =
+            [("60", Some(60_000)), ("1m30s", Some(90_000)), ("500ms", Some(500)), ("1m 5", Some(65_000))];
+        for (text, expected) in times {
+            assert_eq!(time(text), expected.map(Duration::from_millis), "{text}");
+        }
+        for text in ["", "s", "1y", "5 5", "99999999999999w"] {
+            assert_eq!(time(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Variables: what the key of a zone is made of, and for whom it is empty.
+//!
+//! A request for which the key of a zone is empty is not counted. That is how allow-lists are made:
+//!
+//! ```nginx
+//! geo $limit { default 1; 10.0.0.0/8 0; }
+//! map $limit $key { 0 ""; 1 $binary_remote_addr; }
+//! limit_req_zone $key zone=one:10m rate=10r/s;
+//! ```
+
+use super::{
+    Importer,
+    lexer::Directive,
+    region::{and_not, carve},
+};
+use crate::model::{Expression, Glob, Key, List, Match, Network, Part, Values};
+use std::collections::BTreeMap;
+use tidegate_engine::Prefix;
+use tidegate_rule::request::Missing;
+
+/// `geo` and `map` blocks, by the names of their variables.
+#[derive(Debug, Default)]
+pub(super) struct Variables {
+    geos: BTreeMap<String, Geo>,
+    maps: BTreeMap<String, Map>,
+}
+
+/// `geo $name { default a; 10.0.0.0/8 b; }`
+#[derive(Debug, Default)]
+struct Geo {
+    default: String,
+    networks: Vec<(Prefix, String)>,
+    /// Why it is not understood, if it is not.
+    strange: Option<String>,
+}
+
+/// `map source $name { default a; x b; }`
+#[derive(Debug, Default)]
+struct Map {
+    source: String,
+    default: String,
+    values: Vec<(String, String)>,
+    strange: Option<String>,
+}
+
+/// For whom a zone counts, and for whom it does not.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct KeyPlan {
+    pub(super) key: Key,
+    pub(super) missing: Missing,
+    /// Only requests of which this holds.
+    pub(super) only: Option<Match>,
+    /// Nobody from these networks, under this name.
+    pub(super) allow: Option<(String, List)>,
+    /// Whether each server counts for itself.
+    pub(super) per: PerServer,
+    /// What is different now.
+    pub(super) notes: Vec<&'static str>,
+}
+
+/// Whether each server counts for itself: `$server_name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PerServer {
+    Together,
+    Each,
+}
+
+const CASE: &str = "nginx ignores the case of the values of a map, a policy does not";
+
+impl Variables {
+    /// `geo [$address] $name { … }`
+    pub(super) fn add_geo(&mut self, directive: &Directive) {
+        let mut geo = Geo::default();
+        let name = match &directive.args[..] {
+            [name] => &name.text,
+            [address, name] => {
+                if address.text != "$remote_addr" {
+                    geo.strange = Some(format!("`geo` by `{}`", address.text));
+                }
+                &name.text
+            }
+            _ => return,
+        };
+        for entry in directive.block.iter().flatten() {
+            let value = entry.arg(0).unwrap_or_default().to_owned();
+            match entry.name.as_str() {
+                "default" => geo.default = value,
+                "ranges" | "proxy" | "proxy_recursive" | "delete" => {
+                    geo.strange = Some(format!("`{}` in a `geo`", entry.name));
+                }
+                network => match network.parse() {
+                    Ok(network) => geo.networks.push((network, value)),
+                    Err(_) => geo.strange = Some(format!("`{network}` in a `geo`")),
+                },
+            }
+        }
+        self.geos.insert(bare(name), geo);
+    }
+
+    /// `map source $name { … }`
+    pub(super) fn add_map(&mut self, directive: &Directive) {
+        let [source, name] = &directive.args[..] else { return };
+        let mut map = Map { source: source.text.clone(), ..Map::default() };
+        for entry in directive.block.iter().flatten() {
+            let value = entry.arg(0).unwrap_or_default().to_owned();
+            match entry.name.as_str() {
+                "default" => map.default = value,
+                "volatile" => {}
+                "hostnames" => map.strange = Some("`hostnames` in a `map`".to_owned()),
+                pattern if pattern.starts_with('~') => {
+                    map.strange = Some("a regular expression in a `map`".to_owned());
+                }
+                // A backslash takes the meaning from what follows.
+                value_of => {
+                    let said = value_of.strip_prefix('\\').unwrap_or(value_of);
+                    map.values.push((said.to_owned(), value));
+                }
+            }
+        }
+        self.maps.insert(bare(&name.text), map);
+    }
+
+    /// What a key means, or why nobody can say it in a policy.
+    pub(super) fn plan(&self, text: &str) -> Result<KeyPlan, String> {
+        let words = words(text);
+        if let [Piece::Variable(name)] = &words[..] {
+            if let Some(geo) = self.geos.get(name) {
+                return geo.plan(name, str::to_owned);
+            }
+            if let Some(map) = self.maps.get(name) {
+                return self.mapped(name, map);
+            }
+        }
+        let known = |piece: &&Piece| matches!(piece, Piece::Variable(name) if self.geos.contains_key(name) || self.maps.contains_key(name));
+        match words.iter().find(known) {
+            Some(_) => Err("a key of a `geo` or `map` with more beside it".to_owned()),
+            None => plain(&words),
+        }
+    }
+
+    fn mapped(&self, name: &str, map: &Map) -> Result<KeyPlan, String> {
+        if let Some(strange) = &map.strange {
+            return Err(strange.clone());
+        }
+        let [Piece::Variable(source)] = &words(&map.source)[..] else {
+            return Err(format!("a `map` by `{}`", map.source));
+        };
+        let outcome = |value: &str| {
+            let found = map.values.iter().find(|(known, _)| known.eq_ignore_ascii_case(value));
+            found.map_or(&map.default, |(_, outcome)| outcome).clone()
+        };
+        if let Some(geo) = self.geos.get(source) {
+            return geo.plan(source, outcome);
+        }
+        if self.maps.contains_key(source) {
+            return Err(format!("`${name}`, a `map` of a `map`"));
+        }
+        by_value(source, map)
+    }
+}
+
+impl Importer<'_> {
+    pub(super) fn variable(&mut self, directive: &Directive) {
+        match directive.name.as_str() {
+            "geo" => self.variables.add_geo(directive),
+            _ => self.variables.add_map(directive),
+        }
+    }
+}
+
+impl Geo {
+    /// Who is limited by which key, if `outcome` makes keys of its values.
+    fn plan(&self, name: &str, outcome: impl Fn(&str) -> String) -> Result<KeyPlan, String> {
+        if let Some(strange) = &self.strange {
+            return Err(strange.clone());
+        }
+        // Of two that are the same, nginx takes the second.
+        let networks: BTreeMap<_, _> =
+            self.networks.iter().map(|(net, value)| ((net.first(), net.bits()), (net, value))).collect();
+        let outcomes: Vec<String> = networks.values().map(|(_, value)| outcome(value)).collect();
+        let default = outcome(&self.default);
+        let mut plan = only_key(outcomes.iter().chain([&default]))?;
+        let items: Vec<(Prefix, bool)> = networks
+            .values()
+            .zip(&outcomes)
+            .map(|((network, _), outcome)| (**network, !outcome.is_empty()))
+            .collect();
+        let key = |network: &Prefix| (network.first(), network.bits());
+        let levels = carve(&items, !default.is_empty(), key, covers);
+        let networks = |places: &[usize]| -> Vec<Network> {
+            places
+                .iter()
+                .filter_map(|place| items.get(*place))
+                .map(|(net, _)| Network::Prefix(*net))
+                .collect()
+        };
+        match (&levels[..], default.is_empty()) {
+            ([], _) => {}
+            ([allowed], false) => {
+                let networks = allowed.iter().filter_map(|place| items.get(*place)).map(|(net, _)| *net);
+                let list = List { networks: networks.collect(), files: Vec::new() };
+                plan.allow = Some((name.to_owned(), list));
+            }
+            (levels, is_exempt) => {
+                // From the inside out: these, but for those, but for …
+                let nested = levels.iter().rev().fold(None, |not: Option<Match>, level| {
+                    let clients = networks(level);
+                    Some(Match { clients, not: not.map(Box::new), ..Match::default() })
+                });
+                plan.only = match is_exempt {
+                    true => nested,
+                    false => nested.map(|not| Match { not: Some(Box::new(not)), ..Match::default() }),
+                };
+            }
+        }
+        Ok(plan)
+    }
+}
+
+fn covers(outer: &Prefix, inner: &Prefix) -> bool {
+    outer.first().is_ipv4() == inner.first().is_ipv4()
+        && outer.bits() < inner.bits()
+        && outer.contains(inner.first())
+}
+
+/// The only key that is not empty.
+fn only_key<'o>(outcomes: impl Iterator<Item = &'o String>) -> Result<KeyPlan, String> {
+    let mut keys: Vec<&String> = outcomes.filter(|outcome| !outcome.is_empty()).collect();
+    keys.sort();
+    keys.dedup();
+    match keys[..] {
+        [] => Err("a key that is always empty, so that nothing is limited".to_owned()),
+        [key] => plain(&words(key)),
+        _ => Err("a `map` to several keys".to_owned()),
+    }
+}
+
+/// Requests that are limited or not by one of their values.
+fn by_value(source: &str, map: &Map) -> Result<KeyPlan, String> {
+    let outcomes = map.values.iter().map(|(_, outcome)| outcome);
+    let mut plan = only_key(outcomes.chain([&map.default]))?;
+    let is_limited = |outcome: &String| !outcome.is_empty();
+    let usual = is_limited(&map.default);
+    let empty = map.values.iter().find(|(value, _)| value.is_empty()).map_or(usual, |(_, it)| is_limited(it));
+    let others =
+        map.values.iter().filter(|(value, outcome)| !value.is_empty() && is_limited(outcome) != usual);
+    let others: Vec<&str> = others.map(|(value, _)| value.as_str()).collect();
+    if others.iter().any(|value| value.contains('*')) {
+        return Err("a `map` of a value with a star in it".to_owned());
+    }
+    let is = |values: &[&str]| one_of(source, values);
+    let mut only = Match::default();
+    match (usual, others.is_empty()) {
+        (_, true) => {}
+        (true, false) => and_not(&mut only, is(&others)?),
+        (false, false) => only = is(&others)?,
+    }
+    // A request without the header, say.
+    match (usual, empty) {
+        (true, false) => only = Match { not: only.not, ..is(&["*"])? },
+        (false, true) => {
+            let mut none = Match::default();
+            and_not(&mut none, is(&["*"])?);
+            only = match only == Match::default() {
+                true => none,
+                false => Match { any: vec![only, none], ..Match::default() },
+            };
+        }
+        _ => {}
+    }
+    if !others.is_empty() && source != "request_method" {
+        plan.notes.push(CASE);
+    }
+    plan.only = Some(only).filter(|only| *only != Match::default());
+    Ok(plan)
+}
+
+/// Requests in which a variable has one of these values.
+fn one_of(source: &str, values: &[&str]) -> Result<Match, String> {
+    let globs = || values.iter().map(|value| Glob((*value).to_owned())).collect();
+    let named = |name: String| BTreeMap::from([(name, Values(globs()))]);
+    let mut matching = Match::default();
+    match part(source) {
+        Some(Part::Header(name)) => matching.headers = named(name),
+        Some(Part::Cookie(name)) => matching.cookies = named(name),
+        Some(Part::Query(name)) => matching.queries = named(name),
+        Some(Part::Method) if values.iter().all(|value| is_token(value) && *value != "*") => {
+            matching.methods = values.iter().map(|value| value.to_ascii_uppercase()).collect();
+        }
+        _ => return Err(format!("a `map` by `${source}`")),
+    }
+    Ok(matching)
+}
+
+/// A key of nothing but what requests have themselves.
+fn plain(words: &[Piece]) -> Result<KeyPlan, String> {
+    let (mut parts, mut per) = (Vec::new(), PerServer::Together);
+    for piece in words {
+        match piece {
+            // The same for all requests.
+            Piece::Text(_) => {}
+            Piece::Variable(name) if name == "server_name" => per = PerServer::Each,
+            Piece::Variable(name) => {
+                parts.push(part(name).ok_or_else(|| format!("a key by `${name}`"))?);
+            }
+        }
+    }
+    let is_sure = |part: &Part| matches!(part, Part::Ip { .. } | Part::Method | Part::Cel(_));
+    let mut missing = Missing::Share;
+    let key = match &parts[..] {
+        [] => Key::All,
+        [part] => {
+            if !is_sure(part) {
+                missing = Missing::Skip;
+            }
+            Key::Part(part.clone())
+        }
+        // What is not there adds nothing to such a key, and does not take it away.
+        parts => Key::Every(
+            parts
+                .iter()
+                .map(|part| match is_sure(part) {
+                    true => Key::Part(part.clone()),
+                    false => Key::First(vec![Key::Part(part.clone()), Key::All]),
+                })
+                .collect(),
+        ),
+    };
+    Ok(KeyPlan { key, missing, only: None, allow: None, per, notes: Vec::new() })
+}
+
+/// What a variable of nginx is in a policy.
+fn part(name: &str) -> Option<Part> {
+    Some(match name {
+        "binary_remote_addr" | "remote_addr" => Part::Ip { bits: 128 },
+        "host" | "http_host" => Part::Host,
+        "request_method" => Part::Method,
+        "uri" | "document_uri" => Part::Cel(Expression("request.path".into())),
+        name => {
+            let after = |prefix: &str| name.strip_prefix(prefix).filter(|rest| is_token(rest));
+            match (after("http_"), after("cookie_"), after("arg_")) {
+                (Some(header), ..) => Part::Header(header.replace('_', "-").to_ascii_lowercase()),
+                (_, Some(cookie), _) => Part::Cookie(cookie.to_owned()),
+                (.., Some(query)) => Part::Query(query.to_owned()),
+                _ => return None,
+            }
+        }
+    })
+}
+
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+}
+
+/// A part of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Variable(String),
+}
+
+/// `a$b${c}d` in its parts.
+fn words(text: &str) -> Vec<Piece> {
+    let (mut pieces, mut rest) = (Vec::new(), text);
+    while let Some((before, behind)) = rest.split_once('$') {
+        if !before.is_empty() {
+            pieces.push(Piece::Text(before.to_owned()));
+        }
+        let (name, behind) = match behind.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
+            Some((name, behind)) => (name, behind),
+            None => {
+                let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                behind.split_at(behind.find(|c| !is_name(c)).unwrap_or(behind.len()))
+            }
+        };
+        pieces.push(Piece::Variable(name.to_owned()));
+        rest = behind;
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.to_owned()));
+    }
+    pieces
+}
+
+/// The name of a variable.
+fn bare(name: &str) -> String {
+    name.strip_prefix('$').unwrap_or(name).to_owned()
+}

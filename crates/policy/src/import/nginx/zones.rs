@@ -1,0 +1,94 @@
+//! `limit_req_zone` and `limit_conn_zone`: where requests are counted, and by what.
+
+use super::{Importer, lexer::Directive, numbers::RequestRate, variables::KeyPlan};
+use std::sync::Arc;
+
+/// `limit_req_zone KEY zone=NAME:SIZE rate=RATE;`
+#[derive(Clone, Debug)]
+pub(super) struct RequestZone {
+    /// `None` where its key cannot be said in a policy, which has been told.
+    pub(super) plan: Option<Arc<KeyPlan>>,
+    pub(super) rate: RequestRate,
+}
+
+/// `limit_conn_zone KEY zone=NAME:SIZE;`
+#[derive(Clone, Debug)]
+pub(super) struct ConnectionZone {
+    pub(super) plan: Option<Arc<KeyPlan>>,
+}
+
+impl Importer<'_> {
+    pub(super) fn request_zone(&mut self, directive: &Directive) {
+        let Some(name) = self.zone_name(directive) else { return };
+        let rate = match directive.option("rate") {
+            None => RequestRate::USUAL,
+            Some((text, at)) => match RequestRate::read(text) {
+                Some(rate) => rate,
+                None => {
+                    let problem = format!("`{text}` is not a rate");
+                    return self.blame(
+                        at,
+                        problem,
+                        "write a whole number and its unit, as in `10r/s` or `30r/m`",
+                    );
+                }
+            },
+        };
+        if let Err(error) = rate.quota(0, 0) {
+            return self.blame(
+                directive.at,
+                error.to_string(),
+                "give a rate that is nearer to what is needed",
+            );
+        }
+        if let Some(thousandths) = rate.rounded() {
+            let nginx = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);
+            self.lose(
+                directive,
+                format!("nginx rounds this down to {nginx} in a second, a policy does not round"),
+            );
+        }
+        let plan = self.plan(directive);
+        if self.request_zones.insert(name.clone(), RequestZone { plan, rate }).is_some() {
+            self.blame(directive.at, format!("two zones are called `{name}`"), "give one another name");
+        }
+    }
+
+    pub(super) fn connection_zone(&mut self, directive: &Directive) {
+        let Some(name) = self.zone_name(directive) else { return };
+        let plan = self.plan(directive);
+        if self.connection_zones.insert(name.clone(), ConnectionZone { plan }).is_some() {
+            self.blame(directive.at, format!("two zones are called `{name}`"), "give one another name");
+        }
+    }
+
+    fn zone_name(&mut self, directive: &Directive) -> Option<String> {
+        let name = directive.option("zone").map(|(zone, _)| zone.split(':').next().unwrap_or_default());
+        let (Some(name), true) = (name.filter(|name| !name.is_empty()), directive.args.len() >= 2) else {
+            let problem = format!("`{}` has a key and a zone", directive.name);
+            let fix = format!("write it as in `{} $binary_remote_addr zone=one:10m …;`", directive.name);
+            self.blame(directive.at, problem, fix);
+            return None;
+        };
+        Some(name.to_owned())
+    }
+
+    fn plan(&mut self, directive: &Directive) -> Option<Arc<KeyPlan>> {
+        let key = directive.arg(0).unwrap_or_default();
+        let known = self.plans.get(key).cloned();
+        let plan = known.unwrap_or_else(|| self.variables.plan(key).map(Arc::new));
+        self.plans.insert(key.to_owned(), plan.clone());
+        match plan {
+            Ok(plan) => {
+                plan.notes.iter().for_each(|note| self.lose(directive, *note));
+                Some(plan)
+            }
+            Err(strange) => {
+                let reason =
+                    format!("{strange} cannot be said; nothing that uses this zone is limited by it");
+                self.lose(directive, reason);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Configurations of nginx, and the policies that they become.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::requests::Request;
+use crate::rules::{admitted, gate};
+use proptest::prelude::*;
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    path::{Path, PathBuf},
+};
+use tidegate_policy::{
+    Files, Format, Policy, Problems, compile,
+    import::{Imported, Tree},
+};
+
+/// Files that are nowhere but here.
+struct Shelf(BTreeMap<PathBuf, Vec<u8>>);
+
+impl Shelf {
+    fn of(files: &[(&str, &str)]) -> Self {
+        Self(files.iter().map(|(name, text)| (PathBuf::from(name), text.as_bytes().to_vec())).collect())
+    }
+}
+
+impl Files for Shelf {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.0.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Tree for Shelf {
+    fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
+        let inside = self.0.keys().filter(|path| path.parent() == Some(folder));
+        Ok(inside.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
+    }
+}
+
+fn import(text: &str) -> Result<Imported, Problems> {
+    Imported::nginx("nginx.conf", &Shelf::of(&[("nginx.conf", text)]))
+}
+
+/// What stands behind each piece is what comes out of it; `TIDEGATE_BLESS=1` writes it anew.
+fn compare(
+    path: &str,
+    pieces: impl Fn(&str) -> Vec<(String, String)>,
+    write: impl Fn(&str, &[String]) -> String,
+) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let text = fs::read_to_string(&path).unwrap();
+    let found: Vec<(String, String, String)> = pieces(&text)
+        .into_iter()
+        .map(|(nginx, expected)| {
+            let imported = import(&nginx).unwrap_or_else(|problems| panic!("{nginx}\n{problems}"));
+            let printed = imported.print(Format::Yaml);
+            assert_eq!(printed.parse::<Policy>().unwrap(), imported.policy, "{nginx}");
+            (nginx, expected, printed)
+        })
+        .collect();
+    if env::var_os("TIDEGATE_BLESS").is_some() {
+        let printed: Vec<String> = found.iter().map(|(_, _, printed)| printed.clone()).collect();
+        return fs::write(&path, write(&text, &printed)).unwrap();
+    }
+    for (nginx, expected, printed) in found {
+        assert_eq!(printed, expected, "{nginx}");
+    }
+}
+
+/// `docs/from-nginx.md` shows what is so.
+#[test]
+fn the_guide_shows_what_comes_out() {
+    const YAML: &str = "```\n```yaml\n";
+    let pieces = |text: &str| {
+        let blocks = text.split("```nginx\n").skip(1);
+        let piece = |block: &str| {
+            let (nginx, rest) = block.split_once(YAML).unwrap();
+            (nginx.to_owned(), rest.split_once("```").unwrap().0.to_owned())
+        };
+        blocks.map(piece).collect()
+    };
+    let write = |text: &str, printed: &[String]| {
+        let mut blocks = text.split("```nginx\n");
+        let mut written = blocks.next().unwrap().to_owned();
+        for (block, policy) in blocks.zip(printed) {
+            let (nginx, rest) = block.split_once(YAML).unwrap();
+            written += &format!("```nginx\n{nginx}{YAML}{policy}```{}", rest.split_once("```").unwrap().1);
+        }
+        written
+    };
+    compare("../../docs/from-nginx.md", pieces, write);
+}
+
+/// `tests/imports.txt`: a configuration, `=>`, the policy, and a line of dashes.
+#[test]
+fn configurations_become_policies() {
+    const BETWEEN: &str = "--------\n";
+    let pieces = |text: &str| {
+        let cases = text.split(BETWEEN).filter(|case| !case.trim().is_empty());
+        let piece = |case: &str| {
+            let (nginx, policy) = case.split_once("=>\n").unwrap();
+            (nginx.to_owned(), policy.to_owned())
+        };
+        cases.map(piece).collect()
+    };
+    let write = |text: &str, printed: &[String]| {
+        let cases: Vec<_> = pieces(text);
+        let case = |((nginx, _), policy): (&(String, String), &String)| format!("{nginx}=>\n{policy}");
+        cases.iter().zip(printed).map(case).collect::<Vec<_>>().join(BETWEEN)
+    };
+    compare("tests/imports.txt", pieces, write);
+}
+
+#[test]
+fn what_nginx_would_not_start_with_is_told_with_its_place() {
+    let zone = "limit_req_zone $host zone=one:1m rate=1r/s;";
+    let cases = [
+        ("http {", "nginx.conf:1:1: the block of `http` is not closed; write a `}` where it ends"),
+        (
+            "http { } }",
+            "nginx.conf:1:10: a `}` that closes nothing; leave it out, or open a block with `{` before",
+        ),
+        ("http { sendfile on }", "nginx.conf:1:8: `sendfile` is not ended; write a `;` behind it"),
+        ("user 'a", "nginx.conf:1:6: a quote that is not closed; write a ' where it ends"),
+        (
+            "user 'a'b;",
+            "nginx.conf:1:8: a quote that ends within a word; write a space between, or put all of the word into quotes",
+        ),
+        ("http { ; }", "nginx.conf:1:8: a `;` without a word before it; write a directive, or leave it out"),
+        (
+            "limit_req_zone $host zone=one:1m rate=fast;",
+            "nginx.conf:1:34: `fast` is not a rate; write a whole number and its unit, as in `10r/s` or `30r/m`",
+        ),
+        (
+            "limit_req_zone zone=one:1m;",
+            "nginx.conf:1:1: `limit_req_zone` has a key and a zone; write it as in `limit_req_zone $binary_remote_addr zone=one:10m …;`",
+        ),
+        (&format!("{zone} {zone}"), "nginx.conf:1:45: two zones are called `one`; give one another name"),
+        (
+            &format!("{zone} server {{ limit_req zone=two; }}"),
+            "nginx.conf:1:54: unknown zone `two`; say what it counts with `limit_req_zone`; there are: one",
+        ),
+        (
+            &format!("{zone} server {{ limit_req zone=one burst=many; }}"),
+            "nginx.conf:1:73: `burst=many` is not a number of requests; write `burst=` and a whole number from 1",
+        ),
+        (
+            &format!("{zone} server {{ limit_req zone=one brst=5; }}"),
+            "nginx.conf:1:73: unknown word `brst=5`; write it as in `limit_req zone=one burst=5 nodelay;`",
+        ),
+        (
+            &format!("{zone} server {{ limit_req zone=one; limit_req zone=one; }}"),
+            "nginx.conf:1:74: zone `one` is here twice; leave one out",
+        ),
+        (
+            "server { limit_conn one; }",
+            "nginx.conf:1:10: `limit_conn` has a zone and a number of connections; write it as in `limit_conn one 10;`, up to 65535",
+        ),
+        (
+            "server { limit_conn one 3; }",
+            "nginx.conf:1:10: unknown zone `one`; say what it counts with `limit_conn_zone`",
+        ),
+        (
+            "server { limit_req_status 200; }",
+            "nginx.conf:1:10: `limit_req_status` has a status from 400 to 599; write `limit_req_status 429;`",
+        ),
+        (
+            "server { limit_conn_dry_run yes; }",
+            "nginx.conf:1:10: `limit_conn_dry_run` is `on` or `off`; write one of them",
+        ),
+        (
+            "server { limit_rate fast; }",
+            "nginx.conf:1:10: `limit_rate` has a number of bytes; write it as in `limit_rate 100k;`",
+        ),
+        ("http { } server { }", "nginx.conf:1:10: `server` outside of `http`; put it into `http { … }`"),
+        (
+            "include nowhere.conf;",
+            "nginx.conf:1:9: `nowhere.conf` cannot be read: entity not found; name a file that is there and may be read",
+        ),
+        ("include a b;", "nginx.conf:1:1: `include` names one file; write `include FILE;`"),
+        ("include nginx.conf;", "nginx.conf:1:9: `nginx.conf` includes itself; leave it out"),
+    ];
+    for (text, expected) in cases {
+        let Err(problems) = import(text) else { panic!("{text}") };
+        let told = problems.to_string();
+        assert_eq!(told.lines().next(), Some(expected), "{text}");
+    }
+    let deep = "a {".repeat(70) + &"}".repeat(70);
+    assert!(import(&deep).unwrap_err().to_string().contains("more than 64 levels deep"));
+    assert!(import("\u{feff}user a;").is_ok());
+    let torn = Shelf(BTreeMap::from([(PathBuf::from("nginx.conf"), b"user \xff;".to_vec())]));
+    assert!(Imported::nginx("nginx.conf", &torn).unwrap_err().to_string().contains("not UTF-8"));
+}
+
+#[test]
+fn files_include_others_in_their_place() {
+    let shelf = Shelf::of(&[
+        ("etc/nginx.conf", "http { include zones.conf; include sites/*.conf; include none/*; }"),
+        ("etc/zones.conf", "limit_req_zone $binary_remote_addr zone=one:1m rate=1r/s;"),
+        ("etc/sites/b.conf", "server { server_name b; include ./limit.inc; }"),
+        ("etc/sites/a.conf", "server { server_name a; gzip on; include limit.inc; }"),
+        ("etc/sites/.a.conf", "server { server_name hidden; }"),
+        ("etc/sites/a.conf.bak", "server {"),
+        ("etc/limit.inc", "limit_req zone=one burst=3;"),
+    ]);
+    let imported = Imported::nginx("etc/nginx.conf", &shelf).unwrap();
+    assert_eq!(imported.policy.rules.len(), 1);
+    let losses: Vec<String> = imported.losses.iter().map(ToString::to_string).collect();
+    assert_eq!(losses, ["etc/sites/a.conf:1: `gzip on`: answers are passed on as they are"]);
+
+    let ring = Shelf::of(&[("a", "include b;"), ("b", "include c;"), ("c", "include a;")]);
+    let told = Imported::nginx("a", &ring).unwrap_err().to_string();
+    assert!(told.starts_with("c:1:9: `a` includes itself"), "{told}");
+    let twins: String = (0..40).map(|_| "include b;").collect();
+    let bush = Shelf::of(&[("a", &twins), ("b", &twins.replace('b', "c")), ("c", "user a;")]);
+    let told = Imported::nginx("a", &bush).unwrap_err().to_string();
+    assert!(told.contains("more than 1000 files"), "{told}");
+}
+
+/// What is put in force does what was said.
+#[test]
+fn an_imported_policy_limits_whom_nginx_limits() {
+    let text = "geo $limit { default 1; 10.0.0.0/8 0; 10.9.0.0/16 1; }
+        map $limit $key { 0 ''; 1 $binary_remote_addr; }
+        limit_req_zone $key zone=one:1m rate=1r/m;
+        limit_req_zone $binary_remote_addr zone=two:1m rate=1r/m;
+        server { server_name a.test; limit_req zone=one burst=1 nodelay;
+            location /free/ { limit_req zone=two burst=7 nodelay; }
+            location ~ \\.gif$ { limit_req zone=two burst=4 nodelay; } }
+        server { server_name b.test *.b.test; location = /x { limit_req zone=one burst=1 nodelay; } }";
+    let policy = import(text).unwrap().policy;
+    let cases = [
+        ("GET a.test/", "192.0.2.1", 2),
+        ("GET nobody.test/", "192.0.2.1", 2),
+        ("GET a.test/", "10.1.2.3", 10),
+        ("GET a.test/", "10.9.2.3", 2),
+        ("GET a.test/free/x", "192.0.2.1", 8),
+        ("GET a.test/freely", "192.0.2.1", 2),
+        ("GET a.test/free/x.gif", "192.0.2.1", 5),
+        ("GET b.test/", "192.0.2.1", 10),
+        ("GET b.test/x", "192.0.2.1", 2),
+        ("GET www.b.test/x", "192.0.2.1", 2),
+        ("GET www.b.test/x/y", "192.0.2.1", 10),
+    ];
+    for (request, client, count) in cases {
+        assert_eq!(admitted(&gate(&policy), &Request::of(request).from(client)), count, "{request} {client}");
+    }
+}
+
+/// As Debian installs it, of which nothing is limited.
+#[test]
+fn the_configuration_of_a_distribution_is_read() {
+    let shelf = Shelf::of(&[
+        ("/etc/nginx/nginx.conf", include_str!("../nginx/nginx.conf")),
+        ("/etc/nginx/mime.types", "types { text/html html htm shtml; image/gif gif; }"),
+        ("/etc/nginx/sites-enabled/default", include_str!("../nginx/default")),
+    ]);
+    let imported = Imported::nginx("/etc/nginx/nginx.conf", &shelf).unwrap();
+    let policy = "listen: [0.0.0.0:80, \"[::]:80\"]\n";
+    assert_eq!(imported.policy.print(Format::Yaml), policy);
+    let told: Vec<&str> = imported.losses.iter().map(|loss| loss.said.as_str()).collect();
+    assert_eq!(told.len(), 7, "{told:?}");
+}
+
+const PIECES: &[&str] = &[
+    "http",
+    "server",
+    "location",
+    "{",
+    "}",
+    ";",
+    "/",
+    "/a",
+    "/a/",
+    "=",
+    "^~",
+    "~",
+    "~*",
+    "\\.php$",
+    "^/(a|b)/",
+    "limit_req",
+    "zone=one",
+    "zone=two",
+    "burst=5",
+    "nodelay",
+    "delay=2",
+    "limit_req_zone",
+    "$binary_remote_addr",
+    "$key",
+    "$server_name",
+    "$http_x$uri",
+    "zone=one:1m",
+    "zone=two:1m",
+    "rate=5r/s",
+    "rate=7r/m",
+    "limit_conn_zone",
+    "limit_conn",
+    "one",
+    "two",
+    "3",
+    "limit_rate",
+    "limit_rate_after",
+    "10k",
+    "geo",
+    "map",
+    "$limit",
+    "default",
+    "1",
+    "0",
+    "10.0.0.0/8",
+    "10.1.0.0/16",
+    "::1",
+    "''",
+    "\"",
+    "\\",
+    "#\n",
+    "upstream",
+    "app",
+    "proxy_pass",
+    "http://app",
+    "http://127.0.0.1:9/x",
+    "https://[::1]",
+    "127.0.0.1:9",
+    "weight=2",
+    "backup",
+    "listen",
+    "80",
+    "443",
+    "ssl",
+    "server_name",
+    "a.b",
+    "*.b",
+    ".c",
+    "_",
+    "limit_req_dry_run",
+    "on",
+    "limit_req_status",
+    "429",
+    "include",
+    "nginx.conf",
+    "set_real_ip_from",
+    "real_ip_header",
+    "X-Forwarded-For",
+    "$request_method",
+    "POST",
+    "é",
+    "\u{0}",
+];
+
+/// A configuration that means something, to be spoiled.
+const WHOLE: &str = include_str!("../nginx/whole.conf");
+
+/// Whatever comes out can be read, is what was read, and can be put in force.
+fn holds(text: &str) -> Result<(), TestCaseError> {
+    if let Ok(imported) = import(text) {
+        for format in Format::ALL {
+            let printed = imported.print(format);
+            prop_assert_eq!(&Policy::parse(&printed, format).unwrap(), &imported.policy, "{}", printed);
+        }
+        prop_assert!(compile::check(&imported.policy).is_ok());
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_text_is_too_strange(text in any::<String>()) {
+        holds(&text)?;
+    }
+
+    #[test]
+    fn no_order_of_words_is_too_strange(words in proptest::collection::vec(proptest::sample::select(PIECES), 0..60)) {
+        holds(&words.join(" "))?;
+    }
+
+    /// Words and bytes of a whole configuration are changed, left out and said twice.
+    #[test]
+    fn no_change_is_too_strange(changes in proptest::collection::vec((any::<prop::sample::Index>(), 0_usize..4, proptest::sample::select(PIECES)), 1..12)) {
+        let mut words: Vec<String> = WHOLE.split_inclusive([' ', ';', '\n']).map(str::to_owned).collect();
+        for (at, how, piece) in changes {
+            let at = at.index(words.len());
+            match how {
+                0 => words[at] = format!("{piece} "),
+                1 => words[at].clear(),
+                2 => { let twice = words[at].clone(); words.insert(at, twice); }
+                _ => words[at].extend(piece.chars().rev()),
+            }
+        }
+        holds(&words.concat())?;
+    }
+}
+
+/// Generated by a machine: what is made of it must not grow with the square of it.
+#[test]
+fn large_configurations_are_read_or_refused() {
+    let networks: String =
+        (0..20_000).map(|n| format!("10.{}.{}.0/24 {};", n / 256, n % 256, n % 2)).collect();
+    let geo = format!("geo $limit {{ default 1; {networks} }} map $limit $key {{ 0 ''; 1 $host; }}");
+    let zones: String = (0..300).map(|n| format!("limit_req_zone $key zone=z{n}:1m;")).collect();
+    let locations: String =
+        (0..3_000).map(|n| format!("location /{n}/ {{ limit_req zone=z{}; }}", n % 300)).collect();
+    let servers: String = (0..6_000).map(|n| format!("server {{ server_name n{n}.test; }}")).collect();
+    let texts = [
+        format!("{geo}{zones}server {{ {locations} }}"),
+        format!("limit_req_zone $host zone=one:1m; {servers} server {{ limit_req zone=one; }}"),
+        "location /a/ {".to_owned(),
+        format!("server {{ {} }}", "location ~ ^/a/ { }".repeat(2_000)),
+        format!(
+            "limit_req_zone $host zone=a:1m; server {{ {} }}",
+            (1..3_000)
+                .map(|n| format!("location /{n} {{ limit_req zone=a burst={n}; }}"))
+                .collect::<String>()
+        ),
+    ];
+    for text in texts {
+        if let Ok(imported) = import(&text) {
+            assert!(imported.policy.rules.len() <= 1_000);
+        }
+    }
+}

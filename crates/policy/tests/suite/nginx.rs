@@ -1,0 +1,361 @@
+//! The same requests at the same moments to a real nginx and to the policy that was imported from its configuration.
+//!
+//! nginx runs by a clock that stands still until the test moves it, so both decide at the very same milliseconds, and nothing
+//! depends on how fast the machine is. Without faketime there is no such nginx, and these are skipped.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::requests::Request;
+use std::{
+    future::{Future as _, poll_fn},
+    pin::Pin,
+    task::Poll,
+    time::Duration,
+};
+use tidegate_core::{Decision, Outcome};
+use tidegate_engine::{Clock, ClockHand};
+use tidegate_policy::{
+    Disk,
+    compile::{Asking, Compiler, Instead, Passage, PolicyAsked, PolicyGate},
+    import::Imported,
+};
+use tidegate_rule::{Mode, Rules};
+use tidegate_testkit::servers::{NginxServer, Sent};
+
+/// Both, at the same moment.
+struct Pair {
+    nginx: NginxServer,
+    gate: PolicyGate,
+    hand: ClockHand,
+    now: u64,
+    waiting: Vec<Waiting>,
+    /// What became of each request, in the order in which they were sent: nginx's word, and ours.
+    ends: Vec<(End, End)>,
+    /// How many the policy would have refused, were it not in shadow.
+    dry: usize,
+    /// How long it would have had others wait, in microseconds.
+    dry_delays: Vec<u64>,
+}
+
+/// A request that one of them has not answered yet.
+struct Waiting {
+    place: usize,
+    since: u64,
+    theirs: Option<Sent>,
+    ours: Option<Asking>,
+}
+
+/// What became of a request, and how many milliseconds later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct End {
+    status: u16,
+    after: u64,
+}
+
+const NEVER: End = End { status: 0, after: u64::MAX };
+
+impl Pair {
+    fn start(http: &str) -> Option<Self> {
+        let Some(nginx) = NginxServer::start_by_hand(http).unwrap() else {
+            println!("skipped: faketime is not installed");
+            return None;
+        };
+        let imported = Imported::nginx(nginx.config(), &Disk).unwrap();
+        let (clock, hand) = Clock::manual();
+        let gate = Compiler::new(Rules::new()).clock(clock).compile(&imported.policy, None).unwrap();
+        Some(Self {
+            nginx,
+            gate,
+            hand,
+            now: 0,
+            waiting: Vec::new(),
+            ends: Vec::new(),
+            dry: 0,
+            dry_delays: Vec::new(),
+        })
+    }
+
+    /// Sends a request to both.
+    async fn get(&mut self, path: &str) {
+        let (place, mut theirs) = (self.ends.len(), self.nginx.get(path).unwrap());
+        self.ends.push((NEVER, NEVER));
+        let mut waiting = Waiting { place, since: self.now, theirs: None, ours: None };
+        match theirs.poll().unwrap() {
+            Some(status) => self.ends[place].0 = End { status, after: 0 },
+            None => waiting.theirs = Some(theirs),
+        }
+        match self.gate.ask(&Request::of(&format!("GET localhost{path}")).from("127.0.0.1")) {
+            PolicyAsked::Now(passage) => self.ends[place].1 = End { status: self.status(&passage), after: 0 },
+            PolicyAsked::Later(mut asking) => match poll(&mut asking).await {
+                Poll::Ready(passage) => self.ends[place].1 = End { status: self.status(&passage), after: 0 },
+                Poll::Pending => waiting.ours = Some(asking),
+            },
+        }
+        if waiting.theirs.is_some() || waiting.ours.is_some() {
+            self.waiting.push(waiting);
+        }
+    }
+
+    fn status(&mut self, passage: &Passage) -> u16 {
+        match passage {
+            Passage::Admitted(admission) => {
+                let verdict = admission.verdict();
+                let dry = verdict.rulings().filter(|one| one.mode() == Mode::Shadow);
+                for outcome in dry.filter_map(|one| one.decision().map(Decision::outcome)) {
+                    match outcome {
+                        Outcome::Allow => {}
+                        Outcome::Delay(wait) => self.dry_delays.push(wait.get()),
+                        Outcome::Deny(_) => self.dry += 1,
+                    }
+                }
+                200
+            }
+            Passage::Refused(refusal) => match &refusal.instead {
+                Instead::Answer(answer) => answer.status,
+                other => panic!("{other:?}"),
+            },
+        }
+    }
+
+    /// Goes on to a moment, one millisecond after the other while anybody waits.
+    async fn until(&mut self, time: u64) {
+        while self.now < time {
+            let next = if self.waiting.is_empty() { time } else { self.now + 1 };
+            self.hand.advance(Duration::from_millis(next - self.now));
+            self.now = next;
+            self.nginx.set_clock(Duration::from_millis(next)).unwrap();
+            for mut waiting in std::mem::take(&mut self.waiting) {
+                let after = next - waiting.since;
+                if let Some(status) = waiting.theirs.as_mut().and_then(|theirs| theirs.poll().unwrap()) {
+                    self.ends[waiting.place].0 = End { status, after };
+                    waiting.theirs = None;
+                }
+                if let Some(asking) = &mut waiting.ours
+                    && let Poll::Ready(passage) = poll(asking).await
+                {
+                    self.ends[waiting.place].1 = End { status: self.status(&passage), after };
+                    waiting.ours = None;
+                }
+                if waiting.theirs.is_some() || waiting.ours.is_some() {
+                    self.waiting.push(waiting);
+                }
+            }
+        }
+    }
+
+    /// Both said the same of each request. nginx counts whole milliseconds and rounds down, a policy does not.
+    fn agree(&self, schedule: &str) {
+        for (place, (theirs, ours)) in self.ends.iter().enumerate() {
+            let late = ours.after.wrapping_sub(theirs.after);
+            assert!(
+                theirs.status == ours.status && late <= 1,
+                "{schedule}: request {place}: nginx {theirs:?}, policy {ours:?}\n{:?}\n{}",
+                self.ends,
+                self.nginx.log()
+            );
+        }
+        assert_eq!(self.dry, self.nginx.log().matches("limiting requests, dry run").count(), "{schedule}");
+    }
+
+    fn statuses(&self) -> Vec<u16> {
+        self.ends.iter().map(|(theirs, _)| theirs.status).collect()
+    }
+
+    fn delays(&self) -> Vec<u64> {
+        self.ends.iter().map(|(theirs, _)| theirs.after).collect()
+    }
+}
+
+async fn poll(asking: &mut Asking) -> Poll<Passage> {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *asking).poll(context))).await
+}
+
+/// Requests as people write them down: `0: a a b; 99: a`, in milliseconds, then until all has ended.
+async fn play(http: &str, schedule: &str) -> Option<Pair> {
+    let mut pair = Pair::start(http)?;
+    for moment in schedule.split(';') {
+        let (time, paths) = moment.split_once(':').unwrap();
+        pair.until(time.trim().parse().unwrap()).await;
+        for path in paths.split_whitespace() {
+            pair.get(&format!("/{path}")).await;
+        }
+    }
+    let end = pair.now + 3_000;
+    pair.until(end).await;
+    pair.agree(schedule);
+    Some(pair)
+}
+
+/// A server whose `/a`, `/b` and so on are limited so.
+fn server(zones: &str, locations: &[(&str, &str)]) -> String {
+    let locations: String = locations
+        .iter()
+        .map(|(path, limits)| format!("location /{path} {{ {limits} empty_gif; }}\n"))
+        .collect();
+    format!("{zones}\nserver {{ listen 127.0.0.1:PORT; server_name test;\n{locations} }}")
+}
+
+const ONE: &str = "limit_req_zone $binary_remote_addr zone=one:1m rate=10r/s; limit_req_status 429;";
+
+#[tokio::test]
+async fn without_a_burst_requests_keep_their_distance() {
+    let http = server(ONE, &[("a", "limit_req zone=one;")]);
+    let Some(pair) = play(&http, "0: a a; 99: a; 100: a; 199: a; 200: a; 301: a; 400: a; 401: a").await
+    else {
+        return;
+    };
+    assert_eq!(pair.statuses(), [200, 429, 429, 200, 429, 200, 200, 429, 200]);
+}
+
+#[tokio::test]
+async fn a_burst_without_delay_is_let_through_at_once() {
+    let http = server(ONE, &[("a", "limit_req zone=one burst=5 nodelay;")]);
+    let schedule =
+        "0: a a a a a a a a a; 99: a; 100: a a; 350: a a a a; 1350: a a a a a a a a a a; 1351: a; 1450: a a";
+    let Some(pair) = play(&http, schedule).await else { return };
+    assert_eq!(pair.statuses()[..9], [200, 200, 200, 200, 200, 200, 429, 429, 429]);
+}
+
+#[tokio::test]
+async fn a_burst_waits_in_line() {
+    let http = server(ONE, &[("a", "limit_req zone=one burst=5;")]);
+    let schedule = "0: a a a a a a a a; 50: a; 100: a a; 250: a; 900: a; 905: a; 910: a a a a a a";
+    let Some(pair) = play(&http, schedule).await else { return };
+    assert_eq!(pair.delays()[..8], [0, 100, 200, 300, 400, 500, 0, 0]);
+    assert_eq!(pair.statuses()[6..8], [429, 429]);
+}
+
+#[tokio::test]
+async fn a_part_of_a_burst_need_not_wait() {
+    let zone = "limit_req_zone $binary_remote_addr zone=one:1m rate=20r/s;";
+    let http = server(zone, &[("a", "limit_req zone=one burst=4 delay=2;")]);
+    let Some(pair) = play(&http, "0: a a a a a a a; 30: a; 60: a a; 170: a a a a").await else { return };
+    assert_eq!(pair.delays()[..7], [0, 0, 0, 50, 100, 0, 0]);
+    assert_eq!(pair.statuses()[..7], [200, 200, 200, 200, 200, 503, 503]);
+}
+
+/// Three in a second do not come at whole milliseconds.
+#[tokio::test]
+async fn delays_are_equal_to_the_millisecond() {
+    let zone = "limit_req_zone $binary_remote_addr zone=one:1m rate=7r/s;";
+    let http = server(zone, &[("a", "limit_req zone=one burst=3;")]);
+    let Some(pair) = play(&http, "0: a a a a a; 143: a; 286: a a; 1000: a a; 1142: a; 1143: a").await else {
+        return;
+    };
+    assert_eq!(pair.delays()[..4], [0, 142, 285, 428]);
+}
+
+#[tokio::test]
+async fn several_zones_are_charged_together_or_not_at_all() {
+    let zones = "limit_req_zone $binary_remote_addr zone=b:1m rate=2r/s;
+        limit_req_zone $server_name zone=c:1m rate=1r/s;";
+    let both = "limit_req zone=b burst=3 nodelay; limit_req zone=c;";
+    let http = server(zones, &[("both", both), ("b", "limit_req zone=b burst=3 nodelay;")]);
+    let schedule = "0: both both both both both both b b b b; 400: both b; 1000: both both b b; 2000: both";
+    let Some(pair) = play(&http, schedule).await else { return };
+    assert_eq!(pair.statuses()[..10], [200, 503, 503, 503, 503, 503, 200, 200, 200, 503]);
+}
+
+#[tokio::test]
+async fn of_several_delays_the_longest_is_waited_for() {
+    let zones = "limit_req_zone $binary_remote_addr zone=slow:1m rate=5r/s;
+        limit_req_zone $host zone=fast:1m rate=20r/s;";
+    let both = "limit_req zone=fast burst=2; limit_req zone=slow burst=2;";
+    let http = server(zones, &[("both", both), ("fast", "limit_req zone=fast burst=2;")]);
+    let Some(pair) = play(&http, "0: both both both both fast fast; 210: both fast fast").await else {
+        return;
+    };
+    assert_eq!(pair.delays()[..4], [0, 200, 400, 0]);
+    assert_eq!(pair.statuses()[3], 503);
+}
+
+#[tokio::test]
+async fn locations_share_the_zone_that_they_use_alike() {
+    let limit = "limit_req zone=one burst=2 nodelay;";
+    let http = server(ONE, &[("a", limit), ("b/", limit), ("free", "")]);
+    let Some(pair) = play(&http, "0: a b/ a b/x free a; 100: b/ a; 150: free b/ a; 200: ab").await else {
+        return;
+    };
+    assert_eq!(pair.statuses()[..6], [200, 200, 200, 429, 200, 429]);
+}
+
+#[tokio::test]
+async fn a_dry_run_charges_and_lets_all_through() {
+    let dry = "limit_req zone=one burst=2; limit_req_dry_run on;";
+    let http = server(ONE, &[("a", dry)]);
+    let Some(pair) = play(&http, "0: a a a a a; 99: a; 100: a a; 201: a; 500: a a a a a").await else {
+        return;
+    };
+    assert!(pair.statuses().iter().all(|status| *status == 200));
+    assert_eq!(pair.dry, 6);
+    // In thousandths of a request, of which there are ten in a millisecond.
+    let log = pair.nginx.log();
+    let delays = log.split("delaying request, dry run, excess: ").skip(1);
+    let excess = delays.map(|rest| rest.split(',').next().unwrap().replace('.', "").parse::<u64>().unwrap());
+    assert_eq!(pair.dry_delays, excess.map(|thousandths| thousandths * 100).collect::<Vec<_>>(), "{log}");
+}
+
+#[tokio::test]
+async fn levels_inherit_limits_unless_they_have_some() {
+    let http = format!(
+        "{ONE} limit_req_zone $binary_remote_addr zone=two:1m rate=1r/s;
+        server {{ listen 127.0.0.1:PORT; limit_req zone=one burst=1 nodelay;
+            location / {{ empty_gif; }}
+            location /a/ {{ limit_req zone=two; empty_gif; location /a/b/ {{ empty_gif; }} }}
+        }}"
+    );
+    let Some(pair) = play(&http, "0: x x x a/ a/ a/b/ x; 100: x a/; 1000: a/b/ a/b/ a/").await else {
+        return;
+    };
+    assert_eq!(pair.statuses()[..7], [200, 200, 429, 200, 429, 429, 429]);
+}
+
+/// The whole of it, at random moments: times, paths and zones by the next number of a series.
+#[tokio::test]
+async fn nothing_differs_at_random_moments() {
+    let zones = "limit_req_zone $binary_remote_addr zone=one:1m rate=10r/s;
+        limit_req_zone $binary_remote_addr zone=two:1m rate=25r/s;
+        limit_req_zone $server_name zone=three:1m rate=40r/s;";
+    let http = server(
+        zones,
+        &[
+            ("a", "limit_req zone=one burst=3 delay=1;"),
+            ("b", "limit_req zone=two burst=4 nodelay;"),
+            ("c", "limit_req zone=two burst=4 nodelay; limit_req zone=three burst=2;"),
+            ("d", "limit_req zone=three burst=2; limit_req zone=one burst=3 delay=1;"),
+        ],
+    );
+    let Some(mut pair) = Pair::start(&http) else { return };
+    let mut series = 12_345_u64;
+    let mut next = |below: u64| {
+        series = series.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (series >> 33) % below
+    };
+    for _ in 0..250 {
+        let pause = [0, 0, 1, 7, 25, 40, 99, 100][usize::try_from(next(8)).unwrap()];
+        let time = pair.now + pause;
+        pair.until(time).await;
+        pair.get(["/a", "/b", "/c", "/d"][usize::try_from(next(4)).unwrap()]).await;
+    }
+    let end = pair.now + 1_000;
+    pair.until(end).await;
+    pair.agree("random");
+    let refused = pair.statuses().iter().filter(|status| **status == 503).count();
+    let delayed = pair.delays().iter().filter(|delay| **delay > 0).count();
+    assert!(refused > 20 && delayed > 20, "{refused} refused, {delayed} delayed");
+}
+
+/// Where they differ: nginx counts `1r/m` as 0.016 in a second, and the next comes after 62.5 s.
+#[tokio::test]
+async fn nginx_rounds_rates_by_the_minute() {
+    let zone = "limit_req_zone $binary_remote_addr zone=one:1m rate=1r/m;";
+    let Some(mut pair) = Pair::start(&server(zone, &[("a", "limit_req zone=one;")])) else { return };
+    for time in [0, 59_999, 60_000, 62_499, 62_500] {
+        pair.until(time).await;
+        pair.get("/a").await;
+    }
+    let ours: Vec<u16> = pair.ends.iter().map(|(_, ours)| ours.status).collect();
+    assert_eq!(pair.statuses(), [200, 503, 503, 503, 200]);
+    assert_eq!(ours, [200, 503, 200, 503, 503]);
+}
