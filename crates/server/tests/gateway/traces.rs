@@ -268,7 +268,7 @@ mod sent {
                 answer.extensions_mut().insert(LogNote { rule, decision, ..LogNote::default() });
                 Outcome::Answer(answer)
             }
-            "/dropped" => Outcome::Drop,
+            "/dropped" => Outcome::Drop(tidegate_server::LogNote::default()),
             "/gone" => Outcome::Go(nobody, ()),
             _ => Outcome::Go(app, ()),
         };
