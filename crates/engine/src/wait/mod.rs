@@ -173,6 +173,15 @@ struct Wait<'a> {
     held: Option<Reservation<'a>>,
     ticket: Option<Ticket<'a>>,
     hold: Hold,
+    looks: Looks,
+}
+
+/// How often a caller has looked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Looks {
+    /// It always gets one, however short its patience: the clock goes on between its question and its first look.
+    None,
+    Some,
 }
 
 enum Step<'a> {
@@ -193,11 +202,11 @@ impl Step<'_> {
 
 impl<'a> Wait<'a> {
     fn reserved(bucket: Bucket<'a>, reservation: Reservation<'a>) -> Self {
-        Self { bucket, held: Some(reservation), ticket: None, hold: Hold::Nothing }
+        Self { bucket, held: Some(reservation), ticket: None, hold: Hold::Nothing, looks: Looks::None }
     }
 
     fn with_ticket(bucket: Bucket<'a>, ticket: Ticket<'a>, hold: Hold) -> Self {
-        Self { bucket, held: None, ticket: Some(ticket), hold }
+        Self { bucket, held: None, ticket: Some(ticket), hold, looks: Looks::None }
     }
 
     fn in_line(bucket: Bucket<'a>, waiter: Waiter, hold: Hold) -> Result<Self, Refused> {
@@ -212,8 +221,9 @@ impl<'a> Wait<'a> {
     /// What to do now.
     fn step(&mut self) -> Step<'a> {
         let now = self.bucket.clock().now();
+        let looks = std::mem::replace(&mut self.looks, Looks::Some);
         if let Some(ticket) = &self.ticket {
-            if let Some(refused) = ticket.overdue(now) {
+            if let Some(refused) = ticket.overdue(now).filter(|_| looks == Looks::Some) {
                 // What was ready in time is ours, however late we look.
                 let in_time = self.held.take().filter(|_| ticket.may_be_served());
                 return Step::Done(in_time.ok_or(refused));
@@ -285,5 +295,34 @@ impl<'a> Wait<'a> {
             look if look.is_granted() => Decision::denied_for(look.limit(), Micros::ZERO),
             look => look,
         })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Clock, Limiter};
+
+    /// A thread may be put aside between its question and its first look, for longer than it would have waited.
+    #[test]
+    fn the_first_look_is_never_too_late() {
+        for (quota, hold) in [("2/s", Hold::Nothing), ("2 at once", Hold::Permit)] {
+            let (clock, hand) = Clock::manual();
+            let limiter = Limiter::builder().clock(clock).build(quota).unwrap();
+            let bucket = limiter.key("k");
+            let look = |patience| {
+                let waiter = Waiter::new(1).deadline(patience);
+                let mut wait = Wait::in_line(bucket, waiter, hold).unwrap();
+                hand.advance(Duration::from_micros(7));
+                match wait.step() {
+                    Step::Done(end) => end.map(|reservation| reservation.held_as(hold)),
+                    Step::Pause(_) => Err(Refused::Full),
+                }
+            };
+            for patience in [0, 6] {
+                assert!(look(Duration::from_micros(patience)).map(Reservation::keep).is_ok(), "{quota}");
+            }
+            assert_eq!(look(Duration::from_micros(6)).err(), Some(Refused::Deadline), "{quota}");
+        }
     }
 }
