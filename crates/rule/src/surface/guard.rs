@@ -2,15 +2,11 @@
 
 use super::{
     guards::Guards,
-    judge::{Until, called},
-    terms::Terms,
+    judge::called,
+    terms::{Terms, with_terms},
 };
-use crate::{
-    Answer, Limited,
-    request::{Head, Key, Reply},
-};
-use std::{borrow::Cow, fmt, sync::Arc};
-use tidegate_core::Report;
+use crate::request::{Head, Key};
+use std::{fmt, sync::Arc};
 use tidegate_engine::{Cause, Guard, Pass};
 
 /// A guard in front of requests: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or one of your own.
@@ -27,7 +23,8 @@ use tidegate_engine::{Cause, Guard, Pass};
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A call that is given up is ignored. Clones share the guard.
+/// A call is in flight until the head of its answer is there, unless told otherwise; one that is given up is ignored. Clones
+/// share the guard.
 pub struct RequestGuard<G> {
     source: Source<G>,
     terms: Arc<Terms>,
@@ -62,42 +59,12 @@ impl<G> RequestGuard<G> {
         Self { source, terms: Arc::new(Terms::new("guard")) }
     }
 
-    /// The name by which it is called in answers.
-    #[must_use]
-    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
-        self.terms_mut().name = name.into();
-        self
-    }
+    with_terms!(judged);
 
     /// Stands in front of calls to somebody else: an answer of 429 is a failure too; see [`called`].
     #[must_use]
     pub fn for_calls(self) -> Self {
         self.classify(called)
-    }
-
-    /// How an answer counts, or an error instead of one (`None`) where the wire has that; as [`served`](super::served) says
-    /// unless told otherwise.
-    #[must_use]
-    pub fn classify(
-        mut self,
-        classify: impl Fn(Option<&dyn Reply>) -> Report + Send + Sync + 'static,
-    ) -> Self {
-        self.terms_mut().classify = Arc::new(classify);
-        self
-    }
-
-    /// Until when a call is in flight; until the head of the answer is there unless told otherwise.
-    #[must_use]
-    pub fn until(mut self, until: Until) -> Self {
-        self.terms_mut().until = until;
-        self
-    }
-
-    /// What to answer to whoever is not let in; 503 and when to come back unless told otherwise.
-    #[must_use]
-    pub fn answer(mut self, answer: impl Fn(&Limited) -> Answer + Send + Sync + 'static) -> Self {
-        self.terms_mut().answer = Arc::new(answer);
-        self
     }
 
     /// Lets this request in, or not.
@@ -111,15 +78,6 @@ impl<G> RequestGuard<G> {
             Source::By(choose) => &choose(head),
         };
         guard.try_pass_owned().map_err(Cause::from)
-    }
-
-    /// What it says to whoever is not let in, and how it judges.
-    pub fn terms(&self) -> &Arc<Terms> {
-        &self.terms
-    }
-
-    fn terms_mut(&mut self) -> &mut Terms {
-        Arc::make_mut(&mut self.terms)
     }
 }
 

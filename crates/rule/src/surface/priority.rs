@@ -1,12 +1,12 @@
 //! Who matters how much.
 
-use super::{judge::Until, terms::Terms};
-use crate::{
-    Answer, Limited,
-    request::{Head, Reply},
+use super::{
+    judge::Until,
+    terms::{Terms, with_terms},
 };
-use std::{borrow::Cow, fmt, sync::Arc};
-use tidegate_core::{Report, triage::Arrival};
+use crate::request::Head;
+use std::{fmt, sync::Arc};
+use tidegate_core::triage::Arrival;
 use tidegate_engine::{Cause, Pass, PriorityLimit};
 
 /// A limit in front of requests that sheds the least important first.
@@ -25,7 +25,7 @@ use tidegate_engine::{Cause, Pass, PriorityLimit};
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// Clones share the limit.
+/// A request is in flight until the body of its answer has ended, unless told otherwise. Clones share the limit.
 #[derive(Clone)]
 pub struct RequestPriority {
     limit: Arc<PriorityLimit>,
@@ -45,51 +45,12 @@ impl RequestPriority {
         Self { limit: limit.into(), arrival: Arc::new(arrival), terms: Arc::new(terms) }
     }
 
-    /// The name by which it is called in answers.
-    #[must_use]
-    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
-        self.terms_mut().name = name.into();
-        self
-    }
-
-    /// How an answer counts where a controller sets the number of slots, or an error instead of one (`None`) where the wire
-    /// has that; as [`served`](super::served) says unless told otherwise.
-    #[must_use]
-    pub fn classify(
-        mut self,
-        classify: impl Fn(Option<&dyn Reply>) -> Report + Send + Sync + 'static,
-    ) -> Self {
-        self.terms_mut().classify = Arc::new(classify);
-        self
-    }
-
-    /// Until when a request is in flight; until the body of its answer has ended unless told otherwise.
-    #[must_use]
-    pub fn until(mut self, until: Until) -> Self {
-        self.terms_mut().until = until;
-        self
-    }
-
-    /// What to answer to whoever is shed; 503 and when to come back unless told otherwise.
-    #[must_use]
-    pub fn answer(mut self, answer: impl Fn(&Limited) -> Answer + Send + Sync + 'static) -> Self {
-        self.terms_mut().answer = Arc::new(answer);
-        self
-    }
+    with_terms!(judged);
 
     /// Lets this request in, or sheds it.
     pub fn try_pass(&self, head: &dyn Head) -> Result<Pass<Arc<PriorityLimit>>, Cause> {
         let arrival = (self.arrival)(head, &self.limit);
         self.limit.try_pass_owned(arrival).map_err(Cause::from)
-    }
-
-    /// What it says to whoever is shed, and how it judges.
-    pub fn terms(&self) -> &Arc<Terms> {
-        &self.terms
-    }
-
-    fn terms_mut(&mut self) -> &mut Terms {
-        Arc::make_mut(&mut self.terms)
     }
 }
 

@@ -1,8 +1,11 @@
 //! How many at once, and who may wait.
 
-use super::{judge::Until, terms::Terms};
-use crate::{Answer, Limited, request::Head};
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use super::{
+    judge::Until,
+    terms::{Terms, with_terms},
+};
+use crate::request::Head;
+use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::Rejection;
 use tidegate_engine::{Cause, Priority, Slot, Slots, Waiter};
 
@@ -49,26 +52,7 @@ impl RequestSlots {
         Self { priority: Some(Arc::new(priority)), ..self }
     }
 
-    /// The name by which it is called in answers.
-    #[must_use]
-    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
-        self.terms_mut().name = name.into();
-        self
-    }
-
-    /// Until when a slot is held; until the body of the answer has ended unless told otherwise.
-    #[must_use]
-    pub fn until(mut self, until: Until) -> Self {
-        self.terms_mut().until = until;
-        self
-    }
-
-    /// What to answer to whoever is not let in; 503 and when to come back unless told otherwise.
-    #[must_use]
-    pub fn answer(mut self, answer: impl Fn(&Limited) -> Answer + Send + Sync + 'static) -> Self {
-        self.terms_mut().answer = Arc::new(answer);
-        self
-    }
+    with_terms!();
 
     /// Takes a slot for this request, or a place in line if it may wait.
     pub fn turn(&self, head: &dyn Head) -> Turn {
@@ -81,15 +65,6 @@ impl RequestSlots {
         let priority = self.priority.as_ref().map(|priority| priority(head)).unwrap_or_default();
         let waiter = Waiter::new(1).deadline(self.patience).priority(priority);
         Turn::Later(InLine { slots: self.slots.clone(), waiter })
-    }
-
-    /// What it says to whoever is not let in.
-    pub fn terms(&self) -> &Arc<Terms> {
-        &self.terms
-    }
-
-    fn terms_mut(&mut self) -> &mut Terms {
-        Arc::make_mut(&mut self.terms)
     }
 }
 

@@ -50,6 +50,63 @@ impl fmt::Debug for Terms {
     }
 }
 
+/// The part of a surface that is its [`Terms`], said once for all of them: the name it goes by, until when a call is in
+/// flight, what is answered. `judged` adds how answers count, where that is asked for.
+macro_rules! with_terms {
+    (judged) => {
+        /// How an answer counts, or an error instead of one (`None`) where the wire has that; as
+        /// [`served`](crate::surface::served) says unless told otherwise.
+        #[must_use]
+        pub fn classify(
+            mut self,
+            classify: impl Fn(Option<&dyn $crate::request::Reply>) -> tidegate_core::Report
+            + Send
+            + Sync
+            + 'static,
+        ) -> Self {
+            self.terms_mut().classify = ::std::sync::Arc::new(classify);
+            self
+        }
+
+        $crate::surface::terms::with_terms!();
+    };
+    () => {
+        /// The name by which it is called in answers.
+        #[must_use]
+        pub fn named(mut self, name: impl Into<::std::borrow::Cow<'static, str>>) -> Self {
+            self.terms_mut().name = name.into();
+            self
+        }
+
+        /// Until when a call is in flight.
+        #[must_use]
+        pub fn until(mut self, until: $crate::surface::Until) -> Self {
+            self.terms_mut().until = until;
+            self
+        }
+
+        /// What to answer to whoever is not let in; 503 and when to come back unless told otherwise.
+        #[must_use]
+        pub fn answer(
+            mut self,
+            answer: impl Fn(&$crate::Limited) -> $crate::Answer + Send + Sync + 'static,
+        ) -> Self {
+            self.terms_mut().answer = ::std::sync::Arc::new(answer);
+            self
+        }
+
+        /// What it says to whoever is not let in, and how it judges.
+        pub fn terms(&self) -> &::std::sync::Arc<$crate::surface::Terms> {
+            &self.terms
+        }
+
+        fn terms_mut(&mut self) -> &mut $crate::surface::Terms {
+            ::std::sync::Arc::make_mut(&mut self.terms)
+        }
+    };
+}
+pub(super) use with_terms;
+
 /// 503, and when to come back: in a second, where nothing better is known.
 fn overloaded(limited: &Limited) -> Answer {
     let answer = Answer::from(limited).status(503);
