@@ -2,7 +2,7 @@
 
 use crate::Mode;
 use std::{borrow::Cow, sync::Arc, time::Duration};
-use tidegate_core::Quota;
+use tidegate_core::{Inherit, Quota};
 use tidegate_engine::{BuildError, Capacity, store::Choice};
 
 /// What code says of a rule; settings may say otherwise.
@@ -25,6 +25,7 @@ pub struct Declaration {
     pub(crate) message: Option<Arc<str>>,
     pub(crate) capacity: Option<Capacity>,
     pub(crate) places: Option<usize>,
+    pub(crate) inherit: Inherit,
 }
 
 impl Declaration {
@@ -41,6 +42,7 @@ impl Declaration {
             message: None,
             capacity: None,
             places: None,
+            inherit: Inherit::default(),
         }
     }
 
@@ -94,5 +96,11 @@ impl Declaration {
     #[must_use]
     pub fn places(self, places: usize) -> Self {
         Self { places: Some(places), ..self }
+    }
+
+    /// What becomes of what was counted when other numbers hold; what was used stays used unless told otherwise.
+    #[must_use]
+    pub fn inherit(self, inherit: Inherit) -> Self {
+        Self { inherit, ..self }
     }
 }

@@ -111,6 +111,8 @@ pub(crate) struct Plan {
     terms: Terms,
     /// The quotas that the limiter it has in memory is to take over.
     change: Option<Vec<Quota>>,
+    /// What becomes then of what was counted.
+    inherit: Inherit,
     stray: Option<String>,
 }
 
@@ -139,6 +141,7 @@ impl Plan {
                 limiter: None,
             },
             change: None,
+            inherit: declared.inherit,
             stray: None,
         };
         if quotas.is_empty() {
@@ -192,7 +195,7 @@ impl Plan {
     pub(crate) fn carry_out(self, live: &Live) -> Option<Notice> {
         let memory = self.terms.limiter.as_ref().and_then(|limiter| limiter.in_memory());
         let changed = match (&self.change, memory) {
-            (Some(quotas), Some(memory)) => memory.change_all(quotas, Inherit::default()),
+            (Some(quotas), Some(memory)) => memory.change_all(quotas, self.inherit),
             _ => Ok(()),
         };
         live.change(self.terms);
@@ -244,7 +247,7 @@ fn build(
     if let Some(places) = declared.places {
         memory = memory.waiting_places(places);
     }
-    let mut builder = SharedLimiter::builder(name).memory(memory).on_outage(outage);
+    let mut builder = SharedLimiter::builder(name).memory(memory).on_outage(outage).inherit(declared.inherit);
     if let Some(store) = store {
         builder = builder.shared_store(store.clone());
     }
