@@ -84,10 +84,14 @@ impl Policy {
         };
         let mut policy = Self::default();
         // An empty file says nothing.
-        if root.value != Value::Null {
-            reader.fill(root, &POLICY, &mut policy);
+        let mut strays = Strays::default();
+        if root.value != Value::Null
+            && let Some(entries) = reader.entries(root, POLICY.what)
+        {
+            let entries = entries.iter().map(|(name, node)| (name, node));
+            strays = reader.fill_from(entries, root.at, &POLICY, &mut policy);
         }
-        reader.check_references();
+        reader.check_references(&strays);
         match reader.faults.is_empty() {
             true => Ok(policy),
             false => Err(Problems::of(reader.faults, sources)),
@@ -125,6 +129,14 @@ enum Voice {
     Muted,
 }
 
+/// The unknown keys of a map. What is missing because its key was mistyped is not missing.
+#[derive(Default)]
+struct Strays {
+    is_any: bool,
+    /// The keys that they were to be, as far as one can tell.
+    meant: Vec<&'static str>,
+}
+
 impl Reader<'_> {
     pub(crate) fn blame(&mut self, at: Span, problem: impl Into<String>, fix: impl Into<String>) {
         if self.voice == Voice::Loud {
@@ -158,19 +170,25 @@ impl Reader<'_> {
         at: Span,
         table: &'static Table<T>,
         into: &mut T,
-    ) {
+    ) -> Strays {
         let mut missing: Vec<_> = table.required.to_vec();
+        let mut strays = Strays::default();
         for (name, node) in entries {
             match table.key(&name.text) {
                 Some(key) => (key.read)(self, node, into),
-                None => self.unknown(name, table.what, table.names()),
+                None => {
+                    strays.is_any = true;
+                    strays.meant.extend(self.unknown(name, table.what, table.names()));
+                }
             }
             missing.retain(|required| *required != name.text);
         }
+        missing.retain(|required| !strays.meant.contains(required));
         for name in missing {
             let place = self.here(table.what);
             self.blame(at, format!("`{name}` is missing in {place}"), format!("say `{name}`"));
         }
+        strays
     }
 
     fn entries<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n [(Name, Node)]> {
@@ -185,17 +203,26 @@ impl Reader<'_> {
         }
     }
 
-    fn unknown(&mut self, name: &Name, what: &str, known: impl Iterator<Item = &'static str> + Clone) {
+    /// Returns the key that it was to be, if there is one like it.
+    fn unknown(
+        &mut self,
+        name: &Name,
+        what: &str,
+        known: impl Iterator<Item = &'static str> + Clone,
+    ) -> Option<&'static str> {
         if self.has_enough() {
-            return self.blame(name.at, "an unknown key", "leave it out");
+            self.blame(name.at, "an unknown key", "leave it out");
+            return None;
         }
-        let fix = match spelling::meant(&name.text, known.clone()) {
+        let meant = spelling::meant(&name.text, known.clone());
+        let fix = match meant {
             Some(known) => format!("did you mean `{known}`?"),
             None => format!("there are: {}", known.collect::<Vec<_>>().join(", ")),
         };
         let place = self.here(what);
         let shown = if name.text.contains('@') { "…".to_owned() } else { short(&name.text) };
         self.blame(name.at, format!("unknown key `{shown}` in {place}"), fix);
+        meant
     }
 
     /// Where one is: `` `match` of rule `login` ``.

@@ -1,6 +1,6 @@
 //! Names that stand for something that is said elsewhere.
 
-use super::{Reader, Voice};
+use super::{Reader, Strays, Voice};
 use crate::{
     model::{Match, PathPattern},
     source::{Node, Span, Value, short},
@@ -135,8 +135,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Checks all that was referred to.
-    pub(super) fn check_references(&mut self) {
+    /// Checks all that was referred to; not what a mistyped section may have defined.
+    pub(super) fn check_references(&mut self, strays: &Strays) {
         let References { known, asked, .. } = std::mem::take(&mut self.references);
         let nothing = HashSet::new();
         for Reference { target, name, at, scope } in asked {
@@ -146,7 +146,7 @@ impl Reader<'_> {
                 Target::Store => ("store", "stores"),
                 Target::List => ("list", "lists"),
                 Target::Template => ("template", "templates"),
-                Target::User if known.contains_key(&target) => continue,
+                Target::User if known.contains_key(&target) || strays.meant.contains(&"user") => continue,
                 Target::User => {
                     let problem = format!("{place} counts by `user`, but the policy has no `user`");
                     let fix = "say where the name of a user is found, as in `user: header x-user`";
@@ -160,7 +160,7 @@ impl Reader<'_> {
                 }
             };
             let known = known.get(&target).unwrap_or(&nothing);
-            if known.contains(&name) {
+            if known.contains(&name) || strays.meant.contains(&section) {
                 continue;
             }
             if self.has_enough() {

@@ -268,7 +268,8 @@ impl Reader<'_> {
             let since = reader.references_so_far();
             let more = reader.template_of(entries);
             reader.refuse_both(entries);
-            reader.fill_from(entries.iter().map(|(name, node)| (name, node)), node.at, &RULE, &mut rule);
+            let all = entries.iter().map(|(name, node)| (name, node));
+            let strays = reader.fill_from(all, node.at, &RULE, &mut rule);
             let before = reader.voice;
             reader.voice = Voice::Muted;
             reader.fill_from(more.iter().copied(), node.at, &RULE, &mut rule);
@@ -276,14 +277,15 @@ impl Reader<'_> {
             match name_node {
                 Some(at) if !rule.name.is_empty() => reader.define_rule(&rule.name, at.at),
                 Some(_) => {}
+                None if strays.meant.contains(&"name") => {}
                 None => reader.blame(node.at, "a rule without a name", "give it one, as in `name: login`"),
             }
             let says = |key: &str| {
                 entries.iter().any(|(name, _)| name.text == key)
                     || more.iter().any(|(name, _)| name.text == key)
             };
-            // A template that is not there may have said it.
-            let may_say = says("use") && more.is_empty();
+            // A template that is not there may have said it, and so may a mistyped key.
+            let may_say = says("use") && more.is_empty() || strays.is_any;
             if !may_say && !LIMITS.iter().any(|key| says(key)) {
                 let place = reader.here("rule");
                 reader.blame(
