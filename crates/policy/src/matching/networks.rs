@@ -4,7 +4,8 @@ use crate::model::{Network, Policy};
 use arc_swap::ArcSwap;
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs,
+    io::{self, Read as _},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     sync::Arc,
@@ -145,10 +146,16 @@ fn content(name: &str, said: &[Prefix], files: &[PathBuf]) -> Result<Content, Se
 /// No file of networks is this large by intent.
 const LARGEST: u64 = 64 << 20;
 
+/// Devices and pipes have no end, or no beginning; a file may grow while it is read.
 fn read_file(path: &Path) -> io::Result<String> {
-    match fs::metadata(path)?.len() {
-        length if length > LARGEST => Err(io::Error::other(format!("{length} bytes are too many"))),
-        _ => fs::read_to_string(path),
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut text = String::new();
+    fs::File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > LARGEST {
+        true => Err(io::Error::other("it is larger than 64 MiB")),
+        false => Ok(text),
     }
 }
 
