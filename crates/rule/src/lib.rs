@@ -25,6 +25,7 @@
 //! | [`Facts`] | what is known of the request that this task serves |
 //! | [`request`] | a request as rules see it, whatever wire it came by |
 //! | [`Gate`] | rules for requests, asked together |
+//! | [`Queue`] | who may wait for their turn |
 //! | [`Verdict`] | what they said to one request, folded |
 //! | [`Answer`] | what to answer to whoever was refused |
 //! | [`Fields`] | which header fields tell of quotas |
@@ -59,8 +60,8 @@ pub use answer::{Answer, Fields};
 pub use declaration::Declaration;
 pub use facts::Facts;
 pub use gate::{
-    Asked, Asking, Charge, Gate, HeldSlots, Labels, Quick, QuickRuling, RequestLimit, Ruling, Rulings,
-    Verdict, is_chosen, key_hash,
+    Asked, Asking, Charge, Gate, HeldSlots, KeyQueue, Labels, Queue, Quick, QuickRuling, RequestLimit,
+    Ruling, Rulings, Verdict, Waiting, is_chosen, key_hash,
 };
 pub use hold::Hold;
 pub use key::{Joined, RuleKey};

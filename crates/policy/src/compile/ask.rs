@@ -21,7 +21,7 @@ use std::{
 use tidegate_core::{Rejection, Report};
 use tidegate_engine::{Bandwidth, Cause, Standing};
 use tidegate_rule::{
-    Answer, Asked, Fields, HeldSlots, Limited, Mode, Rulings, Verdict,
+    Answer, Asked, Fields, HeldSlots, KeyQueue, Limited, Mode, Rulings, Verdict,
     request::{Head, Reply},
     surface::{Barred, Guest, called},
 };
@@ -131,8 +131,8 @@ struct Question<'h> {
     head: &'h dyn Head,
     /// Limits that are to be asked.
     places: Vec<usize>,
-    /// Rules with guards, each with the class of the request.
-    guarded: Vec<(usize, usize)>,
+    /// Rules with guards, each with the class of the request and where it waits.
+    guarded: Vec<(usize, usize, Option<KeyQueue>)>,
     admission: Admission,
 }
 
@@ -160,7 +160,7 @@ impl Question<'_> {
         self.places.extend(rule.limit);
         if mode == Mode::Enforce {
             if rule.has_guards() {
-                self.guarded.push((place, rule.class_of(self.head)));
+                self.guarded.push((place, rule.class_of(self.head), rule.queue_of(self.head)));
             }
             let (down, up) = rule.bandwidth(self.head);
             self.admission.down.extend(down);
@@ -170,7 +170,7 @@ impl Question<'_> {
     }
 
     fn pass(&mut self, inner: &Inner) -> Result<Line, Box<Refusal>> {
-        for (place, class) in &self.guarded {
+        for (place, class, _) in &self.guarded {
             let Some(rule) = inner.rules.get(*place) else { continue };
             match rule.pass(*class, &mut self.admission.leaves) {
                 Ok(()) => {}
@@ -192,9 +192,9 @@ impl Question<'_> {
             if !gate.inner.gate.verdict(&rulings).is_admitted() {
                 return admission.conclude(rulings, accept.as_deref());
             }
-            for (place, class) in guarded {
+            for (place, class, queue) in guarded {
                 let Some(rule) = gate.inner.rules.get(place) else { continue };
-                if let Err(stopped) = rule.pass_in_line(class, &mut admission.leaves).await {
+                if let Err(stopped) = rule.pass_in_line(class, queue.as_ref(), &mut admission.leaves).await {
                     return Passage::Refused(Refusal::guarded(rule, stopped, accept.as_deref()));
                 }
             }

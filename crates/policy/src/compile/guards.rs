@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     matching::{CompiledExpression, Lists, Matcher, table},
-    model::{Access, Adaptive, BreakerTerms, Enforcement, Rule},
+    model::{self, Access, Adaptive, BreakerTerms, Enforcement, Rule},
 };
 use std::{fmt, sync::Arc};
 use tidegate_core::{
@@ -19,7 +19,7 @@ use tidegate_engine::{
     PriorityLimit, Refused, Slots, Stance, Waiter,
 };
 use tidegate_rule::{
-    Mode, is_chosen,
+    KeyQueue, Mode, Queue, is_chosen,
     request::{Head, Key, KeyValue, Missing, TrustedProxies},
     surface::RequestAccess,
 };
@@ -40,6 +40,8 @@ pub(crate) struct PolicyRule {
     pub(crate) breaker: Option<Arc<Breaker>>,
     pub(crate) adaptive: Option<InFlight>,
     pub(crate) class: Option<Arc<Tier>>,
+    /// Who may wait, where anybody may.
+    pub(crate) queue: Option<Queue>,
     pub(crate) down: Option<Arc<Bandwidths>>,
     pub(crate) up: Option<Arc<Bandwidths>>,
 }
@@ -154,11 +156,29 @@ impl PolicyRule {
         Ok(())
     }
 
+    /// Where a request of this key waits, if it may.
+    pub(crate) fn queue_of(&self, head: &dyn Head) -> Option<KeyQueue> {
+        let queue = self.queue.as_ref()?;
+        Some(queue.of_key(&self.key_of(head).unwrap_or(KeyValue::All)))
+    }
+
     /// The same, standing in line where there is one.
-    pub(crate) async fn pass_in_line(&self, class: usize, taken: &mut Vec<Leave>) -> Result<(), Stopped> {
+    pub(crate) async fn pass_in_line(
+        &self,
+        class: usize,
+        queue: Option<&KeyQueue>,
+        taken: &mut Vec<Leave>,
+    ) -> Result<(), Stopped> {
         if let Some(InFlight::Line(limit)) = self.adaptive.as_ref().filter(|_| !self.source.wait.is_zero()) {
-            let waiter = Waiter::new(1).deadline(self.source.wait).priority(rank(class));
-            taken.push(Leave::Adaptive(limit.pass_owned(waiter).await.map_err(Stopped::Refused)?));
+            let pass = match limit.try_pass_owned() {
+                Ok(pass) => pass,
+                Err(_) => {
+                    let _waiting = queue.map(KeyQueue::enter).transpose().map_err(Stopped::Refused)?;
+                    let waiter = Waiter::new(1).deadline(self.source.wait).priority(rank(class));
+                    limit.pass_owned(waiter).await.map_err(Stopped::Refused)?
+                }
+            };
+            taken.push(Leave::Adaptive(pass));
             // Asked last, so that no probe of it waits.
             if let Some(breaker) = &self.breaker {
                 taken.push(Leave::Breaker(breaker.try_pass_owned()?));
@@ -192,6 +212,9 @@ impl fmt::Debug for PolicyRule {
         f.debug_struct("PolicyRule").field("name", &self.source.name).finish_non_exhaustive()
     }
 }
+
+/// How many may wait at once for a rule that does not say, over all keys.
+const IN_LINE: u64 = 10_000;
 
 /// The class of requests that have none.
 pub(crate) const NORMAL: usize = 2;
@@ -234,6 +257,7 @@ impl Making<'_> {
             breaker: source.breaker.as_ref().map(|terms| self.breaker(terms)).transpose()?,
             adaptive: source.adaptive.as_ref().map(|terms| self.adaptive(terms, source)).transpose()?,
             class,
+            queue: (!source.wait.is_zero()).then(|| self.queue(source.queue.as_ref())),
             down: rates.and_then(|rates| rates.down).map(|rate| self.rates(rate, old_down)).transpose()?,
             up: rates.and_then(|rates| rates.up).map(|rate| self.rates(rate, old_up)).transpose()?,
         })
@@ -261,6 +285,22 @@ impl Making<'_> {
         Ok(Arc::new(AccessControl::new(list, bans)))
     }
 
+    /// Whoever waits stays in line.
+    fn queue(&mut self, said: Option<&model::Queue>) -> Queue {
+        let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let most = said.map_or(IN_LINE, |queue| queue.most);
+        let in_all = said.and_then(|queue| queue.in_all).unwrap_or(most.max(IN_LINE));
+        let (most, in_all) = (count(most), count(in_all));
+        match self.before.and_then(|rule| rule.queue.clone()) {
+            None => Queue::new(most, in_all),
+            Some(queue) => {
+                let kept = queue.clone();
+                self.commits.push(Box::new(move || kept.change(most, in_all)));
+                queue
+            }
+        }
+    }
+
     fn breaker(&self, terms: &BreakerTerms) -> Result<Arc<Breaker>, SettingError> {
         let known = self.before.filter(|rule| rule.source.breaker.as_ref() == Some(terms));
         if let Some(breaker) = known.and_then(|rule| rule.breaker.clone()) {
@@ -275,12 +315,9 @@ impl Making<'_> {
 
     fn adaptive(&self, terms: &Adaptive, source: &Rule) -> Result<InFlight, SettingError> {
         let has_line = !source.wait.is_zero() || source.priority.is_none();
-        let places = |rule: &Rule| rule.queue.as_ref().map(|queue| queue.most);
         let known = self.before.filter(|rule| {
             let had_line = matches!(rule.adaptive, Some(InFlight::Line(_)));
-            rule.source.adaptive.as_ref() == Some(terms)
-                && had_line == has_line
-                && places(&rule.source) == places(source)
+            rule.source.adaptive.as_ref() == Some(terms) && had_line == has_line
         });
         if let Some(adaptive) = known.and_then(|rule| rule.adaptive.clone()) {
             return Ok(adaptive);
@@ -290,12 +327,10 @@ impl Making<'_> {
         let target = Micros::from(terms.target);
         let controller = Anchored::new(target)?.bounds(Bounds::new(least, initial, most)?);
         if has_line {
-            let mut slots = Slots::builder();
+            // The queue of the rule says who may wait.
+            let mut slots = Slots::builder().waiting_places(usize::MAX);
             if let Some(clock) = self.clock {
                 slots = slots.clock(clock.clone());
-            }
-            if let Some(places) = places(source) {
-                slots = slots.waiting_places(usize::try_from(places).unwrap_or(usize::MAX));
             }
             return AdaptiveLimit::with_slots(controller, slots).map(Arc::new).map(InFlight::Line);
         }

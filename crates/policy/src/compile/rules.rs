@@ -145,6 +145,9 @@ fn limit(declared: tidegate_rule::Rule, rule: &PolicyRule, limiting: &Limiting) 
     if let Some(class) = limiting.rank.clone() {
         limit = limit.priority(move |head| rank(class(head)));
     }
+    if let Some(queue) = &rule.queue {
+        limit = limit.queue(queue.clone());
+    }
     if let Some(charge) = &source.charge {
         limit = limit.charge(keys::charge(charge));
     }
@@ -192,9 +195,8 @@ fn limiting(
     }
     let each = MEMORY / u64::try_from(policy.rules.len().max(1)).unwrap_or(u64::MAX);
     declaration = declaration.capacity(Capacity::Bytes(each.clamp(1 << 20, 64 << 20))).wait(source.wait);
-    if let Some(queue) = &source.queue {
-        declaration = declaration.places(usize::try_from(queue.most).unwrap_or(usize::MAX));
-    }
+    // The queue of the rule says who may wait, and may be changed.
+    declaration = declaration.places(usize::MAX).inherit(source.inherit);
     if let Some(message) = &source.message {
         declaration = declaration.message(message.as_str());
     }

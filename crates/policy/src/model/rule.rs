@@ -206,11 +206,13 @@ pub enum Enforcement {
     Part(Share),
 }
 
-/// `queue: { most: 100, order: fifo }`, or `queue: 100`
+/// `queue: { most: 100, in-all: 5000, order: fifo }`, or `queue: 100`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
     /// `most`: how many may wait for one key.
     pub most: u64,
+    /// `in-all`: how many may wait over all keys; 10,000 where it is left out, or `most` if that is more.
+    pub in_all: Option<u64>,
     /// `order`.
     pub order: QueueOrder,
 }
@@ -223,6 +225,4 @@ pub enum QueueOrder {
     Fifo,
     /// Who is more important.
     Priority,
-    /// Who must be served soonest.
-    Deadline,
 }

@@ -14,8 +14,7 @@ use crate::{
 use tidegate_core::Share;
 use tidegate_rule::Mode;
 
-const ORDERS: [(&str, QueueOrder); 3] =
-    [("fifo", QueueOrder::Fifo), ("priority", QueueOrder::Priority), ("deadline", QueueOrder::Deadline)];
+const ORDERS: [(&str, QueueOrder); 2] = [("fifo", QueueOrder::Fifo), ("priority", QueueOrder::Priority)];
 /// More would wait longer than anybody wants to.
 const MOST_IN_LINE: u64 = 1_000_000;
 
@@ -114,9 +113,16 @@ pub(super) static QUEUE: Table<Queue> = Table {
             |it| Some(Written::Number(it.most)),
         ),
         key(
+            "in-all",
+            "How many may wait over all keys; 10,000 where it is left out, or `most` if that is more.",
+            Shape::Whole,
+            |reader, node, it| it.in_all = reader.whole(node, 1..=MOST_IN_LINE),
+            |it| it.in_all.map(Written::Number),
+        ),
+        key(
             "order",
-            "Whose turn is next.",
-            Shape::Word(&["fifo", "priority", "deadline"]),
+            "Whose turn is next, where a number at once or an adaptive limit is waited for.",
+            Shape::Word(&["fifo", "priority"]),
             |reader, node, it| it.order = reader.word(node, &ORDERS).unwrap_or_default(),
             |it| write_word(&it.order, &ORDERS),
         ),
@@ -146,9 +152,18 @@ impl Reader<'_> {
     }
 
     pub(super) fn queue(&mut self, node: &Node) -> Option<Queue> {
-        let mut queue = Queue { most: 1, order: QueueOrder::default() };
+        let mut queue = Queue { most: 1, in_all: None, order: QueueOrder::default() };
         match &node.value {
-            Value::Map(_) => self.fill(node, &QUEUE, &mut queue),
+            Value::Map(_) => {
+                let before = self.faults.len();
+                self.fill(node, &QUEUE, &mut queue);
+                if let Some(in_all) = queue.in_all.filter(|in_all| *in_all < queue.most)
+                    && self.faults.len() == before
+                {
+                    let problem = format!("{} in line for one key, but {in_all} for all of them", queue.most);
+                    self.blame(node.at, problem, "give `in-all` at least as many as `most`");
+                }
+            }
             _ => queue.most = self.whole(node, 1..=MOST_IN_LINE)?,
         }
         Some(queue)

@@ -205,7 +205,7 @@ fn bytes_have_a_rate_for_each_key() {
 #[tokio::test(start_paused = true)]
 async fn a_turn_is_waited_for_with_nothing_else_held() {
     let adaptive = Adaptive { target: Duration::from_millis(100), least: Some(2), most: Some(2) };
-    let queue = Queue { most: 1, order: QueueOrder::Fifo };
+    let queue = Queue { most: 1, in_all: None, order: QueueOrder::Fifo };
     let said = policy([Rule {
         adaptive: Some(adaptive),
         wait: Duration::from_secs(5),

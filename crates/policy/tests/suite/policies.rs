@@ -575,9 +575,12 @@ type Actions = (
 fn actions() -> BoxedStrategy<Actions> {
     let schedule = select(vec!["+08:00; mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5", "sat,sun x0.1"])
         .prop_map(|text| text.parse().unwrap());
-    let queue =
-        (1_u64..=1_000_000, select(vec![QueueOrder::Fifo, QueueOrder::Priority, QueueOrder::Deadline]))
-            .prop_map(|(most, order)| Queue { most, order });
+    let queue = (
+        1_u64..=1_000_000,
+        option::of(0_u64..=1_000_000),
+        select(vec![QueueOrder::Fifo, QueueOrder::Priority]),
+    )
+        .prop_map(|(most, in_all, order)| Queue { most, in_all: in_all.map(|all| all.max(most)), order });
     (
         names(),
         option::of(schedule),

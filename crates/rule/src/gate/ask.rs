@@ -3,7 +3,9 @@
 use super::{
     Gate, RequestLimit,
     limit::holds_slots,
+    queue::KeyQueue,
     rulings::{Held, Judgement, One, Rulings},
+    taken::Taken,
 };
 use crate::{
     Mode, RuleKey, background,
@@ -20,8 +22,7 @@ use std::{
 };
 use tidegate_core::{Decision, Micros};
 use tidegate_engine::{
-    Claim, Limiter, OwnedAsk, Refused, SharedLimiter, Waiter, reserve_all, reserve_all_in_memory,
-    store::Choice,
+    Limiter, OwnedAsk, SharedLimiter, Waiter, reserve_all, reserve_all_in_memory, store::Choice,
 };
 
 /// What rules say to a request, now or when they have been waited for.
@@ -133,18 +134,20 @@ fn find<'a>(limit: &RequestLimit, head: &'a dyn Head) -> Found<'a> {
 }
 
 /// What is to be asked of one rule.
-struct Question {
-    place: Place,
-    mode: Mode,
-    ask: OwnedAsk,
-    line: Option<InLine>,
+pub(super) struct Question {
+    pub(super) place: Place,
+    pub(super) mode: Mode,
+    pub(super) ask: OwnedAsk,
+    pub(super) line: Option<InLine>,
+    /// Where it waits, if it may.
+    pub(super) queue: Option<KeyQueue>,
 }
 
 /// A slot that is worth waiting for, with the tokens beside it.
-struct InLine {
-    limiter: Arc<SharedLimiter>,
-    key: KeyValue<'static>,
-    waiter: Waiter,
+pub(super) struct InLine {
+    pub(super) limiter: Arc<SharedLimiter>,
+    pub(super) key: KeyValue<'static>,
+    pub(super) waiter: Waiter,
 }
 
 #[inline(never)]
@@ -194,12 +197,14 @@ fn question(
     // Lines know no tiers: one who has a tier of slots is answered at once.
     let has_line = limit.rule().choice() == Choice::All && limiter.quotas().iter().any(holds_slots);
     let is_line = mode == Mode::Enforce && !patience.is_zero() && cost > 0 && has_line;
+    let is_waiting = mode == Mode::Enforce && !patience.is_zero();
+    let queue = limit.line().filter(|_| is_waiting).map(|queue| queue.of_key(&key));
     let line = is_line.then(|| InLine {
         limiter: limiter.clone(),
         key: key.into_owned(),
         waiter: Waiter::new(cost).deadline(patience).priority(limit.priority_of(head)),
     });
-    Question { place, mode, ask, line }
+    Question { place, mode, ask, line, queue }
 }
 
 /// Everything that is in memory and grants without a wait is decided on the spot.
@@ -213,6 +218,7 @@ fn now_or_later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -
     let Some(claims) = reserve_all_in_memory(&asks) else { return later(gate, enforced, shadowed) };
     let mut taken = Taken::default();
     taken.put(&enforced, claims.into_iter().map(Some).collect());
+    taken.queue(&enforced);
     if taken.is_ready() {
         taken.look_on(&shadowed);
         return Asked::Now(taken.settle(gate));
@@ -237,6 +243,7 @@ fn later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -> Asked
         if !taken.is_refused() {
             let asks = rest.iter().map(|question| question.ask.clone()).collect();
             taken.put(&rest, reserve_all(asks).await);
+            taken.queue(&rest);
             taken.ready().await;
         }
         if !taken.is_refused() {
@@ -268,98 +275,6 @@ fn places_of(questions: &[Question]) -> Vec<Place> {
     questions.iter().map(|question| question.place).collect()
 }
 
-/// What was said and taken so far. Dropping it gives everything back.
-#[derive(Default)]
-struct Taken {
-    rulings: Vec<One>,
-    claims: Vec<(Place, Claim)>,
-}
-
-impl Taken {
-    fn put(&mut self, questions: &[Question], claims: Vec<Option<Claim>>) {
-        for (question, claim) in questions.iter().zip(claims) {
-            if let Some(claim) = claim {
-                self.rulings.push(One::decided(question.place, question.mode, *claim.decision()));
-                self.claims.push((question.place, claim));
-            }
-        }
-    }
-
-    /// Asks those who refuse nothing.
-    fn look_on(&mut self, shadowed: &[Question]) {
-        if self.is_refused() {
-            return;
-        }
-        for question in shadowed {
-            let claims = reserve_all_in_memory(std::slice::from_ref(&question.ask));
-            self.put(std::slice::from_ref(question), claims.into_iter().flatten().map(Some).collect());
-        }
-    }
-
-    async fn stand_in_line(&mut self, question: Question) {
-        let Some(InLine { limiter, key, waiter }) = question.line else { return };
-        if self.is_refused() {
-            return;
-        }
-        let claim = match limiter.in_memory() {
-            Some(memory) => memory.claim_in_line_owned(&Shown(&key), waiter).await,
-            None => limiter.claim_in_line_owned(&key.to_string(), waiter).await,
-        };
-        let judgement = match claim {
-            Ok(claim) => {
-                let decision = *claim.decision();
-                self.claims.push((question.place, claim));
-                Judgement::Decided(decision)
-            }
-            Err(refused) => Judgement::Refused(refused),
-        };
-        self.rulings.push(One { place: question.place, mode: question.mode, judgement });
-    }
-
-    fn is_refused(&self) -> bool {
-        self.rulings.iter().any(One::refuses)
-    }
-
-    /// Whether there is nothing to wait for.
-    fn is_ready(&self) -> bool {
-        self.is_refused() || self.claims.iter().all(|(_, claim)| claim.wait().is_zero())
-    }
-
-    /// Waits for all of them, each by the clock of its rule: as long as for the longest.
-    fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
-        let each: Vec<_> = match self.is_refused() {
-            true => Vec::new(),
-            false => self.claims.iter().map(|(_, claim)| claim.ready()).collect(),
-        };
-        async move {
-            for ready in each {
-                ready.await;
-            }
-        }
-    }
-
-    /// Pays what is paid ahead, and keeps what is settled with the answer.
-    fn settle(self, gate: &Gate) -> Rulings {
-        let is_refused = self.is_refused();
-        let mut held = Held::default();
-        if !is_refused {
-            for (place, claim) in self.claims {
-                let (tokens, slots) = claim.into_parts();
-                held.slots.extend(slots);
-                let Some(tokens) = tokens else { continue };
-                if gate.limits()[place].payment().is_ahead() {
-                    tokens.keep();
-                } else {
-                    held.tokens.push((place, tokens));
-                }
-            }
-        }
-        let mut rulings = self.rulings;
-        rulings.sort_by_key(|one| one.place);
-        Rulings::of(rulings, held)
-    }
-}
-
 impl Rulings {
     /// Where there is no runtime to ask a store on.
     fn closed(places: &[Place]) -> Self {
@@ -376,11 +291,5 @@ impl One {
 
     fn without_key(place: Place) -> Self {
         Self { place, mode: Mode::Enforce, judgement: Judgement::NoKey }
-    }
-}
-
-impl From<Refused> for Judgement {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused)
     }
 }

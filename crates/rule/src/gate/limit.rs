@@ -1,6 +1,6 @@
 //! One rule, and which requests it is about.
 
-use super::{charge::Charge, route::Route, share::is_chosen};
+use super::{charge::Charge, queue::Queue, route::Route, share::is_chosen};
 use crate::{
     Declaration, Mode, Rule, Rules,
     request::{Head, Key, KeyValue, Missing, key},
@@ -39,6 +39,7 @@ pub struct RequestLimit {
     tier: Option<Arc<Tier>>,
     charge: Charge,
     priority: Option<Arc<Rank>>,
+    queue: Option<Queue>,
     /// The part of its keys for which it is enforced; all of them where there is none.
     share: Option<Share>,
     /// Whether what is at hand says everything: there is nothing to settle later, and no slot to hold.
@@ -65,6 +66,7 @@ impl RequestLimit {
             tier: None,
             charge: Charge::ahead(),
             priority: None,
+            queue: None,
             share: None,
             is_plain,
         }
@@ -133,6 +135,12 @@ impl RequestLimit {
         Self { priority: Some(Arc::new(priority)), ..self }
     }
 
+    /// How many may wait, where the rule has a wait; as many as want to for a rate, unless told otherwise.
+    #[must_use]
+    pub fn queue(self, queue: Queue) -> Self {
+        Self { queue: Some(queue), ..self }
+    }
+
     /// Is enforced for this part of its keys only, and in shadow mode for the others. Which ones is decided by a hash of the
     /// name of the rule and the key: always the same, in every process, and as the part grows none of them is left out.
     #[must_use]
@@ -190,6 +198,10 @@ impl RequestLimit {
 
     pub(super) fn priority_of(&self, head: &dyn Head) -> Priority {
         self.priority.as_ref().map(|priority| priority(head)).unwrap_or_default()
+    }
+
+    pub(super) fn line(&self) -> Option<&Queue> {
+        self.queue.as_ref()
     }
 
     pub(super) fn payment(&self) -> &Charge {

@@ -12,15 +12,18 @@ mod ask;
 mod charge;
 mod labels;
 mod limit;
+mod queue;
 mod route;
 mod rulings;
 mod share;
+mod taken;
 mod verdict;
 
 pub use ask::{Asked, Asking};
 pub use charge::Charge;
 pub use labels::Labels;
 pub use limit::RequestLimit;
+pub use queue::{KeyQueue, Queue, Waiting};
 pub use rulings::{HeldSlots, Quick, QuickRuling, Rulings};
 pub use share::{is_chosen, key_hash};
 pub use verdict::{Ruling, Verdict};
