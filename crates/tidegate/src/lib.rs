@@ -28,7 +28,8 @@
 //!
 //! Where the code is: the attributes `limit`, `concurrency` and `breaker` (feature `macros`). In front of a service: layers for
 //! `tower` (features `tower`, `axum`, `tonic`, `reqwest`) and middleware for `actix`. Both declare rules with names, and
-//! `init` has all of them follow the settings of the program.
+//! `init` has all of them follow the settings of the program. With the feature `policy`, one file says all of that for a
+//! service, `tower::PolicyLayer` does it, and the same file works in the gateway.
 
 #[cfg(feature = "tokio")]
 mod init;
@@ -76,6 +77,10 @@ pub use tidegate_rule::{FileError, FileProblem, Reloaded, SettingsStatus};
 /// Middleware for actix-web.
 #[cfg(feature = "actix")]
 pub use tidegate_actix as actix;
+/// Policy files: all rules of a program in one file. With the feature `tower`, `tower::PolicyLayer` puts them in front of a
+/// service.
+#[cfg(feature = "policy")]
+pub use tidegate_policy as policy;
 /// Layers for tower: axum, hyper, tonic, reqwest.
 #[cfg(feature = "tower")]
 pub use tidegate_tower as tower;

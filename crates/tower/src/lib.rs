@@ -19,6 +19,7 @@
 //! | [`PriorityLayer`] | the same, where the important lose last |
 //! | [`BandwidthLayer`], [`UploadLayer`] | bodies of answers and of requests that move no faster than they may |
 //! | [`AccessLayer`] | a list and bans |
+//! | `PolicyLayer` | all rules of a policy file in front of a service (feature `policy`) |
 //! | [`FactsLayer`] | who sent a request, for attributes deep below |
 //! | [`PoliteLayer`] | a client that does as servers say |
 //! | `RuleInterceptor` | a gate for tonic, where a layer cannot be used |
@@ -43,6 +44,8 @@ mod head;
 mod held;
 pub mod key;
 mod limit;
+#[cfg(feature = "policy")]
+mod policy;
 mod priority;
 
 pub use access::{AccessLayer, Controlled};
@@ -59,6 +62,8 @@ pub use guard::{GuardLayer, Guarded};
 pub use head::{HttpHead, HttpReply};
 pub use held::{HeldBody, HeldFuture};
 pub use limit::{Limit, LimitFuture, LimitLayer};
+#[cfg(feature = "policy")]
+pub use policy::{Governed, Paced, PolicyFuture, PolicyLayer};
 pub use priority::{Prioritised, PriorityLayer};
 pub use tidegate_rule::surface::{
     Guards, GuardsBuilder, RequestAccess, RequestBandwidth, RequestFacts, RequestGuard, RequestPriority,

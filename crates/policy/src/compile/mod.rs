@@ -204,6 +204,11 @@ impl PolicyGate {
         }
     }
 
+    /// Whether there are schedules to follow.
+    pub fn has_schedules(&self) -> bool {
+        self.inner.monitor.is_some()
+    }
+
     /// How often an expression of a rule could not be worked out, by the name of the rule; only where it did happen.
     pub fn failures(&self) -> impl Iterator<Item = (&str, u64)> {
         let failures = self.inner.rules.iter().map(|rule| (rule.name(), rule.failures()));

@@ -6,6 +6,8 @@
 mod example_actix;
 #[cfg(all(feature = "axum", feature = "redis"))]
 mod example_fleet;
+#[cfg(all(feature = "axum", feature = "policy"))]
+mod example_policy;
 #[cfg(feature = "tonic")]
 mod example_tonic;
 mod examples;

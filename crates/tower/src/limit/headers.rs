@@ -8,7 +8,7 @@ use tidegate_rule::{Fields, Gate, Labels, QuickRuling, Verdict};
 
 /// What an answer will tell of the quotas that its request was counted by. One pointer, because it moves with every call.
 #[derive(Debug)]
-pub(super) struct Told(Option<Arc<HeaderMap>>);
+pub(crate) struct Told(Option<Arc<HeaderMap>>);
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
@@ -48,6 +48,13 @@ impl Told {
         }
     }
 
+    /// What the fields of a verdict say; nothing where there are none.
+    #[cfg(feature = "policy")]
+    pub(crate) fn of_verdict(verdict: &Verdict<'_>) -> Self {
+        let told = Self::of_several(verdict);
+        if told.0.as_ref().is_some_and(|told| told.is_empty()) { Self::NOTHING } else { told }
+    }
+
     #[cold]
     fn of_several(verdict: &Verdict<'_>) -> Self {
         let mut told = HeaderMap::new();
@@ -65,7 +72,7 @@ impl Told {
     }
 
     #[inline]
-    pub(super) fn write(&self, headers: &mut HeaderMap) {
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
         match &self.0 {
             None => {}
             // A whole map is copied sooner than two headers are added.

@@ -7,5 +7,7 @@ mod layer;
 mod service;
 
 pub use future::LimitFuture;
+#[cfg(feature = "policy")]
+pub(crate) use headers::Told;
 pub use layer::LimitLayer;
 pub use service::Limit;

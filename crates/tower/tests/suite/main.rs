@@ -15,6 +15,8 @@ mod guard;
 #[cfg(all(feature = "axum", feature = "reqwest"))]
 mod guard_clients;
 mod hyper;
+#[cfg(feature = "policy")]
+mod policy;
 mod polite;
 #[cfg(feature = "reqwest")]
 mod polite_reqwest;

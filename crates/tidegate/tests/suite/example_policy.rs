@@ -1,0 +1,58 @@
+//! The example for policies does what it says, for clients over the wire, and follows its file.
+
+#[path = "../../examples/policy.rs"]
+#[allow(dead_code, reason = "its main is not ours")]
+mod service;
+
+use reqwest::Client;
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
+use tidegate::Rules;
+use tokio::net::TcpListener;
+
+#[tokio::test]
+async fn a_service_whose_limits_are_in_a_file() {
+    // By the hour, so that nothing comes back while this runs.
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/policy.yaml");
+    let text = fs::read_to_string(file).unwrap().replace("/min", "/h");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.yaml");
+    fs::write(&path, &text).unwrap();
+
+    let live = service::open(&path, Rules::new()).unwrap();
+    tokio::spawn(service::follow(path.clone(), live.clone(), Duration::from_millis(1)));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = service::app(live).unwrap().into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+
+    let client = Client::builder().no_proxy().build().unwrap();
+    let get = async || client.get(format!("http://{address}/")).send().await.unwrap();
+    let login = async || client.post(format!("http://{address}/login")).send().await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(login().await.status(), 401);
+    }
+    let refused = login().await;
+    assert_eq!(refused.status(), 403);
+    assert_eq!(refused.text().await.unwrap(), "Too many attempts.");
+    for left in ["1", "0"] {
+        let allowed = get().await;
+        assert_eq!(allowed.status(), 200);
+        let told = allowed.headers()["ratelimit"].to_str().unwrap();
+        assert!(told.starts_with(&format!("\"everybody\";r={left};")), "{told}");
+    }
+    assert_eq!(get().await.status(), 429);
+
+    // A new file holds without a restart, and what was used stays used.
+    fs::write(&path, text.replace("quota: 5/h", "quota: 50/h")).unwrap();
+    let mut allowed = get().await;
+    while allowed.status() != 200 {
+        allowed = get().await;
+    }
+    let told = allowed.headers()["ratelimit"].to_str().unwrap();
+    assert!(told.starts_with("\"everybody\";r=44;"), "{told}");
+}

@@ -1,0 +1,147 @@
+//! The answer of a service behind a policy.
+
+use super::{body::Paced, refusal::Origin};
+use crate::{GateBody, HttpReply, limit::Told};
+use bytes::Bytes;
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    future::Future,
+    mem,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+use tidegate_policy::compile::{Admission, Asking, Passage};
+use tower_service::Service;
+
+pin_project! {
+    /// The answer of a service behind a policy, or of the policy itself.
+    ///
+    /// Dropping it while the rules are still being asked gives back what they have taken. After that the request pays: its
+    /// slots are given back, and its tokens are not.
+    pub struct PolicyFuture<S, B>
+    where
+        S: Service<Request<Paced<B>>>,
+    {
+        #[pin]
+        call: Option<S::Future>,
+        before: Before<S, B>,
+        after: Option<After>,
+    }
+}
+
+/// What there is to be done before the service is called.
+enum Before<S, B> {
+    Nothing,
+    /// Its rules are still being asked.
+    Asking(Box<Waiting<S, B>>),
+    /// It will not be called.
+    Refused(Box<Response<Bytes>>),
+}
+
+/// A request whose rules are still being asked, and the service that was found ready for it.
+struct Waiting<S, B> {
+    asking: Asking,
+    service: S,
+    request: Request<B>,
+}
+
+/// What is to be done with the answer.
+pub(super) struct After {
+    told: Told,
+    admission: Box<Admission>,
+}
+
+impl After {
+    pub(super) fn of(admission: Admission) -> Self {
+        Self { told: Told::of_verdict(&admission.verdict()), admission: Box::new(admission) }
+    }
+
+    /// Settles what was taken, and tells what is left. The body holds the slots of the request, and moves as it may.
+    fn happen<R, E>(self, result: Result<Response<R>, E>) -> Result<Response<GateBody<Paced<R>>>, E> {
+        let mut response = match result {
+            Ok(response) => response,
+            Err(error) => {
+                self.admission.fail();
+                return Err(error);
+            }
+        };
+        let down = self.admission.down().to_vec();
+        let held = self.admission.settle(&HttpReply::of(&response));
+        let held = (!held.is_empty()).then(|| Box::new(held));
+        self.told.write(response.headers_mut());
+        Ok(response.map(|body| GateBody::own(Paced::new(body, &down), held)))
+    }
+}
+
+impl<S, B> PolicyFuture<S, B>
+where
+    S: Service<Request<Paced<B>>>,
+{
+    pub(super) fn asking(asking: Asking, service: S, request: Request<B>) -> Self {
+        let before = Before::Asking(Box::new(Waiting { asking, service, request }));
+        Self { call: None, before, after: None }
+    }
+
+    pub(super) fn calling(call: S::Future, after: After) -> Self {
+        Self { call: Some(call), before: Before::Nothing, after: Some(after) }
+    }
+
+    pub(super) fn refused(answer: Box<Response<Bytes>>) -> Self {
+        Self { call: None, before: Before::Refused(answer), after: None }
+    }
+}
+
+impl<S, B, R> Future for PolicyFuture<S, B>
+where
+    S: Service<Request<Paced<B>>, Response = Response<R>>,
+{
+    type Output = Result<Response<GateBody<Paced<R>>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            if let Some(call) = this.call.as_mut().as_pin_mut() {
+                let result = ready!(call.poll(context));
+                // Polled after it was ready, which no caller may do.
+                let Some(after) = this.after.take() else { return Poll::Pending };
+                return Poll::Ready(after.happen(result));
+            }
+            match mem::replace(this.before, Before::Nothing) {
+                Before::Nothing => return Poll::Pending,
+                Before::Refused(answer) => return Poll::Ready(Ok(answer.map(GateBody::text))),
+                Before::Asking(mut waiting) => {
+                    let Poll::Ready(passage) = Pin::new(&mut waiting.asking).poll(context) else {
+                        *this.before = Before::Asking(waiting);
+                        return Poll::Pending;
+                    };
+                    let Waiting { mut service, request, .. } = *waiting;
+                    match passage {
+                        Passage::Admitted(admission) => {
+                            let request = request.map(|body| Paced::new(body, admission.up()));
+                            this.call.set(Some(service.call(request)));
+                            *this.after = Some(After::of(admission));
+                        }
+                        Passage::Refused(refusal) => {
+                            *this.before = Before::Refused(Origin::of(&request).answer(*refusal));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<S, B> fmt::Debug for PolicyFuture<S, B>
+where
+    S: Service<Request<Paced<B>>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.before {
+            Before::Nothing => "PolicyFuture(calling)",
+            Before::Asking(_) => "PolicyFuture(asking)",
+            Before::Refused(_) => "PolicyFuture(refused)",
+        })
+    }
+}

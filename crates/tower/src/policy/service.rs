@@ -1,0 +1,65 @@
+//! A service behind a policy.
+
+use super::{
+    body::Paced,
+    future::{After, PolicyFuture},
+    refusal::Origin,
+};
+use crate::{GateBody, HttpHead};
+use http::{Request, Response};
+use std::{
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tidegate_policy::compile::{LivePolicy, Passage, PolicyAsked};
+use tower_service::Service;
+
+/// A service behind a policy; see [`PolicyLayer`](super::PolicyLayer).
+#[derive(Clone, Debug)]
+pub struct Governed<S> {
+    live: Arc<LivePolicy>,
+    inner: S,
+}
+
+impl<S> Governed<S> {
+    pub(super) fn new(live: Arc<LivePolicy>, inner: S) -> Self {
+        Self { live, inner }
+    }
+
+    /// The service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for Governed<S>
+where
+    S: Service<Request<Paced<B>>, Response = Response<R>> + Clone,
+{
+    type Response = Response<GateBody<Paced<R>>>;
+    type Error = S::Error;
+    type Future = PolicyFuture<S, B>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        match self.live.ask(&HttpHead::of(&request)) {
+            PolicyAsked::Now(Passage::Admitted(admission)) => {
+                let call = self.inner.call(request.map(|body| Paced::new(body, admission.up())));
+                PolicyFuture::calling(call, After::of(admission))
+            }
+            PolicyAsked::Now(Passage::Refused(refusal)) => {
+                PolicyFuture::refused(Origin::of(&request).answer(*refusal))
+            }
+            PolicyAsked::Later(asking) => {
+                // Only the service that was found ready may be called, however much later.
+                let clone = self.inner.clone();
+                let ready = mem::replace(&mut self.inner, clone);
+                PolicyFuture::asking(asking, ready, request)
+            }
+        }
+    }
+}

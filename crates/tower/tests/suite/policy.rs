@@ -1,0 +1,321 @@
+//! A policy in front of a service decides as it does in front of upstreams.
+
+use crate::stage::{Broken, Piecemeal, Player, ask};
+use bytes::Bytes;
+use http::{Request, Response, Version};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
+use proptest::prelude::*;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tidegate_engine::{Clock, ClockHand};
+use tidegate_policy::{
+    Policy,
+    compile::{Compiler, Instead, LivePolicy, Passage, PolicyAsked},
+};
+use tidegate_rule::{Rules, request::Reply};
+use tidegate_tower::{GateBody, Governed, HttpHead, Paced, PolicyLayer};
+use tower::{Layer as _, service_fn};
+
+fn live(policy: &str) -> (Arc<LivePolicy>, ClockHand) {
+    let (clock, hand) = Clock::manual();
+    let compiler = Compiler::new(Rules::new()).clock(clock);
+    (Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap()), hand)
+}
+
+fn service(policy: &str) -> (Governed<Player>, Player, ClockHand) {
+    let ((live, hand), player) = (live(policy), Player::new());
+    (PolicyLayer::new(live).unwrap().layer(player.clone()), player, hand)
+}
+
+fn request(line: &str, peer: u8) -> Request<()> {
+    let (method, uri) = line.split_once(' ').unwrap();
+    let peer = SocketAddr::from(([192, 0, 2, peer], 1));
+    Request::builder().method(method).uri(uri).extension(peer).body(()).unwrap()
+}
+
+/// What a client is told: the status, the headers in their order, and the body.
+type Told = (u16, Vec<(String, String)>, String);
+
+async fn told<R>(response: Response<GateBody<R>>) -> Told
+where
+    R: http_body::Body<Data = Bytes>,
+{
+    let (parts, body) = response.into_parts();
+    let text = |value: &http::HeaderValue| value.to_str().unwrap().to_owned();
+    let mut headers: Vec<_> =
+        parts.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
+    headers.sort();
+    let Ok(body) = body.collect().await else { panic!("a whole body") };
+    (parts.status.as_u16(), headers, String::from_utf8(body.to_bytes().to_vec()).unwrap())
+}
+
+const POLICY: &str = r#"
+lists: { bad: [192.0.2.3] }
+rules:
+  - { name: everybody, key: ip, quota: 6/s burst 6 }
+  - { name: login, match: { method: POST, path: /login }, key: ip, quotas: [2/s, 5/min], charge: { if-status: 401 } }
+  - { name: closed, match: { path: /in/** }, deny: bad, on-limit: { status: 404, body: "Nothing." } }
+  - { name: moved, match: { path: '/a/{id}' }, key: capture id, quota: 1/s, on-limit: { redirect: /later } }
+  - { name: other, match: { path: /b }, quota: 1/s, on-limit: { fallback: { body: "stale", headers: { x-old: "1" } } } }
+  - { name: gone, match: { path: /c }, quota: 1/s, on-limit: drop, ban: 3/s for 2s }
+  - { name: apart, match: { path: /d }, key: ip, quota: 2 at once }
+  - { name: spared, match: { path: /e }, breaker: { failure-rate: 50%, over: 4, least: 2, open: 1s, probes: 1 } }
+  - { name: tried, match: { path: /b }, quota: 1/min, mode: shadow }
+  - { name: tiers, match: { path: /f }, tiers: { by: header x-plan, each: { gold: 3/s }, else: 1/s }, cost: 1 }
+"#;
+
+const LINES: [&str; 10] = [
+    "GET /",
+    "POST /login",
+    "GET /in/x",
+    "GET /a/1",
+    "GET /a/2",
+    "GET /b",
+    "GET /c",
+    "GET /d",
+    "GET /e",
+    "GET /f",
+];
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    after: u64,
+    line: usize,
+    peer: u8,
+    status: u16,
+    /// Whether the body is read now, or only at the end.
+    body: Body,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    Read,
+    Kept,
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let after = prop_oneof![4 => Just(0), 2 => 1_u64..400, 1 => 400_u64..3_000];
+    let status = prop::sample::select(vec![200_u16, 200, 401, 500, 0]);
+    let body = prop_oneof![2 => Just(Body::Read), 1 => Just(Body::Kept)];
+    (after, 0..LINES.len(), 1_u8..4, status, body).prop_map(|(after, line, peer, status, body)| Step {
+        after,
+        line,
+        peer,
+        status,
+        body,
+    })
+}
+
+struct Status(u16);
+
+impl Reply for Status {
+    fn status(&self) -> u16 {
+        self.0
+    }
+    fn header(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// What is asked of a gate by hand, as a gateway would.
+fn by_hand(
+    live: &LivePolicy,
+    request: &Request<()>,
+    step: Step,
+    kept: &mut Vec<tidegate_rule::HeldSlots>,
+) -> Told {
+    let passage = match live.now().ask(&HttpHead::of(request)) {
+        PolicyAsked::Now(passage) => passage,
+        PolicyAsked::Later(_) => panic!("nothing is waited for"),
+    };
+    let (status, mut headers, body) = match passage {
+        Passage::Admitted(admission) if step.status == 0 => {
+            admission.fail();
+            return (0, Vec::new(), String::new());
+        }
+        Passage::Admitted(admission) => {
+            let mut headers = Vec::new();
+            admission.verdict().write_fields(|name, value| headers.push((name.to_owned(), value.to_owned())));
+            let held = admission.settle(&Status(step.status));
+            if matches!(step.body, Body::Kept) {
+                kept.push(held);
+            }
+            (step.status, headers, "hello".to_owned())
+        }
+        Passage::Refused(refusal) => match refusal.instead {
+            Instead::Answer(answer) => {
+                let headers = answer.headers.into_iter().map(|(name, value)| (name.into_owned(), value));
+                (answer.status, headers.collect(), answer.body)
+            }
+            Instead::Drop => (444, vec![("connection".to_owned(), "close".to_owned())], String::new()),
+            Instead::Upstream(_) => panic!("there is none"),
+        },
+    };
+    headers.sort();
+    (status, headers, body)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_layer_decides_as_a_gate_does(steps in prop::collection::vec(steps(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let (service, player, hand) = service(POLICY);
+            let (gate, gate_hand) = live(POLICY);
+            let (mut kept, mut bodies) = (Vec::new(), Vec::new());
+            for step in steps {
+                hand.advance(Duration::from_millis(step.after));
+                gate_hand.advance(Duration::from_millis(step.after));
+                player.say(step.status.into());
+                let expected = by_hand(&gate, &request(LINES[step.line], step.peer), step, &mut kept);
+                let found = match ask(&service, request(LINES[step.line], step.peer)).await {
+                    Err(Broken) => (0, Vec::new(), String::new()),
+                    Ok(response) => match step.body {
+                        Body::Read => told(response).await,
+                        Body::Kept => {
+                            let (parts, body) = response.into_parts();
+                            let empty: Response<GateBody<Paced<http_body_util::Empty<Bytes>>>> =
+                                Response::from_parts(parts, GateBody::default());
+                            bodies.push(body);
+                            let (status, headers, _) = told(empty).await;
+                            (status, headers, expected.2.clone())
+                        }
+                    },
+                };
+                assert_eq!(found, expected, "{step:?}");
+            }
+        });
+    }
+}
+
+/// Without an upstream to send it to, a rule that does so is refused when the layer is made, and whenever it comes later.
+#[test]
+fn a_service_has_no_upstreams() {
+    let upstream = "upstreams: { spare: 'http://127.0.0.1:1' }\nroutes: spare\n\
+        rules: [{ name: a, quota: 1/s, on-limit: { fallback: { upstream: spare } } }]";
+    let error = "rule `a`: it falls back to the upstream `spare`, and a policy in front of a service has none; \
+        give the fallback a `body`, or use `status` or `redirect`";
+    assert_eq!(PolicyLayer::new(live(upstream).0).unwrap_err().to_string(), error);
+
+    let (good, _hand) = live("rules: [{ name: a, quota: 1/s }]");
+    let _layer = PolicyLayer::new(good.clone()).unwrap();
+    let next: Policy = upstream.parse().unwrap();
+    assert_eq!(good.replace(&next).unwrap_err().to_string(), error);
+    assert!(good.replace(&"rules: [{ name: a, quota: 2/s }]".parse().unwrap()).is_ok());
+}
+
+#[tokio::test]
+async fn a_connection_is_closed_where_there_is_one_to_close() {
+    let (service, ..) = service("rules: [{ name: a, quota: 1/h, on-limit: drop }]");
+    assert_eq!(ask(&service, request("GET /", 1)).await.unwrap().status(), 200);
+    let dropped = told(ask(&service, request("GET /", 1)).await.unwrap()).await;
+    assert_eq!(dropped, (444, vec![("connection".to_owned(), "close".to_owned())], String::new()));
+    let mut second = request("GET /", 1);
+    *second.version_mut() = Version::HTTP_2;
+    assert_eq!(told(ask(&service, second).await.unwrap()).await, (444, Vec::new(), String::new()));
+}
+
+/// Redirections and pages are nothing to gRPC, and neither is a connection that closes.
+#[tokio::test]
+async fn a_call_is_refused_with_a_status() {
+    for on_limit in ["drop", "{ redirect: /x }", "{ fallback: { body: x } }", "{ status: 503 }"] {
+        let (service, ..) = service(&format!("rules: [{{ name: a, quota: 1/h, on-limit: {on_limit} }}]"));
+        let call = || {
+            let mut call = request("POST /s/M", 1);
+            *call.version_mut() = Version::HTTP_2;
+            call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+            call
+        };
+        assert_eq!(ask(&service, call()).await.unwrap().status(), 200);
+        let (status, headers, body) = told(ask(&service, call()).await.unwrap()).await;
+        let has = |name: &str, value: &str| headers.iter().any(|(n, v)| n == name && v == value);
+        assert_eq!((status, body.as_str()), (200, ""));
+        assert!(has("grpc-status", "8") && has("grpc-message", "refused by the rule `a`"), "{headers:?}");
+        assert!(!headers.iter().any(|(name, _)| name == "connection"), "{headers:?}");
+    }
+}
+
+/// Requests wait for their turn, in a queue that has an end, and who gives up has taken nothing.
+#[tokio::test(start_paused = true)]
+async fn a_turn_is_waited_for() {
+    let policy =
+        "rules: [{ name: a, quota: 1 at once, wait: 10s, queue: 1 }, { name: b, quota: 1 per 2s, wait: 3s }]";
+    let compiler = Compiler::new(Rules::new()).clock(Clock::tokio());
+    let live = Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap());
+    let player = Player::new();
+    let service = PolicyLayer::new(live).unwrap().layer(player.clone());
+    let first = ask(&service, request("GET /", 1)).await.unwrap();
+    let spawn = || {
+        let service = service.clone();
+        tokio::spawn(async move { ask(&service, request("GET /", 1)).await.unwrap() })
+    };
+    let second = spawn();
+    tokio::task::yield_now().await;
+    let third = spawn().await.unwrap();
+    assert_eq!((third.status().as_u16(), player.calls()), (503, 1), "one may wait");
+    second.abort();
+    _ = second.await;
+    let fourth = spawn();
+    tokio::task::yield_now().await;
+    assert_eq!(player.calls(), 1);
+    drop(first);
+    assert_eq!((fourth.await.unwrap().status().as_u16(), player.calls()), (200, 2));
+}
+
+/// Nobody calls `follow_time`: requests do.
+#[tokio::test]
+async fn schedules_follow_the_time() {
+    let (clock, hand) = Clock::manual();
+    let day = 86_400;
+    hand.advance(Duration::from_secs(day - Duration::from(clock.now()).as_secs() % day));
+    let policy = "rules: [{ name: a, quota: 1/h, schedule: '09:00-18:00 x3' }]";
+    let compiler = Compiler::new(Rules::new()).clock(clock);
+    let live = Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap());
+    let service = PolicyLayer::new(live).unwrap().layer(Player::new());
+    let admitted = async || {
+        let mut admitted = 0;
+        while ask(&service, request("GET /", 1)).await.unwrap().status() == 200 {
+            admitted += 1;
+        }
+        admitted
+    };
+    assert_eq!(admitted().await, 1);
+    hand.advance(Duration::from_secs(10 * 3_600));
+    assert_eq!(admitted().await, 3);
+    hand.advance(Duration::from_secs(10 * 3_600));
+    assert_eq!(admitted().await, 1);
+}
+
+/// Of several rules, all byte rates hold: the slowest is felt.
+#[tokio::test(start_paused = true)]
+async fn bodies_move_as_fast_as_all_rules_allow() {
+    const CHUNK: usize = 10_000;
+    let body = |chunks: usize| {
+        let (pieces, body) = Piecemeal::new();
+        for _ in 0..chunks {
+            pieces.send(Ok(Frame::data(Bytes::from(vec![b'x'; CHUNK])))).unwrap();
+        }
+        body
+    };
+    let policy =
+        "rules: [{ name: a, bandwidth: { down: 1MB/s, up: 200kB/s } }, { name: b, bandwidth: 100kB/s }]";
+    let clock = Clock::tokio();
+    let compiler = Compiler::new(Rules::new()).clock(clock.clone());
+    let live = Arc::new(LivePolicy::new(compiler, &policy.parse().unwrap()).unwrap());
+    let service = PolicyLayer::new(live).unwrap().layer(service_fn(
+        move |request: Request<Paced<Piecemeal>>| async move {
+            let read = request.into_body().collect().await?.to_bytes().len();
+            assert_eq!(read, 100 * CHUNK);
+            Ok::<_, Broken>(Response::new(body(50)))
+        },
+    ));
+    let began = clock.now();
+    let response = ask(&service, Request::new(body(100))).await.unwrap();
+    let up = clock.now().since(began).to_duration().as_secs_f64();
+    assert!((4.8..5.2).contains(&up), "{up}");
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 50 * CHUNK);
+    let both = clock.now().since(began).to_duration().as_secs_f64();
+    assert!((9.7..10.3).contains(&both), "{both}");
+}
