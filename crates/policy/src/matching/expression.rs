@@ -19,6 +19,7 @@ use std::{
         Arc, LazyLock,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
 };
 use tidegate_core::SettingError;
 use tidegate_rule::request::{KeyValue, each_cookie, each_query};
@@ -111,6 +112,8 @@ const FUNCTIONS: [&str; 33] = [
 const LONGEST: usize = 1_000;
 /// How deep one may be nested.
 const DEEPEST: usize = 64;
+/// The stack that reading the deepest of the longest takes, in bytes and with some to spare; only what is used counts.
+const STACK: usize = 256 << 20;
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
@@ -126,6 +129,22 @@ impl Compiled {
             let problem = format!("an expression of {} bytes", text.len());
             return Err(SettingError::new(problem, format!("write one of {LONGEST} bytes at most")));
         }
+        // The parser calls itself for each bracket, some thirty times, and a thousand brackets are more than a thread
+        // has room for. It is given as much as they take; what is nested that deep is refused there, too.
+        let roomy = thread::Builder::new().stack_size(STACK);
+        thread::scope(|scope| {
+            let reading = roomy.spawn_scoped(scope, || Self::read(text)).map(thread::ScopedJoinHandle::join);
+            match reading {
+                Ok(Ok(read)) => read,
+                Ok(Err(_)) | Err(_) => {
+                    let problem = format!("`{text}` cannot be read here");
+                    Err(SettingError::new(problem, "write a simpler one, or free some memory"))
+                }
+            }
+        })
+    }
+
+    fn read(text: &Arc<str>) -> Result<Self, SettingError> {
         let program = ENV.compile(text).map_err(|errors| {
             let first =
                 errors.errors.first().map(|error| error.msg.lines().next().unwrap_or_default().to_owned());

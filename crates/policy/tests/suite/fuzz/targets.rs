@@ -1,0 +1,344 @@
+//! What fuzzers call: each takes any bytes, and must neither panic nor run on nor say two things that do not agree.
+//!
+//! The tests beside this file call them with a bounded number of mutated policies; `scripts/fuzz` has libFuzzer call them for
+//! as long as one likes. A file of several parts has a line of `---8<---` between them.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a finding is told")]
+
+use std::{any::Any, fmt::Display, io, net::IpAddr, path::Path, str::FromStr};
+use tidegate_core::{Demand, Micros, Quota, Ratio, Schedule, Share};
+use tidegate_engine::{BanRule, Prefix};
+use tidegate_policy::{
+    Format, Policy,
+    compile::{self, Compiler, Passage, PolicyAsked, PolicyGate},
+    explain,
+    index::RuleIndex,
+    lint,
+    matching::{Lists, Matcher, Seen, check_expression},
+    model::{Cost, Expression, Key, OnLimit, Part, Quotas, Reject, Rule},
+};
+use tidegate_rule::{
+    Rules,
+    request::{Head, TrustedProxies, key},
+};
+
+/// Parts of one input.
+pub(crate) const CUT: &[u8] = b"\n---8<---\n";
+/// Longer inputs find nothing that shorter ones do not.
+const LONGEST: usize = 1 << 16;
+
+fn parts(bytes: &[u8]) -> Vec<&[u8]> {
+    let mut parts = Vec::new();
+    let mut rest = &bytes[..bytes.len().min(LONGEST)];
+    while let Some(at) = rest.windows(CUT.len()).position(|window| window == CUT) {
+        parts.push(&rest[..at]);
+        rest = &rest[at + CUT.len()..];
+    }
+    parts.push(rest);
+    parts
+}
+
+/// A file in each language, which may include `a.yaml`, `b.toml` and `c.json`: what cannot be read is told with places that
+/// are in the file, and what can is printed and read back as the same in every language, looked through, and checked.
+pub(crate) fn policy(bytes: &[u8]) {
+    let parts = parts(bytes);
+    for root in ["policy.yaml", "policy.toml", "policy.json"] {
+        let files = |path: &Path| {
+            let place = [root, "a.yaml", "b.toml", "c.json"].iter().position(|name| Path::new(name) == path);
+            let part = place.and_then(|place| parts.get(place));
+            part.map(|part| part.to_vec()).ok_or_else(|| io::ErrorKind::NotFound.into())
+        };
+        match Policy::read(root, &files) {
+            Ok(policy) => read(&policy),
+            Err(problems) => {
+                assert!(problems.count() > 0 && !problems.to_string().is_empty());
+                for problem in &problems {
+                    assert!(!problem.problem().is_empty(), "{problem}");
+                    assert!(problem.line() != Some(0) && problem.column() != Some(0), "{problem}");
+                }
+            }
+        }
+    }
+}
+
+/// What was read holds together.
+fn read(policy: &Policy) {
+    for format in [Format::Yaml, Format::Toml, Format::Json] {
+        let printed = policy.print(format);
+        match Policy::parse(&printed, format) {
+            Ok(again) => assert!(again == *policy, "{printed}"),
+            Err(problems) => panic!("{problems}\n{printed}"),
+        }
+    }
+    lint(policy).iter().for_each(|advice| assert!(!advice.to_string().is_empty()));
+    if policy.lists.values().all(|list| list.files.is_empty())
+        && let Err(error) = compile::check(policy)
+    {
+        assert!(!error.to_string().is_empty());
+    }
+}
+
+/// A policy and requests to it: the index finds what looking at every rule finds, and explaining finds the same.
+pub(crate) fn matchers(bytes: &[u8]) {
+    let mut parts = parts(bytes).into_iter();
+    let text = String::from_utf8_lossy(parts.next().unwrap_or_default());
+    let Ok(policy) = text.parse::<Policy>() else { return };
+    if policy.lists.values().any(|list| !list.files.is_empty()) {
+        return;
+    }
+    let Ok(lists) = Lists::read(&policy, Path::new("")) else { return };
+    let matchers: Result<Vec<_>, _> =
+        policy.rules.iter().map(|rule| Matcher::new(&rule.matching, &lists)).collect();
+    let Ok(matchers) = matchers else { return };
+    let index = RuleIndex::new(matchers.iter().cloned());
+    let networks = policy.trusted_proxies.iter().map(ToString::to_string);
+    let proxies = TrustedProxies::new(networks).unwrap_or_else(|_| TrustedProxies::none());
+    for request in parts.take(8).map(Request::of) {
+        let seen = Seen::new(&request, &proxies);
+        let mut found = Vec::new();
+        index.find(&seen, &mut found);
+        let scanned: Vec<_> = (0..matchers.len()).filter(|rule| matchers[*rule].matches(&seen)).collect();
+        assert_eq!(found, scanned, "{request:?}\n{policy}");
+        assert_eq!(index.first(&seen), scanned.first().copied(), "{request:?}\n{policy}");
+        if let Ok(explanation) = explain(&policy, &request, Path::new("")) {
+            assert!(!explanation.to_string().is_empty());
+        }
+    }
+}
+
+/// An expression and requests: one that can be read has a value, or none, for every request.
+pub(crate) fn expression(bytes: &[u8]) {
+    let mut parts = parts(bytes).into_iter();
+    let text = String::from_utf8_lossy(parts.next().unwrap_or_default());
+    let expression = Expression(text.as_ref().into());
+    if check_expression(&expression).is_err() {
+        return;
+    }
+    let mut rule = Rule::new("fuzzed");
+    rule.key = Key::Part(Part::Cel(expression.clone()));
+    rule.matching.when = Some(expression);
+    rule.quotas = Quotas::All(vec!["5/min".parse().unwrap()]);
+    let policy = Policy { rules: vec![rule], ..Policy::default() };
+    for request in parts.take(8).map(Request::of) {
+        // What cannot be a condition or a key is told when the policy is put in force.
+        if explain(&policy, &request, Path::new("")).is_err() {
+            return;
+        }
+    }
+}
+
+/// A key as a file writes it, and requests: what is found for one request is found for it again.
+pub(crate) fn keys(bytes: &[u8]) {
+    let mut parts = parts(bytes).into_iter();
+    let text = String::from_utf8_lossy(parts.next().unwrap_or_default());
+    let quoted = text.replace('\'', "''");
+    let path = "match: { path: ['/users/{id}/{rest**}', '/{id}'] }";
+    let text = format!("user: header x-user\nrules: [{{ name: a, quota: 5/min, {path}, key: '{quoted}' }}]");
+    let Ok(policy) = text.parse::<Policy>() else { return };
+    for request in parts.take(8).map(Request::of) {
+        let told = |request| explain(&policy, request, Path::new("")).map(|told| told.to_string());
+        assert_eq!(told(&request), told(&request), "{request:?}");
+    }
+}
+
+/// A rule with a body for each kind, used up, and whatever a client says that it accepts: it is answered with one of them.
+pub(crate) fn accept(bytes: &[u8]) {
+    let bodies = ["application/json", "text/html; charset=utf-8", "text/*"];
+    let bodies: Vec<_> = bodies.iter().map(|kind| ((*kind).to_owned(), (*kind).to_owned())).collect();
+    let mut rule = Rule::new("spent");
+    rule.quotas = Quotas::All(vec!["1/h".parse().unwrap()]);
+    rule.cost = Cost::Fixed(2);
+    rule.on_limit = OnLimit::Reject(Reject { bodies, body: Some("plain".to_owned()), ..Reject::default() });
+    let gate = SPENT.with(|gate: &std::cell::OnceCell<PolicyGate>| {
+        let policy = Policy { rules: vec![rule], ..Policy::default() };
+        gate.get_or_init(|| Compiler::new(Rules::new()).compile(&policy, None).unwrap()).clone()
+    });
+    let mut request = Request::of(b"GET /");
+    request.headers.push(("accept".to_owned(), bytes.to_vec()));
+    let PolicyAsked::Now(Passage::Refused(refusal)) = gate.ask(&request) else { panic!("it costs too much") };
+    let compile::Instead::Answer(answer) = refusal.instead else { panic!("an answer") };
+    assert!(!answer.body.is_empty() && answer.get("content-type").is_some(), "{answer:?}");
+}
+
+thread_local! {
+    static SPENT: std::cell::OnceCell<PolicyGate> = const { std::cell::OnceCell::new() };
+}
+
+/// Whatever proxies and clients write into forwarded headers: the client is the peer, or somebody that a header names, and
+/// nothing that a client can write in front of it changes who that is.
+pub(crate) fn forwarded(bytes: &[u8]) {
+    let trusted = || TrustedProxies::new(["10.0.0.0/8", "::1"]).unwrap();
+    let (value, noise) = match parts(bytes).as_slice() {
+        [value, noise, ..] => (value.to_vec(), noise.to_vec()),
+        [value] => (value.to_vec(), b"203.0.113.99".to_vec()),
+        [] => return,
+    };
+    let headers = [
+        ("x-forwarded-for", trusted()),
+        ("forwarded", trusted().forwarded()),
+        ("x-real-ip", trusted().single_header("x-real-ip").unwrap()),
+    ];
+    for (name, proxies) in headers {
+        let mut request = Request::of(b"GET /");
+        request.peer = Some([10, 0, 0, 1].into());
+        request.headers.push((name.to_owned(), value.clone()));
+        let found = proxies.client(&request);
+        assert!(found.is_some(), "there is a peer");
+        _ = key::client(proxies.clone()).find(&request).map(|key| key.to_string());
+        // Somebody who is not trusted is who it is.
+        let mut stranger = request.clone();
+        stranger.peer = Some([203, 0, 113, 7].into());
+        assert_eq!(proxies.client(&stranger), stranger.peer);
+        // What stands in front of an address that is not trusted is not looked at.
+        let named = found.filter(|found| Some(*found) != request.peer && !proxies.trusts(*found));
+        if let Some(named) = named.filter(|_| name != "x-real-ip") {
+            let mut longer = request.clone();
+            longer.headers.insert(0, (name.to_owned(), noise.clone()));
+            assert_eq!(
+                proxies.client(&longer),
+                Some(named),
+                "{:?} in front of {request:?}",
+                noise.escape_ascii()
+            );
+        }
+    }
+    let mut request = Request::of(b"GET /");
+    request.headers.push(("cookie".to_owned(), value.clone()));
+    request.query = Some(String::from_utf8_lossy(&value).into_owned());
+    request.host = Some(String::from_utf8_lossy(&value).into_owned());
+    let keys = [key::cookie("a").unwrap(), key::query("a"), key::host(), key::header("cookie").unwrap()];
+    keys.iter().for_each(|key| _ = key.find(&request).map(|found| found.to_string()));
+}
+
+/// Single values of policies as texts: what is read prints as what is read.
+pub(crate) fn words(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4_096)]);
+    round_trip::<Quota>(&text);
+    round_trip::<Schedule>(&text);
+    round_trip::<BanRule>(&text);
+    round_trip::<Share>(&text);
+    round_trip::<Prefix>(&text);
+    _ = text.parse::<Micros>();
+    _ = text.parse::<Ratio>();
+    if let Ok(quota) = text.parse::<Quota>()
+        && quota.width() <= 1 << 12
+    {
+        let mut words = vec![0; quota.width()];
+        quota.create(&mut words[..], Micros::ZERO);
+        for at in [0, 1, 1_000_000, 1_000_000_000_000] {
+            let demand = Demand::within(1, Micros::MAX);
+            _ = quota.decide(&mut words[..], Micros::new(at), demand);
+        }
+    }
+}
+
+fn round_trip<T>(text: &str)
+where
+    T: FromStr<Err: Display> + Display + PartialEq,
+{
+    match text.parse::<T>() {
+        Err(error) => assert!(!error.to_string().is_empty()),
+        Ok(value) => {
+            let printed = value.to_string();
+            match printed.parse::<T>() {
+                Ok(again) => assert!(again == value, "`{text}` prints as `{printed}`, which is another"),
+                Err(error) => panic!("`{text}` prints as `{printed}`: {error}"),
+            }
+        }
+    }
+}
+
+/// A request of any bytes: `METHOD HOST/PATH?QUERY`, then lines of headers.
+#[derive(Clone, Debug)]
+struct Request {
+    method: String,
+    host: Option<String>,
+    path: String,
+    query: Option<String>,
+    peer: Option<IpAddr>,
+    headers: Vec<(String, Vec<u8>)>,
+}
+
+impl Request {
+    fn of(bytes: &[u8]) -> Self {
+        let mut lines = bytes.split(|byte| *byte == b'\n');
+        let line = String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
+        let (method, address) = line.split_once(' ').unwrap_or((&line, "/"));
+        let slash = address.find('/').unwrap_or(address.len());
+        let (path, query) = match address[slash..].split_once('?') {
+            Some((path, query)) => (path, Some(query.to_owned())),
+            None => (&address[slash..], None),
+        };
+        let mut request = Self {
+            method: method.to_owned(),
+            host: Some(address[..slash].to_owned()).filter(|host| !host.is_empty()),
+            path: path.to_owned(),
+            query,
+            peer: Some([192, 0, 2, 1].into()),
+            headers: Vec::new(),
+        };
+        for line in lines.take(32) {
+            let colon = line.iter().position(|byte| *byte == b':').unwrap_or(line.len());
+            let name = String::from_utf8_lossy(&line[..colon]).to_ascii_lowercase();
+            let value = line.get(colon + 1..).unwrap_or_default().trim_ascii().to_vec();
+            match (name.as_str(), str::from_utf8(&value).map(str::parse::<IpAddr>)) {
+                ("peer", Ok(Ok(peer))) => request.peer = Some(peer),
+                ("peer", _) => request.peer = None,
+                _ => request.headers.push((name, value)),
+            }
+        }
+        request
+    }
+}
+
+impl Head for Request {
+    fn method(&self) -> &str {
+        &self.method
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.query.as_deref()
+    }
+
+    fn host(&self) -> Option<&str> {
+        self.host.as_deref()
+    }
+
+    fn route(&self) -> Option<&str> {
+        None
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_slice())
+    }
+
+    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
+        self.headers.iter().filter(|(known, _)| known == name).for_each(|(_, value)| each(value));
+    }
+
+    fn extensions(&self) -> Option<&dyn Any> {
+        None
+    }
+}
+
+/// The name of a target, and what it does.
+pub(crate) type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub(crate) const TARGETS: [Target; 7] = [
+    ("policy", policy),
+    ("matchers", matchers),
+    ("expression", expression),
+    ("keys", keys),
+    ("accept", accept),
+    ("forwarded", forwarded),
+    ("words", words),
+];

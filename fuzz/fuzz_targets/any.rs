@@ -1,0 +1,26 @@
+//! Has libFuzzer call one of the targets; `TIDEGATE_FUZZ` names it.
+
+#![no_main]
+
+#[path = "../../crates/policy/tests/suite/fuzz/targets.rs"]
+mod targets;
+
+use libfuzzer_sys::fuzz_target;
+use std::{env, process, sync::OnceLock};
+
+static TARGET: OnceLock<fn(&[u8])> = OnceLock::new();
+
+fuzz_target!(|bytes: &[u8]| {
+    let target = TARGET.get_or_init(|| {
+        let name = env::var("TIDEGATE_FUZZ").unwrap_or_default();
+        match targets::TARGETS.iter().find(|(known, _)| *known == name) {
+            Some((_, target)) => *target,
+            None => {
+                let known: Vec<_> = targets::TARGETS.iter().map(|(name, _)| *name).collect();
+                eprintln!("TIDEGATE_FUZZ names no target; use one of {}", known.join(", "));
+                process::exit(2);
+            }
+        }
+    });
+    target(bytes);
+});
