@@ -5,7 +5,7 @@ use super::{
     rules::Limiting,
 };
 use crate::{
-    matching::{CompiledExpression, Lists, Matcher, table},
+    matching::{CompiledExpression, Lists, Matcher, table, told},
     model::{self, Access, Adaptive, BreakerTerms, Enforcement, Rule},
 };
 use std::{fmt, sync::Arc};
@@ -280,8 +280,7 @@ impl Making<'_> {
         if let Some(clock) = self.clock {
             bans = bans.clock(clock.clone());
         }
-        let bans =
-            bans.build().map_err(|error| SettingError::new(error.to_string(), "give another `ban`"))?;
+        let bans = bans.build().map_err(|error| told(&error.to_string(), "give another `ban`"))?;
         Ok(Arc::new(AccessControl::new(list, bans)))
     }
 

@@ -27,6 +27,7 @@ use crate::{
 };
 use error::Problems;
 pub(crate) use guards::PolicyRule;
+pub(crate) use keys::CLASSES;
 pub(crate) use rules::Made;
 use rules::declare;
 use std::{

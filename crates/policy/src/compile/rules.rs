@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     index::RuleIndex,
-    matching::{Lists, Matcher},
+    matching::{Lists, Matcher, told},
     model::{Enforcement, Fallback, Key, OnLimit, Part, Policy, QueueOrder, Quotas, Route, Rule},
 };
 use std::{cell::RefCell, env, sync::Arc};
@@ -43,10 +43,8 @@ impl Made {
         before: Option<&Inner>,
     ) -> Result<Self, PolicyError> {
         let mut problems = Problems::default();
-        let lists = Lists::read(policy, &compiler.base).unwrap_or_else(|wrong| {
-            wrong.iter().for_each(|error| problems.add(None, error));
-            Lists::default()
-        });
+        let (lists, wrong) = Lists::read_all(policy, &compiler.base);
+        wrong.iter().for_each(|error| problems.add(None, error));
         let proxies = TrustedProxies::new(policy.trusted_proxies.iter().map(ToString::to_string));
         let proxies = problems.take(None, proxies).unwrap_or_else(TrustedProxies::none);
         let mut commits = Vec::new();
@@ -272,5 +270,5 @@ fn monitor(policy: &Policy, compiler: &Compiler) -> Result<Option<LoadMonitor>, 
 }
 
 fn of_build(error: &tidegate_engine::BuildError) -> SettingError {
-    SettingError::new(error.to_string(), "give other quotas")
+    told(&error.to_string(), "give other quotas")
 }

@@ -12,7 +12,7 @@ mod values;
 pub(crate) use expression::Compiled as CompiledExpression;
 pub(crate) use glob::GlobMatcher;
 pub use networks::Lists;
-pub(crate) use networks::table;
+pub(crate) use networks::{table, told};
 pub(crate) use path::{PathMatcher, PlainPath, Segments, Step};
 pub use seen::Seen;
 pub(crate) use values::Place;

@@ -39,21 +39,23 @@ const ALL: &str = "all";
 impl Lists {
     /// Those of a policy, with their files read; `base` is where names of files start from. All that is wrong is told.
     pub fn read(policy: &Policy, base: &Path) -> Result<Self, Vec<SettingError>> {
+        let (lists, wrong) = Self::read_all(policy, base);
+        if wrong.is_empty() { Ok(lists) } else { Err(wrong) }
+    }
+
+    /// The same, with an empty list for each that is wrong: whoever names it is not to blame.
+    pub(crate) fn read_all(policy: &Policy, base: &Path) -> (Self, Vec<SettingError>) {
         let (mut named, mut wrong) = (BTreeMap::new(), Vec::new());
         for (name, list) in &policy.lists {
             let files: Vec<_> = list.files.iter().map(|file| base.join(file)).collect();
-            match content(name, &list.networks, &files) {
-                Ok(content) => {
-                    let now = Arc::new(ArcSwap::from_pointee(content));
-                    named.insert(name.clone(), Named { said: list.networks.clone(), files, now });
-                }
-                Err(error) => wrong.push(error),
-            }
+            let content = content(name, &list.networks, &files).unwrap_or_else(|error| {
+                wrong.push(error);
+                Content::default()
+            });
+            let now = Arc::new(ArcSwap::from_pointee(content));
+            named.insert(name.clone(), Named { said: list.networks.clone(), files, now });
         }
-        match wrong.is_empty() {
-            true => Ok(Self { named: Arc::new(named) }),
-            false => Err(wrong),
-        }
+        (Self { named: Arc::new(named) }, wrong)
     }
 
     /// Reads all files again. A list of which one is wrong stays as it is, and that is told.
@@ -166,7 +168,16 @@ pub(crate) fn table(entries: impl IntoIterator<Item = (Stance, Prefix)>) -> Resu
         Stance::Deny => list.deny(prefix),
     };
     let built = entries.into_iter().fold(AccessList::builder(), add).build();
-    built.map_err(|error| SettingError::new(error.to_string().replace('\n', "; "), "leave one of them out"))
+    built.map_err(|error| told(&error.to_string(), "leave one of them out"))
+}
+
+/// An error in the engine's words, which often name the fix; else this one.
+pub(crate) fn told(text: &str, fix: &str) -> SettingError {
+    let text = text.replace('\n', "; ");
+    match text.rsplit_once("; ") {
+        Some((problem, fix)) => SettingError::new(problem, fix),
+        None => SettingError::new(text, fix),
+    }
 }
 
 /// Where clients may be from.

@@ -113,7 +113,7 @@ pub(super) static ADAPTIVE: Table<Adaptive> = Table {
             "most",
             "The most in flight that it goes up to.",
             Shape::Whole,
-            |reader, node, it| it.most = reader.whole(node, 1..=u64::MAX),
+            |reader, node, it| it.most = reader.whole(node, 1..=1_000_000),
             |it| it.most.map(Written::Number),
         ),
     ],

@@ -2,6 +2,7 @@
 
 use super::{Mistake, Reader, path::path, references::Target};
 use crate::{
+    matching::check_expression,
     model::{Expression, Glob, Match, Network, Values},
     source::{Node, Value, short},
     table::{Shape, Table, Written, key},
@@ -132,7 +133,15 @@ impl Reader<'_> {
     }
 
     pub(super) fn expression(&mut self, node: &Node) -> Option<Expression> {
-        self.filled(node).map(|text| Expression(text.into()))
+        let text = self.filled(node)?;
+        let expression = Expression(text.as_str().into());
+        match check_expression(&expression) {
+            Ok(()) => Some(expression),
+            Err(error) => {
+                self.blame_inside(node.at, &text, error.into());
+                None
+            }
+        }
     }
 
     /// Networks and names of lists; `all` is every address.

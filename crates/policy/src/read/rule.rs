@@ -7,7 +7,7 @@ use super::{
     key::{self, write_cost, write_key},
     matching::MATCH,
     references::Target,
-    terms::{BREAKER, PRIORITY, QUEUE, mode, write_priority},
+    terms::{BREAKER, CLASS, PRIORITY, QUEUE, mode, write_priority},
     values::{write_outage, write_time, write_word},
 };
 use crate::{
@@ -167,7 +167,7 @@ pub(crate) static RULE: Table<Rule> = Table {
         key(
             "priority",
             "Who is shed first where a limit is full.",
-            Shape::Either(&[Shape::Text(&["high", "low"]), Shape::Keys(|| PRIORITY.outline())]),
+            Shape::Either(&[CLASS, Shape::Keys(|| PRIORITY.outline())]),
             |reader, node, it| it.priority = reader.priority(node),
             |it| it.priority.as_ref().map(write_priority),
         ),

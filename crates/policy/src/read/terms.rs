@@ -7,6 +7,7 @@ use super::{
     values::{unknown_word, write_time, write_word},
 };
 use crate::{
+    compile::CLASSES,
     model::{BreakerTerms, Enforcement, Key, Priority, Queue, QueueOrder},
     source::{Node, Value},
     table::{Shape, Table, Written, key},
@@ -15,6 +16,7 @@ use tidegate_core::Share;
 use tidegate_rule::Mode;
 
 const ORDERS: [(&str, QueueOrder); 2] = [("fifo", QueueOrder::Fifo), ("priority", QueueOrder::Priority)];
+pub(super) const CLASS: Shape = Shape::Word(&["critical", "high", "normal", "low"]);
 /// More would wait longer than anybody wants to.
 const MOST_IN_LINE: u64 = 1_000_000;
 
@@ -94,8 +96,8 @@ pub(super) static PRIORITY: Table<PriorityMap> = Table {
         key(
             "else",
             "That of requests that name none.",
-            Shape::Text(&["low"]),
-            |reader, node, it| it.otherwise = reader.name(node),
+            CLASS,
+            |reader, node, it| it.otherwise = reader.class(node),
             |it| it.otherwise.as_ref().map(Written::text),
         ),
     ],
@@ -147,8 +149,13 @@ impl Reader<'_> {
                 self.fill(node, &PRIORITY, &mut map);
                 Some(Priority::Found { by: map.by?, otherwise: map.otherwise? })
             }
-            _ => self.name(node).map(Priority::Always),
+            _ => self.class(node).map(Priority::Always),
         }
+    }
+
+    /// One of the classes of requests.
+    fn class(&mut self, node: &Node) -> Option<String> {
+        self.word(node, &CLASSES.map(|(name, _)| (name, name))).map(str::to_owned)
     }
 
     pub(super) fn queue(&mut self, node: &Node) -> Option<Queue> {

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::HashMap, env, fmt::Write as _, fs, io, path::Path};
-use tidegate_policy::{Format, Policy};
+use std::{collections::HashMap, env, fmt::Write as _, fs, io, path::Path, time::Duration};
+use tidegate_policy::{
+    Format, Policy, compile, lint,
+    model::{Adaptive, BreakerTerms, Key, Part, PathPattern, Priority, Quotas, Rule, Segment, Values},
+};
 
 /// A file with the mistake, and what is said of it.
 fn tell(text: &str) -> String {
@@ -32,8 +35,9 @@ fn a_problem_names_its_place_and_its_fix() {
     assert_eq!(places, [(Some(4), Some(5)), (Some(5), Some(14))]);
 }
 
-/// Every error: the file, and the first lines of what is said, without the excerpts. Set `TIDEGATE_BLESS` to write it anew,
-/// and read what has changed.
+/// Every error: the file, and the first lines of what is said, without the excerpts. What can be read is put in force, as far as
+/// that goes, and looked through; what is found wrong then is told, too. A first line of `%toml` or `%json` says the language.
+/// Set `TIDEGATE_BLESS` to write it anew, and read what has changed.
 #[test]
 fn every_error_has_its_text() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors.txt");
@@ -43,13 +47,8 @@ fn every_error_has_its_text() {
         let file: Vec<_> = case.lines().filter(|line| !line.starts_with("=> ")).collect();
         let text = file.join("\n");
         writeln!(found, "{text}").unwrap();
-        match Policy::parse(&text, Format::Yaml) {
-            Ok(_) => writeln!(found, "=> no problem").unwrap(),
-            Err(problems) => {
-                for problem in &problems {
-                    writeln!(found, "=> {}", problem.to_string().lines().next().unwrap()).unwrap();
-                }
-            }
+        for line in told_of(&text) {
+            writeln!(found, "=> {line}").unwrap();
         }
         writeln!(found).unwrap();
     }
@@ -61,6 +60,172 @@ fn every_error_has_its_text() {
         assert_eq!(found, expected);
     }
     assert_eq!(found, expected);
+}
+
+fn told_of(text: &str) -> Vec<String> {
+    let (format, text) = match text.split_once('\n') {
+        Some(("%toml", text)) => (Format::Toml, text),
+        Some(("%json", text)) => (Format::Json, text),
+        _ => (Format::Yaml, text),
+    };
+    let policy = match Policy::parse(text, format) {
+        Ok(policy) => policy,
+        Err(problems) => {
+            let lines = problems.iter().map(|problem| problem.to_string().lines().next().unwrap().to_owned());
+            return lines.collect();
+        }
+    };
+    let mut told: Vec<_> = match compile::check(&policy) {
+        Ok(()) => Vec::new(),
+        Err(error) => error.problems().iter().map(|problem| format!("in force: {problem}")).collect(),
+    };
+    told.extend(lint(&policy).iter().map(|advice| format!("advice: {advice}")));
+    if told.is_empty() {
+        told.push("no problem".to_owned());
+    }
+    told
+}
+
+/// Texts that are no case of `errors.txt`, and where they are shown.
+const ELSEWHERE: [(&str, &str); 16] = [
+    ("dropping it gives back the slots of the request", "a warning of the compiler"),
+    ("whatever prints can be given, by reference or not", "a word to the linter"),
+    (
+        "it falls back to the upstream `{name}`, and a policy in front of a service has none",
+        "the tests of layers",
+    ),
+    ("give the fallback a `body`, or use `status` or `redirect`", "the tests of layers"),
+    ("`{text}` cannot be read here", "a machine without memory"),
+    ("write a simpler one, or free some memory", "a machine without memory"),
+    ("it is larger than 64 MiB", "a file of that size"),
+    ("give another `ban`", "what the engine would refuse without a fix of its own"),
+    ("give other quotas", "what the engine would refuse without a fix of its own"),
+    ("leave one of them out", "what the engine would refuse without a fix of its own"),
+    ("bandwidth `{rate}`: {error}", "what the engine would refuse of a rate that was read"),
+    ("list `{name}`: {}", "what the engine would refuse of a list that was read"),
+    ("\n\nand {more} more", "the test of large files"),
+    ("anchors of more than 16 MiB", "more than a file can hold, unless aliases unfold to it first"),
+    ("an unknown key", "beyond the thousand problems that are told"),
+    ("another rule of the same name", "beyond the thousand problems that are told"),
+];
+
+/// Every text by which the crate tells of something wrong is shown by some test, so that somebody has read it.
+#[test]
+fn every_text_is_shown() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut shown = vec![fs::read_to_string(root.join("tests/errors.txt")).unwrap()];
+    let mut sources = Vec::new();
+    each_file(&root.join("tests/suite"), &mut |_, text| shown.push(literals(&text).join("\n")));
+    each_file(&root.join("src"), &mut |path, text| match path.ends_with("tests.rs") {
+        true => shown.push(literals(&text).join("\n")),
+        // What explains a policy tells of nothing wrong, and its page is a test of its own.
+        false if path.ends_with("explain.rs") => {}
+        false => sources.push((path.to_owned(), text)),
+    });
+    let shown = shown.join("\n");
+    let (mut missing, mut count) = (Vec::new(), 0);
+    for (path, text) in &sources {
+        let (text, tests) = text.split_once("#[cfg(test)]").unwrap_or((text, ""));
+        let here = literals(tests).join("\n");
+        for literal in literals(text).iter().filter(|literal| is_told(literal)) {
+            count += 1;
+            let is_elsewhere = ELSEWHERE.iter().any(|(text, _)| text == literal);
+            if !is_elsewhere && !is_within(literal, &shown) && !is_within(literal, &here) {
+                missing.push(format!("{}: {literal}", path.strip_prefix(root).unwrap().display()));
+            }
+        }
+    }
+    assert!(count > 300, "only {count} texts were found");
+    assert!(
+        missing.is_empty(),
+        "no test shows these; add a case to tests/errors.txt:\n{}",
+        missing.join("\n")
+    );
+}
+
+fn each_file(folder: &Path, each: &mut dyn FnMut(&Path, String)) {
+    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    for path in paths {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            None if path.is_dir() => each_file(&path, each),
+            Some("rs") => each(&path, fs::read_to_string(&path).unwrap()),
+            _ => {}
+        }
+    }
+}
+
+/// The texts in quotes of a program in Rust, without comments.
+fn literals(program: &str) -> Vec<String> {
+    let (mut found, mut rest) = (Vec::new(), program);
+    while let Some(at) = rest.find(['"', '\'', '/']) {
+        rest = &rest[at..];
+        let skipped = match rest.as_bytes() {
+            [b'/', b'/', ..] => rest.find('\n').unwrap_or(rest.len()),
+            [b'\'', b'\\', ..] => 4,
+            [b'\'', _, b'\'', ..] => 3,
+            [b'"', ..] => {
+                let (text, length) = literal(&rest[1..]);
+                found.push(text);
+                length + 1
+            }
+            _ => 1,
+        };
+        rest = rest.get(skipped..).unwrap_or_default();
+    }
+    found
+}
+
+/// A text up to its end, and how long it is in the program.
+fn literal(rest: &str) -> (String, usize) {
+    let (mut text, mut signs) = (String::new(), rest.char_indices());
+    while let Some((at, sign)) = signs.next() {
+        match sign {
+            '"' => return (text, at + 1),
+            '\\' => match signs.next() {
+                Some((_, '\n')) => {
+                    let behind = signs.as_str();
+                    let spaces = behind.len() - behind.trim_start().len();
+                    signs.by_ref().take(behind[..spaces].chars().count()).for_each(drop);
+                }
+                Some((_, 'n')) => text.push('\n'),
+                Some((_, sign)) => text.push(sign),
+                None => {}
+            },
+            sign => text.push(sign),
+        }
+    }
+    (text, rest.len())
+}
+
+/// Whether a text is a sentence for a person who did something wrong: several words, that start as such texts do. What
+/// describes keys starts with a capital, and examples of values are shown by the schema.
+fn is_told(text: &str) -> bool {
+    let is_sentence =
+        text.trim().matches(' ').count() >= 2 && !text.starts_with(|first: char| first.is_uppercase());
+    let is_example = text.starts_with(|first: char| first.is_ascii_digit());
+    is_sentence && !is_example && !text.starts_with(' ')
+}
+
+/// Whether the parts of a text between its `{}` are in another, in their order and on a line.
+fn is_within(text: &str, shown: &str) -> bool {
+    let plain = text.replace("{{", "\u{1}").replace("}}", "\u{2}");
+    let mut parts = vec![String::new()];
+    let mut rest = plain.as_str();
+    while let Some((before, behind)) = rest.split_once('{') {
+        parts.last_mut().unwrap().push_str(before);
+        parts.push(String::new());
+        rest = behind.split_once('}').map_or("", |(_, behind)| behind);
+    }
+    parts.last_mut().unwrap().push_str(rest);
+    let parts: Vec<_> = parts.iter().map(|part| part.replace('\u{1}', "{").replace('\u{2}', "}")).collect();
+    shown.lines().any(|line| {
+        let mut rest = Some(line);
+        parts.iter().for_each(|part| {
+            rest = rest.and_then(|line| line.find(part.as_str()).map(|at| &line[at + part.len()..]));
+        });
+        rest.is_some()
+    })
 }
 
 #[test]
@@ -243,4 +408,114 @@ rules:
     .parse()
     .unwrap();
     assert_eq!(policy, plain);
+}
+
+/// What no file can say, and a program that makes policies can.
+#[test]
+fn what_is_made_in_code_is_told_too() {
+    let rule = |make: fn(&mut Rule)| {
+        let mut rule = Rule::new("a");
+        rule.quotas = Quotas::All(vec!["5/min".parse().unwrap()]);
+        make(&mut rule);
+        let policy = Policy { user: Some(Key::Part(Part::User)), rules: vec![rule], ..Policy::default() };
+        let advice = lint(&policy).into_iter().map(|advice| advice.to_string());
+        let error = compile::check(&policy).err().map(|error| error.to_string());
+        error.into_iter().chain(advice).collect::<Vec<_>>().join("\n")
+    };
+    let cases = [
+        (
+            rule(|rule| rule.priority = Some(Priority::Always("urgent".to_owned()))),
+            "rule `a`: unknown priority `urgent`; use one of critical, high, normal, low",
+        ),
+        (
+            rule(|rule| {
+                let slow_rate = "50%".parse().ok();
+                rule.breaker = Some(BreakerTerms { slow_rate, ..BreakerTerms::default() });
+            }),
+            "rule `a`: a rate of slow calls, and nothing is slow; say from when: `slow: 1s`",
+        ),
+        (
+            rule(|rule| rule.key = Key::Part(Part::User)),
+            "rule `a`: `user` says that the user is the user; name a header or a cookie there",
+        ),
+        (
+            rule(|rule| {
+                let target = Duration::from_secs(1);
+                rule.adaptive = Some(Adaptive { target, least: None, most: Some(1 << 40) });
+            }),
+            "rule `a`: 1099511627776 in flight; give a smaller number",
+        ),
+        (
+            rule(|rule| _ = rule.matching.headers.insert("x-plan".to_owned(), Values(Vec::new()))),
+            "rule `a`: `x-plan` has no value that would do; write `*` for any value (never-matches)",
+        ),
+        (
+            rule(|rule| {
+                let segments = vec![Segment::Text("..".to_owned())];
+                rule.matching.paths = vec![PathPattern { segments, rest: None }];
+            }),
+            "rule `a`: paths are compared without `.` and `..`; write the path without them (never-matches)",
+        ),
+        (
+            rule(|rule| rule.key = Key::Part(Part::Route)),
+            "rule `a`: it has no path that could be its `route`; give it a path, or use `path` (key-not-carried)",
+        ),
+    ];
+    for (told, expected) in cases {
+        assert_eq!(told, expected);
+    }
+}
+
+/// What is too large to be written down here.
+#[test]
+fn what_is_too_large_is_told() {
+    let when = |text: &str| format!("rules: [{{ name: a, quota: 5/min, match: {{ when: '{text}' }} }}]");
+    let bomb: String = (1..12).fold("z0: &z0 [x, x, x, x, x, x, x, x]\n".to_owned(), |text, at| {
+        let many = format!("*z{}, ", at - 1).repeat(8);
+        format!("{text}z{at}: &z{at} [{many}]\n")
+    });
+    let cases = [
+        (
+            when(&format!("{}1{}", "[".repeat(70), "]".repeat(70))),
+            "1:50: an expression that is nested too deep; write a simpler one",
+        ),
+        (when(&"1+".repeat(501)), "1:50: an expression of 1002 bytes; write one of 1000 bytes at most"),
+        (
+            format!("rules: [{{ name: {}, quota: 5/min }}]", "a".repeat(300)),
+            "1:17: a name of more than 256 characters; write a shorter one",
+        ),
+        (bomb, "aliases that unfold to more than 16 MiB; write less, or use `templates`"),
+    ];
+    for (text, expected) in cases {
+        let told = tell(&text);
+        let first = told.lines().next().unwrap();
+        assert!(first.ends_with(expected), "{first}");
+    }
+    let read = |bytes: Vec<u8>| {
+        let files = move |_: &Path| Ok(bytes.clone());
+        let told = Policy::read("p.yaml", &files).unwrap_err().to_string();
+        told.lines().next().unwrap().to_owned()
+    };
+    assert!(read(vec![b' '; (1 << 20) + 1]).ends_with("split it with `include`, each file up to 1 MiB"));
+    assert!(read(b"rules: \xff".to_vec()).ends_with("save the file as UTF-8"));
+}
+
+/// Why a rule says nothing to a request, in the words of `explain`.
+#[test]
+fn what_a_rule_is_not_about_is_told() {
+    let cases = [
+        ("method: POST", "it is about other methods"),
+        ("path: /b", "it is about other paths"),
+        ("host: b.test", "it is about other hosts"),
+        ("client: 10.0.0.0/8", "it is about clients from elsewhere"),
+        ("not: { path: /a }", "its `not` leaves this out"),
+        ("when: request.size > 5", "its `when` is not true"),
+    ];
+    for (said, told) in cases {
+        let policy: Policy =
+            format!("rules: [{{ name: a, quota: 5/min, match: {{ {said} }} }}]").parse().unwrap();
+        let request = crate::requests::Request::of("GET a.test/a");
+        let explained = tidegate_policy::explain(&policy, &request, Path::new("")).unwrap().to_string();
+        assert!(explained.contains(told), "{explained}");
+    }
 }

@@ -170,7 +170,18 @@ fn paths() -> BoxedStrategy<PathBuf> {
 }
 
 fn expressions() -> BoxedStrategy<Expression> {
-    filled().prop_map(|text| Expression(text.into())).boxed()
+    let texts = [
+        "request.size > 1000",
+        "request.headers['x-plan'] == 'it''s: \"free\" # {all}'",
+        "request.path.startsWith('/ü')\n  && request.method in ['GET', 'PUT']",
+        "\t!(request.query['a b'] == \"\\n\")",
+        "1 < 2",
+    ];
+    select(texts.to_vec()).prop_map(|text| Expression(text.into())).boxed()
+}
+
+fn classes() -> BoxedStrategy<String> {
+    select(vec!["critical", "high", "normal", "low"]).prop_map(str::to_owned).boxed()
 }
 
 const LISTS: [&str; 3] = ["office", "bad ones", "ötztal"];
@@ -542,8 +553,8 @@ fn terms(more: Vec<Part>) -> BoxedStrategy<Terms> {
         tokens().prop_map(Charge::Header)
     ];
     let priority = prop_oneof![
-        names().prop_map(Priority::Always),
-        (keys(more), names()).prop_map(|(by, otherwise)| Priority::Found { by, otherwise }),
+        classes().prop_map(Priority::Always),
+        (keys(more), classes()).prop_map(|(by, otherwise)| Priority::Found { by, otherwise }),
     ];
     let enforcement = prop_oneof![
         select(vec![Mode::Enforce, Mode::Shadow, Mode::Off]).prop_map(Enforcement::All),
