@@ -6,7 +6,7 @@
 //! headers, parameters and cookies are fetched that it names.
 
 use super::Seen;
-use crate::model::Expression;
+use crate::{model::Expression, source::short};
 use cel::{
     Context, Env, Program, Value,
     common::ast::{Expr, IdedExpr, LiteralValue},
@@ -137,7 +137,7 @@ impl Compiled {
             match reading {
                 Ok(Ok(read)) => read,
                 Ok(Err(_)) | Err(_) => {
-                    let problem = format!("`{text}` cannot be read here");
+                    let problem = format!("`{}` cannot be read here", on_a_line(text));
                     Err(SettingError::new(problem, "write a simpler one, or free some memory"))
                 }
             }
@@ -148,7 +148,7 @@ impl Compiled {
         let program = ENV.compile(text).map_err(|errors| {
             let first =
                 errors.errors.first().map(|error| error.msg.lines().next().unwrap_or_default().to_owned());
-            let problem = format!("`{text}` is no expression: {}", first.unwrap_or_default());
+            let problem = format!("`{}` is no expression: {}", on_a_line(text), first.unwrap_or_default());
             SettingError::new(problem, "write one in CEL, such as `request.size > 1000`")
         })?;
         let mut needs = Needs::default();
@@ -284,6 +284,7 @@ impl Needs {
             _ => &mut self.cookies,
         };
         if table == "headers" && name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            let name = on_a_line(name);
             let fix = format!("write it in lower case: `{}`", name.to_ascii_lowercase());
             return Err(SettingError::new(format!("a header `{name}`"), fix));
         }
@@ -326,6 +327,11 @@ impl Needs {
         });
         parts
     }
+}
+
+/// The beginning of a text, as part of a line.
+fn on_a_line(text: &str) -> String {
+    short(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 fn size(header: Option<&[u8]>) -> i64 {
