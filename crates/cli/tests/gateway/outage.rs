@@ -13,6 +13,7 @@ fn policy(server: &Server, redis: &RedisServer) -> String {
 {}store: {}
 deadline: 20s
 rules:
+  - {{ name: ready, match: {{ path: /ready }}, key: ip, quota: 1000000/s, on-outage: closed }}
   - {{ name: load, match: {{ path: /load }}, key: ip, quota: 1000000/s, on-outage: open }}
   - {{ name: open, match: {{ path: /open }}, key: ip, quota: 5/day sliding-log, on-outage: open }}
   - {{ name: closed, match: {{ path: /closed }}, key: ip, quota: 5/day sliding-log, on-outage: closed }}
@@ -47,6 +48,8 @@ async fn each_rule_does_what_it_declared() {
     let (server, redis) = (Server::ok().await, RedisServer::start().unwrap());
     let gateway = Gateway::serve(&policy(&server, &redis)).await;
     let address = gateway.address;
+    // It serves before its store is there, and then its rules do what they declared, too.
+    until_answered(address, "/ready", GRANTED).await;
     let load = Load::start(address, "/load", 4);
     for path in ["/open", "/closed", "/local"] {
         assert_eq!(ten(address, path).await, (5, LIMITED), "{path}");

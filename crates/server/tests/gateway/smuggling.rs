@@ -132,7 +132,7 @@ fn ends(bytes: &[u8]) -> bool {
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
     match length {
-        Some(length) => body.len() >= length.parse().unwrap(),
+        Some(length) => body.len() >= length.parse::<usize>().unwrap(),
         None => !head.contains("transfer-encoding") || body.ends_with("0\r\n\r\n"),
     }
 }
