@@ -82,7 +82,7 @@ fn check_compiles_expressions() {
     let output = tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
     assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);
-    assert!(said.contains("rule `a`: `request.(` is no expression"), "{said}");
+    assert!(said.contains(":1:36: `request.(` is no expression"), "{said}");
 }
 
 #[test]
