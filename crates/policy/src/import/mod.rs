@@ -64,7 +64,7 @@ impl Imported {
         }
         text.push('\n');
         for loss in &self.losses {
-            text.push_str(&format!("#   {}\n", one_line(&loss.to_string())));
+            text.extend(["#   ", &one_line(&loss.to_string()), "\n"]);
         }
         text + &policy
     }

@@ -16,10 +16,10 @@ use tidegate_policy::{
 };
 
 /// Files that are nowhere but here.
-struct Shelf(BTreeMap<PathBuf, Vec<u8>>);
+pub(crate) struct Shelf(BTreeMap<PathBuf, Vec<u8>>);
 
 impl Shelf {
-    fn of(files: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         Self(files.iter().map(|(name, text)| (PathBuf::from(name), text.as_bytes().to_vec())).collect())
     }
 }
@@ -37,7 +37,7 @@ impl Tree for Shelf {
     }
 }
 
-fn import(text: &str) -> Result<Imported, Problems> {
+pub(crate) fn import(text: &str) -> Result<Imported, Problems> {
     Imported::nginx("nginx.conf", &Shelf::of(&[("nginx.conf", text)]))
 }
 
@@ -214,7 +214,15 @@ fn files_include_others_in_their_place() {
     let twins: String = (0..40).map(|_| "include b;").collect();
     let bush = Shelf::of(&[("a", &twins), ("b", &twins.replace('b', "c")), ("c", "user a;")]);
     let told = Imported::nginx("a", &bush).unwrap_err().to_string();
-    assert!(told.contains("more than 1000 files"), "{told}");
+    assert!(told.contains("more than 1000 files, or 16777216 bytes of them; include less"), "{told}");
+    let chain: Vec<(String, String)> =
+        (0..70).map(|at| (at.to_string(), format!("include {};", at + 1))).collect();
+    let chain: Vec<_> = chain.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let told = Imported::nginx("0", &Shelf::of(&chain)).unwrap_err().to_string();
+    assert!(
+        told.starts_with("65:1:1: more than 64 levels of blocks and files; say it with fewer levels"),
+        "{told}"
+    );
 }
 
 /// What is put in force does what was said.

@@ -9,6 +9,7 @@ mod gate_law;
 mod import;
 mod index;
 mod lint;
+mod losses;
 mod matching;
 mod nginx;
 mod passages;

@@ -4,8 +4,19 @@ use super::lexer::Directive;
 
 /// What stands in `http`.
 pub(super) fn is_of_http(name: &str) -> bool {
-    const OF_HTTP: [&str; 7] =
-        ["server", "upstream", "limit_req_zone", "limit_conn_zone", "geo", "map", "limit_req"];
+    const OF_HTTP: [&str; 11] = [
+        "server",
+        "upstream",
+        "limit_req_zone",
+        "limit_conn_zone",
+        "geo",
+        "map",
+        "limit_req",
+        "limit_conn",
+        "set_real_ip_from",
+        "real_ip_header",
+        "real_ip_recursive",
+    ];
     OF_HTTP.contains(&name)
 }
 
@@ -85,31 +96,37 @@ pub(super) fn reason(directive: &Directive) -> Option<&'static str> {
         return None;
     }
     Some(match name {
-        "root" | "alias" | "index" | "autoindex" | "try_files" | "expires" => "a gateway serves no files",
-        "return" | "rewrite" | "error_page" | "set" | "break" => {
-            "a gateway answers nothing and rewrites nothing itself"
+        "root" | "alias" | "index" | "autoindex" | "try_files" | "expires" => {
+            "a gateway serves no files; route such requests to a server that does"
         }
-        "if" | "limit_except" => "conditions are not carried over, and nothing that stands in them",
-        "location" => "it is not carried over, and nothing that stands in it",
+        "return" | "rewrite" | "error_page" | "set" | "break" => {
+            "a gateway answers nothing and rewrites nothing itself; let the server behind it do so"
+        }
+        "if" | "limit_except" => {
+            "conditions are not carried over, and nothing that stands in them; write rules with `match`"
+        }
+        "location" => "a location is a block in a server; nothing of this one is carried over",
         "allow" | "deny" | "satisfy" => "write a rule with `deny` and `allow`",
         "access_log" => "write `log: combined`, or `log: json`",
         "real_ip_header" | "set_real_ip_from" | "real_ip_recursive" => {
-            "addresses are taken from X-Forwarded-For"
+            "proxies are trusted for all requests or for none; write `trusted-proxies`"
         }
-        "stream" | "mail" => "only HTTP is carried over",
+        "stream" | "mail" => "only what stands in `http` is carried over",
         "client_max_body_size" => "say `connections: { body-size: … }`, which is the same for all requests",
-        "limit_zone" => "this is older than `limit_conn_zone`, and nginx does not know it any more",
-        "split_clients" => "what it names is not known to a policy",
+        "limit_zone" => "nginx does not know this any more; write `limit_conn_zone`, and import again",
+        "split_clients" => {
+            "requests are not divided by chance; write rules that `match` a header or a cookie"
+        }
         "proxy_limit_rate" => "write a rule with `bandwidth`",
         _ if starts(&["ssl_", "http2"]) => "TLS is as the gateway has it",
         _ if starts(&["gzip", "brotli", "sub_filter", "add_header", "expires", "proxy_hide_header"]) => {
             "answers are passed on as they are"
         }
-        _ if starts(&["auth_"]) => "a gateway knows no users",
+        _ if starts(&["auth_"]) => "a gateway asks nobody who they are; let the server behind it do so",
         _ if starts(&["proxy_cache", "proxy_store"]) => "nothing is cached",
-        _ if starts(&["proxy_next_upstream"]) => "see `retries` of an upstream",
+        _ if starts(&["proxy_next_upstream"]) => "write `retries` for the upstream",
         _ if starts(&["fastcgi", "uwsgi", "scgi", "memcached", "grpc"]) => {
-            "only HTTP upstreams are carried over"
+            "only upstreams that speak HTTP are carried over"
         }
         _ => "a policy has no word for it",
     })

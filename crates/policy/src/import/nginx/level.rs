@@ -235,7 +235,10 @@ impl Importer<'_> {
     fn bytes(&mut self, directive: &Directive) -> Option<u64> {
         let said = directive.arg(0).unwrap_or_default();
         if said.contains('$') {
-            self.lose(directive, "a size that depends on the request is not carried over");
+            self.lose(
+                directive,
+                "a size that depends on the request cannot be said; write rules with `match` and `bandwidth`",
+            );
             return None;
         }
         let bytes = size(said);
@@ -249,7 +252,7 @@ impl Importer<'_> {
     pub(super) fn time(&mut self, directive: &Directive) -> Option<Duration> {
         let found = directive.arg(0).and_then(time).filter(|time| !time.is_zero());
         if found.is_none() {
-            self.lose(directive, "not a time that a policy could say");
+            self.lose(directive, "not a time that a policy could say; the usual one holds");
         }
         found
     }

@@ -196,7 +196,7 @@ impl Lexer<'_> {
             }
         }
         let at = self.span(start.saturating_sub(1), start);
-        Err(Fault::new(at, "a block that is not closed", "write a `}` where it ends"))
+        Err(Fault::new(at, "a block of code that is not closed", "write a `}` where it ends"))
     }
 
     /// What these words say, up to the sign that was just read.

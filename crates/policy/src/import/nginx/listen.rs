@@ -30,13 +30,19 @@ impl Importer<'_> {
         }
         for directive in listens {
             let Some(address) = directive.arg(0).and_then(address) else {
-                self.lose(directive, "a gateway listens on addresses and ports");
+                self.lose(directive, "a gateway listens on addresses and ports; write one of those");
                 continue;
             };
-            for strange in ["proxy_protocol", "quic"] {
-                if directive.has(strange) {
-                    self.lose(directive, format!("`{strange}` is not understood"));
-                }
+            // It is another port than the same one of TCP, which is often said beside it.
+            if directive.has("quic") {
+                self.lose(directive, "`quic` is not spoken; only what comes by TCP is carried over");
+                continue;
+            }
+            if directive.has("proxy_protocol") {
+                self.lose(
+                    directive,
+                    "`proxy_protocol` is not spoken; the address is carried over without it",
+                );
             }
             let tls = match (directive.has("ssl"), certificate) {
                 (false, _) => None,
@@ -44,7 +50,7 @@ impl Importer<'_> {
                     Some(Tls { certificate: certificate.clone(), key: key.clone() })
                 }
                 (true, _) => {
-                    self.lose(directive, "TLS without a certificate");
+                    self.lose(directive, "there is no certificate for it; write `ssl_certificate` and `ssl_certificate_key`, and import again");
                     continue;
                 }
             };
@@ -55,11 +61,17 @@ impl Importer<'_> {
     }
 
     fn listener(&mut self, server: &Directive, listener: Listener) {
-        let known = self.policy.listen.iter().find(|known| known.address == listener.address);
+        let address = listener.address;
+        let known = self.policy.listen.iter().find(|known| known.address == address);
         match known.map(|known| known.tls == listener.tls) {
             None => self.policy.listen.push(listener),
             Some(true) => {}
-            Some(false) => self.lose(server, "an address has one certificate: that of the first server"),
+            Some(false) => {
+                self.lose(
+                    server,
+                    format!("{address} has one certificate or none, as its first server has it"),
+                );
+            }
         }
     }
 

@@ -172,7 +172,8 @@ fn endings(text: &str) -> Option<Vec<String>> {
         None => inner,
     };
     let words: Vec<&str> = words.split('|').collect();
-    let are_words = words.len() <= 20 && words.iter().all(is_word);
+    // As many as an expression of a policy has room for.
+    let are_words = words.len() <= 20 && inner.len() <= 160 && words.iter().all(is_word);
     // Without parentheses a bar would divide the whole expression.
     let is_plain = words.len() == 1 || inner.starts_with('(');
     (are_words && is_plain).then(|| words.iter().map(|word| format!(".{word}")).collect())

@@ -171,10 +171,10 @@ impl<'a> Importer<'a> {
         if !self.faults.is_empty() {
             return;
         }
+        // Its places are those of a text that nobody sees.
         let problem = match self.policy.print(Format::Yaml).parse::<Policy>() {
-            Ok(read) if read == self.policy => compile::check(&read).err().map(|error| error.to_string()),
-            Ok(_) => Some("it reads as another policy than it was written from".to_owned()),
-            Err(problems) => Some(problems.to_string()),
+            Ok(read) => compile::check(&read).err().map(|error| error.to_string()),
+            Err(problems) => problems.iter().next().map(|first| first.problem().to_owned()),
         };
         if let Some(problem) = problem {
             let at = Span { file: 0, start: 0, end: 0 };

@@ -24,7 +24,9 @@ impl Importer<'_> {
                         self.policy.trusted_proxies.push(network);
                     }
                 }
-                Err(_) => self.lose(directive, "trusted proxies are networks"),
+                Err(_) => {
+                    self.lose(directive, "trusted proxies are addresses and networks; write one of those");
+                }
             },
             "real_ip_header" => real_ip.header = Some(directive.clone()),
             "real_ip_recursive" => real_ip.is_recursive = said == "on",

@@ -179,7 +179,13 @@ impl Importer<'_> {
             Limit::Bytes { rate, after } => {
                 let quota = match bytes(*rate, *after) {
                     Ok(quota) => quota,
-                    Err(error) => return self.blame(its.at, error.to_string(), "give another rate"),
+                    Err(error) => {
+                        return self.blame(
+                            its.at,
+                            error.to_string(),
+                            "give a smaller `limit_rate` or `limit_rate_after`",
+                        );
+                    }
                 };
                 rule.key = Key::Part(Part::Request);
                 rule.bandwidth = Some(Bandwidth { down: Some(quota), up: None });
@@ -249,7 +255,7 @@ impl Importer<'_> {
 
 /// So many bytes in a second of each answer, after so many that are free. nginx gives a second's worth at the start, too.
 fn bytes(rate: u64, after: u64) -> Result<Quota, QuotaError> {
-    format!("{rate}B/s burst {}B", rate.saturating_add(after)).parse()
+    Quota::bytes_per_second(rate).burst(rate.saturating_add(after))
 }
 
 /// Requests to these locations of all servers; `None` if there are none.

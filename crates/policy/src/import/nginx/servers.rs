@@ -199,8 +199,17 @@ impl Importer<'_> {
             }
         };
         let is_expression = matches!(place, Place::Expression(_));
-        if is_expression && (around.is_some() || locations.expressions >= MOST_EXPRESSIONS) {
-            return self.lose(directive, "a regular expression in a location, or one of very many; what stands in it is not carried over");
+        if is_expression && around.is_some() {
+            return self.lose(
+                directive,
+                "a regular expression in a location; what stands in it is not carried over",
+            );
+        }
+        if is_expression && locations.expressions >= MOST_EXPRESSIONS {
+            let reason = format!(
+                "one of more than {MOST_EXPRESSIONS} regular expressions; what stands in it is not carried over"
+            );
+            return self.lose(directive, reason);
         }
         locations.expressions += usize::from(is_expression);
         let Some(left) = self.left.locations.checked_sub(1) else {
@@ -254,8 +263,14 @@ impl Importer<'_> {
         let mut names: HashSet<String> = HashSet::new();
         let has_everybody = |kept: &[Server]| kept.iter().any(|server| server.serves == Serves::Everybody);
         for mut server in worth {
-            let before = server.names.len();
-            server.names.retain(|name| names.insert(name.clone()));
+            let mut taken = None;
+            server.names.retain(|name| {
+                let is_new = names.insert(name.clone());
+                if !is_new {
+                    taken.get_or_insert_with(|| name.clone());
+                }
+                is_new
+            });
             if server.serves == Serves::Everybody && has_everybody(&kept) {
                 server.serves = Serves::ItsNames;
             }
@@ -264,9 +279,9 @@ impl Importer<'_> {
                 self.lose(&head, "a policy tells servers apart by their names, not by their ports; nothing that stands in this one is carried over");
                 continue;
             }
-            if server.names.len() < before {
+            if let Some(name) = taken {
                 let head = server.head.clone();
-                self.lose(&head, "another server has one of its names, and goes first");
+                self.lose(&head, format!("another server is called `{name}`, too, and goes first"));
             }
             kept.push(server);
         }

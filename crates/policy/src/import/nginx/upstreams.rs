@@ -42,7 +42,7 @@ impl Importer<'_> {
                 }
                 "keepalive" => group.keep_alive = entry.arg(0).and_then(whole).filter(|most| *most <= 10_000),
                 "zone" | "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {}
-                _ => self.lose(entry, "servers of an upstream are chosen in turn"),
+                _ => self.lose(entry, "servers of an upstream are chosen in turn, by how busy they are or by the client; see `balance`"),
             }
         }
         self.groups.insert(name.to_owned(), group);
@@ -57,11 +57,11 @@ impl Importer<'_> {
             return;
         }
         if entry.has("backup") {
-            self.lose(entry, "an upstream has no servers in reserve; give it a second one and `health`");
+            self.lose(entry, "an upstream has no servers in reserve; leave out `backup`, and write `health` for the upstream");
             return;
         }
         let Some(address) = with_port(address, 80) else {
-            self.lose(entry, "an upstream is a host and a port");
+            self.lose(entry, "a server of an upstream is a host and a port; let it listen on one");
             return;
         };
         let known = |word: &str| {
@@ -69,7 +69,7 @@ impl Importer<'_> {
         };
         let strange = entry.args.iter().skip(1).find(|word| !known(&word.text));
         if let Some(strange) = strange {
-            let reason = format!("`{}` is not carried over, the server is", strange.text);
+            let reason = format!("the server is carried over, `{}` is not", strange.text);
             self.lose(entry, reason);
         }
         let weight = entry.option("weight").and_then(|(weight, _)| whole(weight));
@@ -86,7 +86,7 @@ impl Importer<'_> {
             return None;
         };
         if said.contains('$') || rest.starts_with("unix:") {
-            self.lose(directive, "an upstream is a host and a port");
+            self.lose(directive, "an upstream is a host and a port that are the same for all requests");
             return None;
         }
         let slash = rest.find('/').unwrap_or(rest.len());

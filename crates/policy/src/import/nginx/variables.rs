@@ -86,11 +86,11 @@ impl Variables {
             match entry.name.as_str() {
                 "default" => geo.default = value,
                 "ranges" | "proxy" | "proxy_recursive" | "delete" => {
-                    geo.strange = Some(format!("`{}` in a `geo`", entry.name));
+                    geo.strange.get_or_insert_with(|| format!("`{}` in a `geo`", entry.name));
                 }
                 network => match network.parse() {
                     Ok(network) => geo.networks.push((network, value)),
-                    Err(_) => geo.strange = Some(format!("`{network}` in a `geo`")),
+                    Err(_) => _ = geo.strange.get_or_insert_with(|| format!("`{network}` in a `geo`")),
                 },
             }
         }
@@ -153,7 +153,7 @@ impl Variables {
             return geo.plan(source, outcome);
         }
         if self.maps.contains_key(source) {
-            return Err(format!("`${name}`, a `map` of a `map`"));
+            return Err(format!("`${name}` as a `map` of a `map`"));
         }
         by_value(source, map)
     }
@@ -229,7 +229,7 @@ fn only_key<'o>(outcomes: impl Iterator<Item = &'o String>) -> Result<KeyPlan, S
     keys.sort();
     keys.dedup();
     match keys[..] {
-        [] => Err("a key that is always empty, so that nothing is limited".to_owned()),
+        [] => Err("a key that is empty for all requests".to_owned()),
         [key] => plain(&words(key)),
         _ => Err("a `map` to several keys".to_owned()),
     }

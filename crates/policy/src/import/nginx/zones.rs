@@ -35,11 +35,7 @@ impl Importer<'_> {
             },
         };
         if let Err(error) = rate.quota(0, 0) {
-            return self.blame(
-                directive.at,
-                error.to_string(),
-                "give a rate that is nearer to what is needed",
-            );
+            return self.blame(directive.at, error.to_string(), "give a smaller rate");
         }
         if let Some(thousandths) = rate.rounded() {
             let nginx = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);

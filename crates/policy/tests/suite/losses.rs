@@ -1,0 +1,101 @@
+//! What a configuration of nginx loses on its way to a policy, and what is wrong with one: each with its place and its text.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use crate::import::import;
+use std::{env, fmt::Write as _, fs, path::Path};
+
+/// `tests/losses.txt`: a configuration, and what is told of it. A loss has its line, an error its line and column. Set
+/// `TIDEGATE_BLESS` to write it anew, and read what has changed.
+#[test]
+fn every_loss_has_its_text() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/losses.txt");
+    let told = fs::read_to_string(&path).unwrap();
+    let mut found = String::new();
+    for case in told.split("\n\n").filter(|case| !case.trim().is_empty()) {
+        let file: Vec<_> = case.lines().filter(|line| !line.starts_with("=> ")).collect();
+        let text = file.join("\n");
+        writeln!(found, "{text}").unwrap();
+        for line in told_of(&text) {
+            writeln!(found, "=> {line}").unwrap();
+        }
+        writeln!(found).unwrap();
+    }
+    let (found, expected) = (found.trim_end(), told.trim_end());
+    if env::var_os("TIDEGATE_BLESS").is_some() {
+        return fs::write(path, format!("{found}\n")).unwrap();
+    }
+    for (expected, found) in expected.split("\n\n").zip(found.split("\n\n")) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found, expected);
+}
+
+fn told_of(text: &str) -> Vec<String> {
+    let short = |told: String| told.strip_prefix("nginx.conf:").map(str::to_owned).unwrap_or(told);
+    match import(text) {
+        Ok(imported) if imported.losses.is_empty() => vec!["nothing is lost".to_owned()],
+        Ok(imported) => imported.losses.iter().map(|loss| short(loss.to_string())).collect(),
+        Err(problems) => {
+            let first = |told: String| told.lines().next().unwrap_or_default().to_owned();
+            problems.iter().map(|problem| format!("error {}", short(first(problem.to_string())))).collect()
+        }
+    }
+}
+
+/// What is too large to be written down here: the first thing that is told of it.
+#[test]
+fn what_is_too_much_is_told() {
+    let many = |count: usize, each: &dyn Fn(usize) -> String| (0..count).map(each).collect::<String>();
+    let zones = |zone: &str, count| many(count, &|n| format!("{zone} $host zone=z{n}:1m;\n"));
+    let limits = many(101, &|n| format!("limit_req zone=z{n};\n"));
+    let connections = many(101, &|n| format!("limit_conn z{n} 5;\n"));
+    // Every other one is limited.
+    let nested = many(70, &|n| {
+        let limit = if n % 2 == 0 { "limit_req zone=z0;" } else { "limit_req zone=z1;" };
+        format!("location {}/ {{ {limit} }}\n", "/a".repeat(n + 1))
+    });
+    let ways = many(1_001, &|n| format!("location /{n} {{ limit_req zone=z0 burst={}; }}\n", n + 1));
+    let cases = [
+        (
+            many(2_001, &|n| format!("server {{ server_name n{n}; }}\n")),
+            "2001: `server`: one of thousands of servers; the rest is not carried over",
+        ),
+        (
+            many(11, &|s| format!("server {{ server_name {}; }}\n", many(1_000, &|n| format!(" n{s}-{n}")))),
+            ": one of thousands of names; the rest is not carried over",
+        ),
+        (
+            format!("server {{\n{}}}", many(5_001, &|n| format!("location /{n}/ {{ }}\n"))),
+            "5002: `location /5000/`: one of thousands of locations; the rest is not carried over",
+        ),
+        (
+            format!("server {{\n{}}}", many(51, &|n| format!("location ~ ^/{n}/ {{ }}\n"))),
+            "52: `location ~ ^/50/`: one of more than 50 regular expressions; what stands in it is not carried over",
+        ),
+        (
+            format!("{}{limits}", zones("limit_req_zone", 101)),
+            "error 202:1: one of more than a hundred limits of a level; leave it out",
+        ),
+        (
+            format!("{}{connections}server {{ }}", zones("limit_conn_zone", 101)),
+            "error 202:1: one of more than a hundred limits of a level; leave it out",
+        ),
+        (
+            format!("{}server {{\n{ways}}}", zones("limit_req_zone", 1)),
+            "error 1003:18: one of more than a thousand limits; import a part of them",
+        ),
+        (
+            format!("{}server {{\n{nested}}}", zones("limit_req_zone", 2)),
+            "error 1:1: what it says makes no policy: more than 64 levels deep; import a part of it, and write the rest by hand",
+        ),
+    ];
+    for (text, expected) in cases {
+        let told = told_of(&text);
+        assert!(
+            told.iter().any(|told| told.ends_with(expected)),
+            "{expected}: {:?}",
+            &told[..told.len().min(5)]
+        );
+    }
+}
