@@ -512,6 +512,7 @@ fn what_a_rule_is_not_about_is_told() {
         ("host: b.test", "it is about other hosts"),
         ("client: 10.0.0.0/8", "it is about clients from elsewhere"),
         ("not: { path: /a }", "its `not` leaves this out"),
+        ("any: [{ path: /b }, { method: POST }]", "it is none of those that its `any` names"),
         ("when: request.size > 5", "its `when` is not true"),
     ];
     for (said, told) in cases {
