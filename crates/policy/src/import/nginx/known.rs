@@ -4,7 +4,7 @@ use super::lexer::Directive;
 
 /// What stands in `http`.
 pub(super) fn is_of_http(name: &str) -> bool {
-    const OF_HTTP: [&str; 11] = [
+    const OF_HTTP: [&str; 12] = [
         "server",
         "upstream",
         "limit_req_zone",
@@ -13,6 +13,7 @@ pub(super) fn is_of_http(name: &str) -> bool {
         "map",
         "limit_req",
         "limit_conn",
+        "client_max_body_size",
         "set_real_ip_from",
         "real_ip_header",
         "real_ip_recursive",
@@ -112,7 +113,6 @@ pub(super) fn reason(directive: &Directive) -> Option<&'static str> {
             "proxies are trusted for all requests or for none; write `trusted-proxies`"
         }
         "stream" | "mail" => "only what stands in `http` is carried over",
-        "client_max_body_size" => "say `connections: { body-size: … }`, which is the same for all requests",
         "limit_zone" => "nginx does not know this any more; write `limit_conn_zone`, and import again",
         "split_clients" => {
             "requests are not divided by chance; write rules that `match` a header or a cookie"

@@ -22,6 +22,8 @@ pub(super) struct Terms {
     /// `limit_rate`: bytes per second of each answer.
     pub(super) rate: Option<ByteRate>,
     pub(super) rate_after: u64,
+    /// `client_max_body_size`, where it is said.
+    pub(super) body: Option<BodySize>,
     pub(super) host: HostHeader,
     pub(super) connect_timeout: Option<Duration>,
     pub(super) read_timeout: Option<Duration>,
@@ -57,6 +59,14 @@ pub(super) struct ByteRate {
     pub(super) at: Span,
 }
 
+/// One `client_max_body_size`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BodySize {
+    /// `None` is without an end.
+    pub(super) bytes: Option<u64>,
+    pub(super) at: Span,
+}
+
 /// Which name a server behind the proxy hears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostHeader {
@@ -76,6 +86,7 @@ impl Default for Terms {
             connection_denial: usual,
             rate: None,
             rate_after: 0,
+            body: None,
             host: HostHeader::Replaced,
             connect_timeout: None,
             read_timeout: None,
@@ -160,6 +171,13 @@ impl Importer<'_> {
             "limit_rate_after" => {
                 if let Some(bytes) = self.bytes(directive) {
                     terms.rate_after = bytes;
+                }
+            }
+            "client_max_body_size" => {
+                if let Some(bytes) = self.bytes(directive) {
+                    // nginx does not look where it is zero.
+                    let bytes = Some(bytes).filter(|bytes| *bytes > 0);
+                    terms.body = Some(BodySize { bytes, at: directive.at });
                 }
             }
             "proxy_connect_timeout" => terms.connect_timeout = self.time(directive).or(terms.connect_timeout),

@@ -8,6 +8,7 @@
 //! A zone becomes a rule for all locations that are limited by it alike: what one of them lets through, the others have to
 //! count. How nginx counts is in `limit_req`'s own words: the queue of a leaky bucket, first come, first served.
 
+mod bodies;
 mod include;
 mod known;
 mod level;

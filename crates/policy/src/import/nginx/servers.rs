@@ -98,6 +98,7 @@ impl Importer<'_> {
             .collect();
         self.finish_real_ip(&real_ip);
         let servers = self.told_apart(servers);
+        self.body_size(&terms, &servers);
         self.rules(&servers);
         self.routes(&servers);
     }
