@@ -2,26 +2,8 @@
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
-
-fn tidegate(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tidegate")).args(args).output().expect("the program runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A file of this test, away from those of others.
-fn file(name: &str, content: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    fs::write(&path, content).expect("the file is written");
-    path
-}
+use crate::program::{file, text, tidegate};
+use std::{path::Path, process::Command};
 
 const CONFIG: &str = "\
 http {

@@ -6,5 +6,6 @@ mod closed_loop;
 mod import;
 mod pictures;
 mod policy;
+mod program;
 mod simulate;
 mod verify;

@@ -2,26 +2,8 @@
 
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
-
-fn tidegate(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tidegate")).args(args).output().expect("the program runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A file of this test, away from those of others.
-fn policy(name: &str, content: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    fs::write(&path, content).expect("the file is written");
-    path
-}
+use crate::program::{file, text, tidegate};
+use std::path::Path;
 
 const FINE: &str = "\
 upstreams: { app: 'http://127.0.0.1:9000' }
@@ -45,8 +27,8 @@ rules:
 
 #[test]
 fn exit_codes_tell_a_pipeline_what_to_do() {
-    let (fine, odd) = (policy("fine.yaml", FINE), policy("odd.yaml", ODD));
-    let wrong = policy("wrong.yaml", WRONG);
+    let (fine, odd) = (file("fine.yaml", FINE), file("odd.yaml", ODD));
+    let wrong = file("wrong.yaml", WRONG);
     let cases: [(&Path, &[&str], i32); 6] = [
         (&fine, &[], 0),
         (&fine, &["--strict"], 0),
@@ -64,7 +46,7 @@ fn exit_codes_tell_a_pipeline_what_to_do() {
 
 #[test]
 fn check_tells_all_that_is_wrong_at_once() {
-    let path = policy("all-wrong.yaml", WRONG);
+    let path = file("all-wrong.yaml", WRONG);
     let output = tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
     let said = text(&output.stderr);
     for place in [
@@ -78,7 +60,7 @@ fn check_tells_all_that_is_wrong_at_once() {
 
 #[test]
 fn check_compiles_expressions() {
-    let path = policy("cel.yaml", "rules: [{ name: a, match: { when: 'request.(' }, quota: 1/s }]");
+    let path = file("cel.yaml", "rules: [{ name: a, match: { when: 'request.(' }, quota: 1/s }]");
     let output = tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
     assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);
@@ -87,7 +69,7 @@ fn check_compiles_expressions() {
 
 #[test]
 fn explain_tells_rules_keys_and_answers() {
-    let path = policy("explained.yaml", FINE);
+    let path = file("explained.yaml", FINE);
     let path = path.to_str().expect("a name in UTF-8");
     let output =
         tidegate(&["explain", path, "POST /login", "--ip", "203.0.113.7", "--header", "X-User: alice"]);
@@ -103,7 +85,7 @@ fn explain_tells_rules_keys_and_answers() {
 
 #[test]
 fn explain_says_how_a_request_is_written() {
-    let path = policy("unexplained.yaml", FINE);
+    let path = file("unexplained.yaml", FINE);
     let path = path.to_str().expect("a name in UTF-8");
     for (args, word) in [
         (["explain", path, "POST"].as_slice(), "GET /path"),

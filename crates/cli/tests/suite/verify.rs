@@ -3,16 +3,13 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
+use crate::program::text;
 use std::process::{Command, Output};
 use tidegate_testkit::servers::RedisServer;
 
 fn verify(args: &[&str]) -> Output {
     let program = env!("CARGO_BIN_EXE_tidegate");
     Command::new(program).arg("verify").args(args).output().expect("the program runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::HashMap, env, fmt::Write as _, fs, io, path::Path, time::Duration};
+use crate::told;
+use std::{collections::HashMap, fs, io, path::Path, time::Duration};
 use tidegate_policy::{
     Format, Policy, compile, lint,
     model::{Adaptive, BreakerTerms, Key, Part, PathPattern, Priority, Quotas, Rule, Segment, Values},
@@ -37,29 +38,9 @@ fn a_problem_names_its_place_and_its_fix() {
 
 /// Every error: the file, and the first lines of what is said, without the excerpts. What can be read is put in force, as far as
 /// that goes, and looked through; what is found wrong then is told, too. A first line of `%toml` or `%json` says the language.
-/// Set `TIDEGATE_BLESS` to write it anew, and read what has changed.
 #[test]
 fn every_error_has_its_text() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors.txt");
-    let told = fs::read_to_string(&path).unwrap();
-    let mut found = String::new();
-    for case in told.split("\n\n").filter(|case| !case.trim().is_empty()) {
-        let file: Vec<_> = case.lines().filter(|line| !line.starts_with("=> ")).collect();
-        let text = file.join("\n");
-        writeln!(found, "{text}").unwrap();
-        for line in told_of(&text) {
-            writeln!(found, "=> {line}").unwrap();
-        }
-        writeln!(found).unwrap();
-    }
-    let (found, expected) = (found.trim_end(), told.trim_end());
-    if env::var_os("TIDEGATE_BLESS").is_some() {
-        return fs::write(path, format!("{found}\n")).unwrap();
-    }
-    for (expected, found) in expected.split("\n\n").zip(found.split("\n\n")) {
-        assert_eq!(found, expected);
-    }
-    assert_eq!(found, expected);
+    told::compare("errors.txt", told_of);
 }
 
 fn told_of(text: &str) -> Vec<String> {

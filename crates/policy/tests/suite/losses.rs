@@ -2,33 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::import::import;
-use std::{env, fmt::Write as _, fs, path::Path};
+use crate::{import::import, told};
 
-/// `tests/losses.txt`: a configuration, and what is told of it. A loss has its line, an error its line and column. Set
-/// `TIDEGATE_BLESS` to write it anew, and read what has changed.
+/// `tests/losses.txt`: a configuration, and what is told of it. A loss has its line, an error its line and column.
 #[test]
 fn every_loss_has_its_text() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/losses.txt");
-    let told = fs::read_to_string(&path).unwrap();
-    let mut found = String::new();
-    for case in told.split("\n\n").filter(|case| !case.trim().is_empty()) {
-        let file: Vec<_> = case.lines().filter(|line| !line.starts_with("=> ")).collect();
-        let text = file.join("\n");
-        writeln!(found, "{text}").unwrap();
-        for line in told_of(&text) {
-            writeln!(found, "=> {line}").unwrap();
-        }
-        writeln!(found).unwrap();
-    }
-    let (found, expected) = (found.trim_end(), told.trim_end());
-    if env::var_os("TIDEGATE_BLESS").is_some() {
-        return fs::write(path, format!("{found}\n")).unwrap();
-    }
-    for (expected, found) in expected.split("\n\n").zip(found.split("\n\n")) {
-        assert_eq!(found, expected);
-    }
-    assert_eq!(found, expected);
+    told::compare("losses.txt", told_of);
 }
 
 fn told_of(text: &str) -> Vec<String> {

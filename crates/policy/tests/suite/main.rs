@@ -19,3 +19,4 @@ mod reloads;
 mod requests;
 mod rules;
 mod schema;
+mod told;
