@@ -95,9 +95,14 @@ impl PolicyGate {
     /// Asks all rules that are about this request: at once where everything is at hand, else as a future that owns all it
     /// needs.
     pub fn ask(&self, head: &dyn Head) -> PolicyAsked {
-        let inner = &*self.inner;
+        self.ask_seen(&self.see(head))
+    }
+
+    /// The same of a request that was [looked at](Self::see), for whoever looks at it for its route, too.
+    pub fn ask_seen(&self, seen: &Seen<'_>) -> PolicyAsked {
+        let (inner, head) = (&*self.inner, seen.head());
         let mut found = Vec::new();
-        inner.index.find(&Seen::new(head, &inner.proxies), &mut found);
+        inner.index.find(seen, &mut found);
         let mut asking =
             Question { head, places: Vec::new(), admission: Admission::new(self), guarded: Vec::new() };
         for place in found {

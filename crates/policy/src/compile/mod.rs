@@ -156,17 +156,21 @@ impl PolicyGate {
 
     /// Where a request goes: the first route that matches.
     pub fn route(&self, head: &dyn Head) -> Option<&Route> {
-        self.route_place(head).and_then(|place| self.inner.routes.get(place))
+        self.place_of_route(&self.see(head)).and_then(|place| self.inner.routes.get(place))
     }
 
     /// The same, as its place among [`routes`](Self::routes).
-    pub fn route_place(&self, head: &dyn Head) -> Option<usize> {
-        let inner = &*self.inner;
-        let is_first = inner.route_index.matchers().first().is_some_and(Matcher::is_everything);
-        match is_first {
+    pub fn place_of_route(&self, seen: &Seen<'_>) -> Option<usize> {
+        let index = &self.inner.route_index;
+        match index.matchers().first().is_some_and(Matcher::is_everything) {
             true => Some(0),
-            false => inner.route_index.first(&Seen::new(head, &inner.proxies)),
+            false => index.first(seen),
         }
+    }
+
+    /// A request as this policy sees it. What rules and routes look at is worked out once.
+    pub fn see<'a>(&'a self, head: &'a dyn Head) -> Seen<'a> {
+        Seen::new(head, &self.inner.proxies)
     }
 
     /// All routes, in their order.

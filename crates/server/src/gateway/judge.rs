@@ -11,6 +11,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, request, response};
 use std::{collections::HashMap, mem, sync::Arc};
 use tidegate_policy::{
     compile::{Admission, Held, Instead, Passage, PolicyAsked, PolicyGate, Refusal},
+    matching::Seen,
     model::LogFormat,
 };
 use tidegate_rule::Fields;
@@ -68,8 +69,9 @@ impl Judge for PolicyJudge {
     fn judge(&self, parts: &mut request::Parts, origin: &Origin) -> Judged<PolicyCase> {
         let served = self.served.load();
         let head = GatewayHead::new(parts, origin);
-        let target = served.target(&head);
-        match served.gate.ask(&head) {
+        let seen = served.gate.see(&head);
+        let target = served.target(&seen);
+        match served.gate.ask_seen(&seen) {
             PolicyAsked::Now(passage) => Judged::Now(served.conclude(passage, target, Some(&head))),
             PolicyAsked::Later(asking) => {
                 let served = Arc::clone(&served);
@@ -109,8 +111,8 @@ impl Served {
         Self { gate, routes, by_name, notes }
     }
 
-    fn target(&self, head: &GatewayHead<'_>) -> Option<Target> {
-        self.gate.route_place(head).and_then(|place| *self.routes.get(place)?)
+    fn target(&self, seen: &Seen<'_>) -> Option<Target> {
+        self.gate.place_of_route(seen).and_then(|place| *self.routes.get(place)?)
     }
 
     /// What becomes of a request. `head` is there if it is to be noted down.

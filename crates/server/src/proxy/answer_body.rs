@@ -87,6 +87,9 @@ impl<C> AnswerBody<C> {
 
     /// Notes down why there is no answer.
     pub(super) fn dropped(&mut self, note: LogNote) {
+        if let Some(trace) = &mut self.trace {
+            trace.dropped(&note);
+        }
         if let Some(record) = &mut self.record {
             record.note = note;
         }

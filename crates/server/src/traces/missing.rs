@@ -1,7 +1,7 @@
 //! What there is of traces in a build without them: a refusal. Nothing else can ever be.
 
 use super::Tracing;
-use crate::{Fault, Roots, client::Client, upstream::Server};
+use crate::{Fault, LogNote, Roots, client::Client, upstream::Server};
 use http::{HeaderMap, HeaderValue, request, response};
 use tidegate_core::Micros;
 
@@ -39,6 +39,10 @@ impl Trace {
     }
 
     pub(crate) fn note(&mut self, _: &response::Parts) {
+        match *self {}
+    }
+
+    pub(crate) fn dropped(&mut self, _: &LogNote) {
         match *self {}
     }
 }

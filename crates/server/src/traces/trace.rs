@@ -130,6 +130,11 @@ impl Trace {
         self.note = parts.extensions.get().cloned().unwrap_or_default();
     }
 
+    /// There is no answer, for this reason.
+    pub(crate) fn dropped(&mut self, note: &LogNote) {
+        self.note = note.clone();
+    }
+
     pub(super) fn finish(&mut self, now: Micros) {
         self.end = now;
     }

@@ -268,7 +268,10 @@ mod sent {
                 answer.extensions_mut().insert(LogNote { rule, decision, ..LogNote::default() });
                 Outcome::Answer(answer)
             }
-            "/dropped" => Outcome::Drop(tidegate_server::LogNote::default()),
+            "/dropped" => {
+                let (rule, decision) = (Some("closed".to_owned()), Some("denied".to_owned()));
+                Outcome::Drop(LogNote { rule, decision, ..LogNote::default() })
+            }
             "/gone" => Outcome::Go(nobody, ()),
             _ => Outcome::Go(app, ()),
         };
@@ -293,6 +296,8 @@ mod sent {
         assert_eq!(told("/gone", "error.type").as_deref(), Some("502"));
         assert_eq!(told("/dropped", "error.type").as_deref(), Some("dropped"));
         assert_eq!(told("/dropped", "http.response.status_code"), None);
+        assert_eq!(told("/dropped", "tidegate.rule").as_deref(), Some("closed"));
+        assert_eq!(told("/dropped", "tidegate.decision").as_deref(), Some("denied"));
         assert!(asked["/gone"].is_error() && !asked["/limited"].is_error());
 
         let sent = collector.spans(SpanKind::Client);
