@@ -110,8 +110,9 @@ const FUNCTIONS: [&str; 33] = [
 
 /// The longest expression, in bytes.
 const LONGEST: usize = 1_000;
-/// How deep one may be nested.
-const DEEPEST: usize = 64;
+/// How deep one may be nested: working it out takes some thirty kilobytes of the stack for each level where nothing is
+/// optimised, and a thread has two megabytes.
+const DEEPEST: usize = 16;
 /// The stack that reading the deepest of the longest takes, in bytes and with some to spare; only what is used counts.
 const STACK: usize = 256 << 20;
 
@@ -356,4 +357,50 @@ fn known() -> String {
     let fields = FIELDS.iter().map(|(name, _)| format!("request.{name}"));
     let tables = TABLES.iter().map(|name| format!("request.{name}['name']"));
     fields.chain(tables).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half of what a thread has.
+    const ROOM: usize = 1 << 20;
+
+    #[test]
+    fn the_deepest_that_is_taken_can_be_worked_out_in_little_room() {
+        let nested = |open: &str, core: &str, close: &str, times: usize| {
+            format!("{}{core}{}", open.repeat(times), close.repeat(times))
+        };
+        let kinds = [
+            ("!", "true", ""),
+            ("-", "1", ""),
+            ("1 + (", "1", ")"),
+            ("true && (false || (", "true", "))"),
+            ("string(", "'a'", ")"),
+            ("size(", "'a'", ")"),
+            ("[", "1", "][0]"),
+            ("(true ? ", "1", " : 2)"),
+            ("('a' in [", "'a'", "] ? 'a' : 'b')"),
+            ("", "'a'", ".trim()"),
+            ("", "1", " + 1"),
+        ];
+        for (open, core, close) in kinds {
+            let taken: Vec<_> = (1..=80)
+                .filter_map(|times| {
+                    let text = nested(open, core, close, times);
+                    Compiled::new(&Expression(text.as_str().into())).ok()
+                })
+                .collect();
+            assert!(!taken.is_empty(), "{open}…{close}");
+            let working = thread::Builder::new().stack_size(ROOM).spawn(move || {
+                for compiled in &taken {
+                    let mut context = Context::with_env(ENV.clone());
+                    context.add_variable_from_value("request", Value::Bool(true));
+                    let _worked_out = compiled.program.execute(&context);
+                }
+                drop(taken);
+            });
+            working.unwrap().join().unwrap();
+        }
+    }
 }
