@@ -147,6 +147,11 @@ impl Rule {
         &self.live.name
     }
 
+    /// Its name, to be kept.
+    pub fn shared_name(&self) -> Arc<str> {
+        self.live.name.clone()
+    }
+
     /// What it does with what it decides.
     pub fn mode(&self) -> Mode {
         self.live.terms.load().mode

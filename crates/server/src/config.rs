@@ -3,7 +3,7 @@
 use crate::{Roots, Tracing};
 use std::{collections::BTreeMap, num::NonZeroUsize, thread};
 use tidegate_engine::Prefix;
-use tidegate_policy::model::{Connections, Log, Policy, Upstream};
+use tidegate_policy::model::{Connections, Introduce, Log, Policy, Upstream};
 
 /// What a policy says of connections and upstreams; its rules and routes are the business of a [`Judge`](crate::Judge).
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct Config {
     pub upstreams: BTreeMap<String, Upstream>,
     /// Whose word on clients counts: their forwarding headers are added to, those of others are replaced.
     pub trusted: Vec<Prefix>,
+    /// What servers are told of clients.
+    pub introduce: Introduce,
     /// What is written of each request.
     pub log: Log,
     /// Where traces of requests are sent, if anywhere.
@@ -35,6 +37,7 @@ impl Config {
             connections: policy.connections.clone(),
             upstreams: policy.upstreams.clone(),
             trusted: policy.trusted_proxies.clone(),
+            introduce: policy.introduce,
             log: policy.log.clone(),
             traces: policy.traces.clone().map(Tracing::new),
             roots: Roots::default(),

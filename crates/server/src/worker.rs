@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 use tidegate_engine::{Clock, Prefix};
-use tidegate_policy::model::Connections;
+use tidegate_policy::model::{Connections, Introduce};
 use tokio::{sync::watch, task, time};
 
 /// What the connections of a thread share.
@@ -29,6 +29,7 @@ pub(crate) struct Worker {
     pub(crate) terms: Terms,
     pub(crate) upstreams: Vec<Rc<Upstream>>,
     trusted: Vec<Prefix>,
+    pub(crate) introduce: Introduce,
     places: Arc<Places>,
     stage: Cell<Stage>,
     clients: Cell<usize>,
@@ -85,6 +86,7 @@ impl Worker {
             terms: Terms::of(&config.connections),
             upstreams,
             trusted: config.trusted.clone(),
+            introduce: config.introduce,
             places,
             stage: Cell::new(Stage::Serving),
             clients: Cell::new(0),

@@ -44,7 +44,8 @@ impl Server {
         Self::nginx(PROXY, &upstream, &format!("{limit} {forward}"))
     }
 
-    /// A gateway that forwards everything that its rules let through.
+    /// A gateway that forwards everything that its rules let through. Like nginx as it is set up here, it tells the backend
+    /// nothing of the client.
     pub(crate) fn gateway_before(backend: &Self, rules: &str) -> Result<Self> {
         let address = free_address()?;
         let path = temporary(address, "yaml");
@@ -53,6 +54,7 @@ impl Server {
              connections: {{ most: 100000, per-client: 100000, idle-timeout: 600s }}\n\
              upstreams: {{ backend: {{ servers: \"http://{}\", keep-alive: 128 }} }}\n\
              routes: backend\n\
+             introduce: none\n\
              {rules}\n",
             backend.address
         );

@@ -9,7 +9,7 @@ use super::{
     guards::{Leave, PolicyRule, Stopped},
     instead::Instead,
 };
-use crate::{matching::Seen, model::OnLimit};
+use crate::matching::Seen;
 use std::{
     fmt,
     future::{Future, ready},
@@ -229,22 +229,21 @@ impl Admission {
             self.rulings = rulings;
             return Passage::Admitted(self);
         };
-        let name = refusal.name();
-        let rules = &gate.inner.rules;
-        let place = rules.iter().position(|rule| rule.name() == name);
+        let (rules, owners) = (&gate.inner.rules, &gate.inner.owners);
         // Every rule that refused counts it against its guest.
-        let refused = |place: &usize| {
-            let name = rules.get(*place).map(PolicyRule::name);
-            verdict.refusals().any(|ruling| Some(ruling.name()) == name)
-        };
+        let refused =
+            |place: &usize| verdict.refusals().any(|ruling| owners.get(ruling.place()) == Some(place));
         let denied = self.guests.drain(..).filter(|(place, _)| refused(place));
         denied.for_each(|(_, guest)| guest.answered(Report::Failure));
-        let on_limit = place.and_then(|place| rules.get(place)).map(|rule| &rule.source.on_limit);
+        let rule = owners.get(refusal.place()).and_then(|place| rules.get(*place));
         let usual = gate.inner.gate.answer_to(&verdict);
         Passage::Refused(Box::new(Refusal {
-            rule: name.into(),
+            rule: refusal.rule().shared_name(),
             why: if refusal.lacks_key() { Why::NoKey } else { Why::Limited },
-            instead: Instead::of(on_limit.unwrap_or(&OnLimit::default()), usual, accept),
+            instead: match rule {
+                Some(rule) => Instead::of(&rule.source.on_limit, usual, accept),
+                None => Instead::Answer(usual),
+            },
             retry_after: verdict.retry_after(),
         }))
     }

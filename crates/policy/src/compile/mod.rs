@@ -100,8 +100,10 @@ impl Compiler {
         }
         made.commits.into_iter().for_each(|commit| commit());
         let gate = Gate::new(limits).fields(policy.headers);
+        let limited = made.rules.iter().enumerate().filter(|(_, rule)| rule.limit.is_some());
         let inner = Inner {
             gate,
+            owners: limited.map(|(place, _)| place).collect(),
             index: made.index,
             rules: made.rules,
             routes: made.routes,
@@ -126,6 +128,8 @@ pub struct PolicyGate {
 pub(crate) struct Inner {
     /// All limits, one for each rule that has some.
     gate: Gate,
+    /// By the place of a limit, that of its rule.
+    owners: Vec<usize>,
     index: RuleIndex,
     rules: Vec<PolicyRule>,
     routes: Vec<Route>,

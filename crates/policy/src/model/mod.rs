@@ -16,8 +16,8 @@ pub use rule::{
     Rule, Tiers,
 };
 pub use server::{
-    Balance, Connections, HealthCheck, Listener, Log, LogFormat, Protocol, Retries, Route, Timeouts, Tls,
-    Traces, Upstream, UpstreamServer,
+    Balance, Connections, HealthCheck, Introduce, Listener, Log, LogFormat, Protocol, Retries, Route,
+    Timeouts, Tls, Traces, Upstream, UpstreamServer,
 };
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
@@ -45,6 +45,8 @@ pub struct Policy {
     pub stores: Stores,
     /// `trusted-proxies`: whose word on addresses of clients counts.
     pub trusted_proxies: Vec<Prefix>,
+    /// `introduce`: what servers are told of clients.
+    pub introduce: Introduce,
     /// `user`: where the name of a user is found in a request; rules with the key `user` need it.
     pub user: Option<Key>,
     /// `headers`: how clients are told what is left.

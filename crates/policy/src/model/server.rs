@@ -45,6 +45,20 @@ pub struct Connections {
     pub drain: Duration,
 }
 
+/// What servers are told of a client, and clients of the names of their requests.
+///
+/// What a client says of itself in such headers is taken out in any case, unless it is a trusted proxy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Introduce {
+    /// `full`: `X-Forwarded-For`, `-Proto`, `-Host`, `Forwarded`, and `X-Request-Id`, which answers have, too.
+    #[default]
+    Full,
+    /// `x-forwarded`: the same without `Forwarded`.
+    XForwarded,
+    /// `none`: nothing.
+    None,
+}
+
 impl Default for Connections {
     fn default() -> Self {
         Self {

@@ -10,7 +10,7 @@ use super::{
     values::{write_outage, write_time, write_word},
 };
 use crate::{
-    model::{Key, List, Part, Policy},
+    model::{Introduce, Key, List, Part, Policy},
     source::{Node, Value},
     table::{Outline, Shape, Table, Written, key},
 };
@@ -22,6 +22,8 @@ const FIELDS: [(&str, Fields); 4] = [
     ("draft-03", Fields::Draft03),
     ("none", Fields::None),
 ];
+const INTRODUCE: [(&str, Introduce); 3] =
+    [("full", Introduce::Full), ("x-forwarded", Introduce::XForwarded), ("none", Introduce::None)];
 const PREFIX: Shape = Shape::Text(&["10.0.0.0/8", "2001:db8::/32"]);
 const STORE: Shape = Shape::Text(&["memory", "redis://:$PASSWORD@db:6379"]);
 
@@ -138,6 +140,13 @@ pub(crate) static POLICY: Table<Policy> = Table {
             Shape::Several(&PREFIX),
             |reader, node, it| it.trusted_proxies = reader.all(node, Reader::parse),
             |it| Written::texts(&it.trusted_proxies),
+        ),
+        key(
+            "introduce",
+            "What servers are told of clients.",
+            Shape::Word(&["full", "x-forwarded", "none"]),
+            |reader, node, it| it.introduce = reader.word(node, &INTRODUCE).unwrap_or_default(),
+            |it| write_word(&it.introduce, &INTRODUCE),
         ),
         key(
             "user",

@@ -13,7 +13,7 @@ use tidegate_testkit::strategy::any_sample;
 /// Any policy that holds together.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     (servers(), stores(), rules_and_lists()).prop_map(|(server, stores, (user, lists, rules))| {
-        let (listen, admin, connections, upstreams, routes, log, traces, headers, trusted_proxies) = server;
+        let (listen, admin, connections, upstreams, routes, log, traces, told, trusted_proxies) = server;
         let (mut stores, mut rules) = (stores, rules);
         for (index, rule) in rules.iter_mut().enumerate() {
             rule.name = format!("{} {index}", rule.name);
@@ -31,8 +31,9 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             traces,
             stores,
             trusted_proxies,
+            introduce: told.1,
             user,
-            headers,
+            headers: told.0,
             lists,
             rules,
         };
@@ -311,7 +312,7 @@ type Server = (
     Vec<Route>,
     Log,
     Option<Traces>,
-    Fields,
+    (Fields, Introduce),
     Vec<Prefix>,
 );
 
@@ -328,6 +329,7 @@ fn servers() -> BoxedStrategy<Server> {
         Traces { endpoint: endpoint.to_owned(), sample: Share::from_millionths(sample), service }
     });
     let fields = select(vec![Fields::Ietf, Fields::Legacy, Fields::Draft03, Fields::None]);
+    let introduce = select(vec![Introduce::Full, Introduce::XForwarded, Introduce::None]);
     (
         listen,
         option::of(address()),
@@ -336,7 +338,7 @@ fn servers() -> BoxedStrategy<Server> {
         routes,
         log,
         option::of(traces),
-        fields,
+        (fields, introduce),
         vec(prefixes(), 0..3),
     )
         .boxed()

@@ -1,6 +1,6 @@
 //! A problem as in RFC 9457, written as JSON.
 
-use std::fmt::{self, Write as _};
+use tidegate_core::header::write_number;
 
 /// What is told of a refusal.
 pub(super) struct Problem<'a> {
@@ -12,39 +12,64 @@ pub(super) struct Problem<'a> {
     pub(super) retry_after: Option<u64>,
 }
 
-impl fmt::Display for Problem<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Problem<'_> {
+    /// It as JSON. Many requests may be refused, so it is put together from pieces, not sign by sign.
+    pub(super) fn text(&self) -> String {
         let Self { kind, title, status, detail, violated, retry_after } = *self;
-        write!(f, r#"{{"type":{},"title":{},"status":{status}"#, Quoted(kind), Quoted(title))?;
-        write!(f, r#","detail":{}"#, Quoted(detail))?;
-        if let Some((first, rest)) = violated.split_first() {
-            write!(f, r#","violated-policies":[{}"#, Quoted(first))?;
-            rest.iter().try_for_each(|name| write!(f, ",{}", Quoted(name)))?;
-            f.write_char(']')?;
+        let names: usize = violated.iter().map(|name| name.len() + 3).sum();
+        let mut text = String::with_capacity(128 + kind.len() + title.len() + detail.len() + names);
+        text.push_str(r#"{"type":"#);
+        quote(kind, &mut text);
+        text.push_str(r#","title":"#);
+        quote(title, &mut text);
+        text.push_str(r#","status":"#);
+        number(status.into(), &mut text);
+        text.push_str(r#","detail":"#);
+        quote(detail, &mut text);
+        if !violated.is_empty() {
+            text.push_str(r#","violated-policies":["#);
+            for (place, name) in violated.iter().enumerate() {
+                if place > 0 {
+                    text.push(',');
+                }
+                quote(name, &mut text);
+            }
+            text.push(']');
         }
         if let Some(seconds) = retry_after {
-            write!(f, r#","retry-after":{seconds}"#)?;
+            text.push_str(r#","retry-after":"#);
+            number(seconds, &mut text);
         }
-        f.write_char('}')
+        text.push('}');
+        text
     }
 }
 
-/// Text in quotes.
-struct Quoted<'a>(&'a str);
+fn number(number: u64, text: &mut String) {
+    // Writing to a text does not fail.
+    let _ = write_number(text, number);
+}
 
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_char('"')?;
-        for sign in self.0.chars() {
-            match sign {
-                '"' | '\\' => write!(f, "\\{sign}")?,
-                '\n' => f.write_str("\\n")?,
-                '\u{0}'..='\u{1f}' => write!(f, "\\u{:04x}", u32::from(sign))?,
-                _ => f.write_char(sign)?,
+/// Writes text in quotes.
+fn quote(said: &str, text: &mut String) {
+    text.push('"');
+    let mut rest = said;
+    while let Some(place) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
+        let (plain, special) = rest.split_at(place);
+        text.push_str(plain);
+        let (special, after) = special.split_at(1);
+        rest = after;
+        match special {
+            "\n" => text.push_str("\\n"),
+            "\"" | "\\" => {
+                text.push('\\');
+                text.push_str(special);
             }
+            _ => special.bytes().for_each(|byte| text.push_str(&format!("\\u{byte:04x}"))),
         }
-        f.write_char('"')
     }
+    text.push_str(rest);
+    text.push('"');
 }
 
 #[cfg(test)]
@@ -62,7 +87,7 @@ mod tests {
             let violated: Vec<_> = violated.iter().map(String::as_str).collect();
             let problem =
                 Problem { kind: "about:blank", title: "T", status: 429, detail: &detail, violated: &violated, retry_after };
-            let read: serde_json::Value = serde_json::from_str(&problem.to_string()).unwrap();
+            let read: serde_json::Value = serde_json::from_str(&problem.text()).unwrap();
             let mut meant = serde_json::json!({
                 "type": "about:blank", "title": "T", "status": 429, "detail": detail,
             });

@@ -44,7 +44,7 @@ pub struct Answer {
     /// The status, such as 429.
     pub status: u16,
     /// Headers, by names in lower case.
-    pub headers: Vec<(Cow<'static, str>, String)>,
+    pub headers: Vec<(Cow<'static, str>, Cow<'static, str>)>,
     /// The body.
     pub body: String,
 }
@@ -121,10 +121,10 @@ impl Answer {
 
         let mut answer = Self::new(status_of(limited));
         if let Some(seconds) = retry_after {
-            answer = answer.header("retry-after", seconds.to_string());
+            answer.headers.push(("retry-after".into(), seconds.to_string().into()));
         }
         fields.write(told.iter().copied(), |name, value| {
-            answer.headers.push((name.into(), value.to_owned()));
+            answer.headers.push((name.into(), value.to_owned().into()));
         });
 
         let mut violated: Vec<_> = denied().map(|(label, _)| label.name()).collect();
@@ -148,7 +148,7 @@ impl Answer {
         let mut value = value.into();
         value.retain(|sign| !sign.is_control() || sign == '\t');
         self.headers.retain(|(known, _)| *known != name);
-        self.headers.push((name.into(), value));
+        self.headers.push((name.into(), value.into()));
         self
     }
 
@@ -177,8 +177,10 @@ impl Answer {
         }
     }
 
-    fn problem(self, problem: &json::Problem<'_>) -> Self {
-        Self { body: problem.to_string(), ..self.header("content-type", "application/problem+json") }
+    /// Of an answer that has no body yet.
+    fn problem(mut self, problem: &json::Problem<'_>) -> Self {
+        self.headers.push(("content-type".into(), "application/problem+json".into()));
+        Self { body: problem.text(), ..self }
     }
 }
 

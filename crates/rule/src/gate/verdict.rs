@@ -64,7 +64,7 @@ impl<'a> Verdict<'a> {
         if self.refusals().any(|ruling| ruling.is_hopeless()) {
             return None;
         }
-        self.refusals().filter_map(|ruling| ruling.limited()?.retry_after()).max()
+        self.refusals().filter_map(|ruling| ruling.cause()?.retry_after()).max()
     }
 
     /// What is answered to a request that is refused, unless the gate says otherwise: 429 and what there is to tell, 503 if
@@ -135,6 +135,11 @@ impl<'a> Ruling<'a> {
         self.limit.rule().name()
     }
 
+    /// Its place among the rules of the gate.
+    pub fn place(&self) -> usize {
+        self.one.place
+    }
+
     /// Whether it was enforced when it was asked.
     pub fn mode(&self) -> Mode {
         self.one.mode
@@ -167,6 +172,14 @@ impl<'a> Ruling<'a> {
                 let limited = Limited::new(self.name(), Cause::from(*refused));
                 Some(limited.with_message(self.rule().message()))
             }
+            Judgement::NoKey => None,
+        }
+    }
+
+    fn cause(&self) -> Option<Cause> {
+        match &self.one.judgement {
+            Judgement::Decided(decision) => Some(Cause::of_denial(*decision)),
+            Judgement::Refused(refused) => Some(Cause::from(*refused)),
             Judgement::NoKey => None,
         }
     }

@@ -1,7 +1,9 @@
 //! Refusals and answers as responses of the crate `http`: for hyper, tower and whatever else speaks it.
 
 use crate::{Answer, Limited};
-use ::http::{HeaderName, HeaderValue, Response, StatusCode};
+use ::http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use bytes::Bytes;
+use std::borrow::Cow;
 
 /// The answer as it stands. A header that HTTP does not allow is left out.
 impl<B: From<String>> From<Answer> for Response<B> {
@@ -10,12 +12,24 @@ impl<B: From<String>> From<Answer> for Response<B> {
         let mut response = Self::new(answer.body.into());
         *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
         for (name, value) in answer.headers {
-            let name = HeaderName::from_bytes(name.as_bytes());
-            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value.as_bytes())) {
+            let value = match value {
+                Cow::Borrowed(value) => HeaderValue::from_maybe_shared(Bytes::from_static(value.as_bytes())),
+                Cow::Owned(value) => HeaderValue::from_maybe_shared(Bytes::from(value)),
+            };
+            if let (Some(name), Ok(value)) = (name_of(&name), value) {
                 response.headers_mut().append(name, value);
             }
         }
         response
+    }
+}
+
+/// Those that refusals have are known, and need not be read.
+fn name_of(name: &str) -> Option<HeaderName> {
+    match name {
+        "retry-after" => Some(header::RETRY_AFTER),
+        "content-type" => Some(header::CONTENT_TYPE),
+        _ => HeaderName::from_bytes(name.as_bytes()).ok(),
     }
 }
 

@@ -27,7 +27,11 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for HereOnly {
 
 pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc<J>) {
     let asked = client.clone();
-    let service = service_fn(move |request| proxy::answer(asked.clone(), judge.clone(), request));
+    let service = service_fn(move |request| {
+        let (asked, judge) = (asked.clone(), judge.clone());
+        // When its stream is looked at, not before.
+        async move { proxy::answer(asked, judge, request).await }
+    });
     let header_size = u32::try_from(client.worker.terms.header_size).unwrap_or(u32::MAX);
     let connection = http2::Builder::new(Turns(client.clone()))
         .max_concurrent_streams(AT_ONCE)

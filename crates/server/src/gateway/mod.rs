@@ -316,6 +316,7 @@ fn has_same_connections(one: &Policy, other: &Policy) -> bool {
         && one.connections == other.connections
         && one.upstreams == other.upstreams
         && one.trusted_proxies == other.trusted_proxies
+        && one.introduce == other.introduce
         && one.log == other.log
         && one.traces == other.traces
 }

@@ -26,7 +26,7 @@ pub(crate) struct AnswerBody<C> {
     pub(super) record: Option<Box<Record>>,
     /// Where it is traced.
     pub(super) trace: Option<Box<Trace>>,
-    client: Rc<Client>,
+    pub(super) client: Rc<Client>,
     /// In HTTP/2.
     turn: Option<Rc<Turn>>,
 }

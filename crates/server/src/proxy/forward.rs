@@ -1,15 +1,22 @@
 //! From a prepared request to the head of an answer.
 
-use super::{Failure, RequestBody};
+use super::{Failure, Note, RequestBody};
 use crate::{
     client::Client,
     traces::Trace,
-    upstream::{Line, Pace, Server, Unsent, Upstream, Visit},
+    upstream::{Ask, Line, Pace, Server, Unsent, Upstream, Visit},
 };
-use http::{Request, Response, request};
+use http::{Request, Response};
 use hyper::body::Incoming;
-use std::{io, rc::Rc};
+use std::{
+    future::poll_fn,
+    io,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll},
+};
 use tidegate_core::Report;
+use tidegate_engine::{Breaker, Pass};
 use tidegate_policy::model::Protocol;
 
 /// How the answer comes.
@@ -26,55 +33,170 @@ struct Missed {
     again: Option<Request<RequestBody>>,
 }
 
+/// A request that is with a server, over a connection that was at hand.
+pub(crate) struct AtHand {
+    turn: Turn,
+    ask: Ask,
+    visit: Visit,
+    note: Option<Note>,
+    upstream: Rc<Upstream>,
+}
+
+/// A server whose turn it is.
+pub(super) struct Turn {
+    place: usize,
+    server: Rc<Server>,
+    pass: Option<Pass<Arc<Breaker>>>,
+    traced: Traced,
+}
+
+/// Whether a trace knows of it.
+#[derive(PartialEq, Eq)]
+enum Traced {
+    Yes,
+    No,
+}
+
+/// What is left to be done, where something is to be waited for before a request can be sent, or a first try came to nothing.
+pub(super) struct Rest {
+    request: Request<RequestBody>,
+    turn: Option<Turn>,
+}
+
+/// Sends a request to a server of an upstream if there is a connection to be had without a wait. That is so for nearly
+/// all, so what waits for it is kept small.
+pub(super) fn begin(
+    client: &Client,
+    upstream: &Rc<Upstream>,
+    mut request: Request<RequestBody>,
+    trace: Option<&mut Trace>,
+) -> Result<AtHand, Rest> {
+    upstream.asked();
+    let Some((place, server)) = upstream.next(&[], client.origin.peer.ip()) else {
+        return Err(Rest { request, turn: None });
+    };
+    let Ok(pass) = server.pass() else { return Err(Rest { request, turn: None }) };
+    let mut turn = Turn { place, server: server.clone(), pass, traced: Traced::No };
+    let line = match server.protocol {
+        Protocol::Http1 => server.take_fresh(),
+        Protocol::Http2 => None,
+    };
+    let Some(line) = line else { return Err(Rest { request, turn: Some(turn) }) };
+    turn.trace(&mut request, client, trace);
+    let (visit, note) = (server.visit(), request.body().note());
+    Ok(AtHand { turn, ask: line.ask(request), visit, note, upstream: upstream.clone() })
+}
+
+impl AtHand {
+    /// Where it goes.
+    pub(super) fn upstream(&self) -> &Rc<Upstream> {
+        &self.upstream
+    }
+
+    /// Whether the head of the answer has come.
+    #[inline]
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Response<Incoming>, Unsent>> {
+        self.ask.poll(context)
+    }
+
+    /// It has, or there is none: what becomes of it then.
+    pub(super) fn conclude(
+        self,
+        answered: Result<Response<Incoming>, Unsent>,
+        client: &Client,
+        trace: Option<&mut Trace>,
+    ) -> Result<Result<(Response<Incoming>, Via), Failure>, Rest> {
+        let Self { turn, ask, visit, note, .. } = self;
+        match answered {
+            Ok(response) => {
+                turn.answered(&response, client, trace);
+                Ok(Ok((response, Via::Line { line: ask.into_line(), visit })))
+            }
+            // The server closed it while nobody used it.
+            Err(Unsent::Closed(request)) => Err(Rest { request: *request, turn: Some(turn) }),
+            Err(unsent) => {
+                let missed = Missed::of(unsent, None);
+                if let Some(trace) = trace {
+                    trace.missed(missed.failure.name(), client.worker.clock.now());
+                }
+                if let Some(fault) = note.as_ref().and_then(Note::failure) {
+                    return Ok(Err(fault));
+                }
+                turn.failed();
+                Ok(Err(missed.failure))
+            }
+        }
+    }
+}
+
+impl Turn {
+    fn trace(&mut self, request: &mut Request<RequestBody>, client: &Client, trace: Option<&mut Trace>) {
+        if let (Some(trace), Traced::No) = (trace, &self.traced) {
+            trace.sent_to(&self.server, request.headers_mut(), client.worker.clock.now());
+            self.traced = Traced::Yes;
+        }
+    }
+
+    fn answered(self, response: &Response<Incoming>, client: &Client, trace: Option<&mut Trace>) {
+        self.server.answered();
+        if let Some(trace) = trace {
+            trace.answered(response.status().as_u16(), client.worker.clock.now());
+        }
+        if let Some(pass) = self.pass {
+            let is_failure = response.status().is_server_error();
+            pass.report(if is_failure { Report::Failure } else { Report::Success });
+        }
+    }
+
+    fn failed(self) {
+        self.server.failed();
+        if let Some(pass) = self.pass {
+            pass.fail();
+        }
+    }
+}
+
 /// Sends a request to a server of an upstream, and to another one where that does no harm.
 pub(super) async fn forward(
     client: &Client,
     upstream: &Rc<Upstream>,
-    parts: request::Parts,
-    body: RequestBody,
+    rest: Rest,
     mut trace: Option<&mut Trace>,
 ) -> Result<(Response<Incoming>, Via), Failure> {
-    let note = body.note();
-    let mut request = Request::from_parts(parts, body);
+    let Rest { mut request, turn: mut first } = rest;
+    let note = request.body().note();
     let mut tried = Vec::new();
     let (mut sent, mut failure) = (0, Failure::NoServer);
-    upstream.asked();
     loop {
-        let Some((place, server)) = upstream.next(&tried, client.origin.peer.ip()) else {
-            return Err(failure);
+        let mut turn = match first.take() {
+            Some(first) => first,
+            None => {
+                let Some((place, server)) = upstream.next(&tried, client.origin.peer.ip()) else {
+                    return Err(failure);
+                };
+                let Ok(pass) = server.pass() else {
+                    tried.push(place);
+                    continue;
+                };
+                Turn { place, server: server.clone(), pass, traced: Traced::No }
+            }
         };
-        let Ok(pass) = server.pass() else {
-            tried.push(place);
-            continue;
-        };
-        if let Some(trace) = &mut trace {
-            trace.sent_to(server, request.headers_mut(), client.worker.clock.now());
-        }
-        match send(server, request).await {
+        turn.trace(&mut request, client, trace.as_deref_mut());
+        match send(&turn.server, request).await {
             Ok((response, via)) => {
-                server.answered();
-                if let Some(trace) = &mut trace {
-                    trace.answered(response.status().as_u16(), client.worker.clock.now());
-                }
-                if let Some(pass) = pass {
-                    let is_failure = response.status().is_server_error();
-                    pass.report(if is_failure { Report::Failure } else { Report::Success });
-                }
+                turn.answered(&response, client, trace);
                 return Ok((response, via));
             }
             Err(missed) => {
                 if let Some(trace) = &mut trace {
                     trace.missed(missed.failure.name(), client.worker.clock.now());
                 }
-                if let Some(fault) = note.as_ref().and_then(super::request_body::Note::failure) {
+                if let Some(fault) = note.as_ref().and_then(Note::failure) {
                     return Err(fault);
                 }
-                server.failed();
-                if let Some(pass) = pass {
-                    pass.fail();
-                }
+                tried.push(turn.place);
+                turn.failed();
                 failure = missed.failure;
-                tried.push(place);
                 request = match missed.again {
                     Some(again) if upstream.may_retry(sent) => again,
                     _ => return Err(failure),
@@ -99,7 +221,7 @@ async fn send(
         };
     }
     loop {
-        let (mut line, is_new) = match server.take() {
+        let (line, is_new) = match server.take() {
             Some(line) => (line, false),
             None => match server.connect().await {
                 Ok(line) => (line, true),
@@ -108,8 +230,9 @@ async fn send(
         };
         // A connection that was used a moment ago is there; a copy for others is not worth its time.
         let spare = if is_new || server.is_doubtful(&line) { copy(&request) } else { None };
-        match (line.ask(request).await, spare) {
-            (Ok(response), _) => return Ok((response, Via::Line { line, visit })),
+        let mut ask = line.ask(request);
+        match (poll_fn(|context| ask.poll(context)).await, spare) {
+            (Ok(response), _) => return Ok((response, Via::Line { line: ask.into_line(), visit })),
             // The server closed it while nobody used it. There are only so many of those.
             (Err(Unsent::Closed(back)), _) if !is_new => request = *back,
             (Err(Unsent::Broken), Some(spare)) if !is_new => request = spare,

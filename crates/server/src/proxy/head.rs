@@ -1,12 +1,13 @@
 //! Heads: what is checked, what is taken out, what is put in.
 
-use super::{Failure, Introduction};
+use super::{Failure, Introduction, introduction};
 use crate::client::Client;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Uri, Version,
     header::{self, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE},
     request, response,
 };
+use tidegate_policy::model::Introduce;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -22,6 +23,10 @@ const LONGEST_ID: usize = 128;
 
 /// The name of a request: a new one, or that of a trusted proxy.
 pub(super) fn id(parts: &request::Parts, client: &Client) -> HeaderValue {
+    let is_told = client.worker.introduce != Introduce::None;
+    if !is_told && client.worker.log.is_none() && client.worker.tracer.is_none() {
+        return HeaderValue::from_static("");
+    }
     if !client.worker.trusts(client.origin.peer.ip()) {
         return client.worker.new_id();
     }
@@ -32,6 +37,13 @@ pub(super) fn id(parts: &request::Parts, client: &Client) -> HeaderValue {
             id.clone()
         }
         _ => client.worker.new_id(),
+    }
+}
+
+/// Tells the name of a request, where names are told.
+pub(super) fn name(headers: &mut HeaderMap, id: &HeaderValue, client: &Client) {
+    if client.worker.introduce != Introduce::None {
+        headers.insert(REQUEST_ID, id.clone());
     }
 }
 
@@ -125,13 +137,17 @@ fn is_of_host(byte: u8) -> bool {
 pub(super) fn prepare(parts: &mut request::Parts, client: &Client, id: &HeaderValue) -> Upgrade {
     let headers = &mut parts.headers;
     // Most requests have nothing of the kind, and to look at all names costs less than to look for one.
-    let upgrade = match headers.keys().any(|name| *name == EXPECT || hop_by_hop(name).is_some()) {
-        true => unhop(headers, parts.version),
-        false => Upgrade::NotAsked,
-    };
-    let mut introduction = client.introduction.borrow_mut();
-    introduction.get_or_insert_with(|| Box::new(Introduction::of(client))).write(headers);
-    headers.insert(REQUEST_ID, id.clone());
+    let (mut has_hops, mut is_introduced) = (false, false);
+    for name in headers.keys() {
+        has_hops |= *name == EXPECT || hop_by_hop(name).is_some();
+        is_introduced |= introduction::is_of_one(name);
+    }
+    let upgrade = if has_hops { unhop(headers, parts.version) } else { Upgrade::NotAsked };
+    if is_introduced || client.worker.introduce != Introduce::None {
+        let mut introduction = client.introduction.borrow_mut();
+        introduction.get_or_insert_with(|| Box::new(Introduction::of(client))).write(headers);
+    }
+    name(headers, id, client);
     parts.version = Version::HTTP_11;
     upgrade
 }

@@ -3,15 +3,18 @@
 //! What a client says of itself is worth nothing, so it is replaced; what a trusted proxy says is added to. Most of it is
 //! the same for all requests of a connection, and is written once.
 
+use super::head::REQUEST_ID;
 use crate::{Scheme, client::Client};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::net::IpAddr;
+use tidegate_policy::model::Introduce;
 
 /// What servers are told of a client.
 pub(crate) struct Introduction {
     address: HeaderValue,
     scheme: HeaderValue,
     trust: Trust,
+    words: Introduce,
     /// The last host that was asked for, and what `Forwarded` says then.
     forwarded: Option<(HeaderValue, HeaderValue)>,
 }
@@ -36,19 +39,31 @@ impl Introduction {
                 Scheme::Https => "https",
             }),
             trust: if client.worker.trusts(address) { Trust::Proxy } else { Trust::Nobody },
+            words: client.worker.introduce,
             forwarded: None,
         }
     }
 
     /// Writes it into the head of a request.
     pub(crate) fn write(&mut self, headers: &mut HeaderMap) {
+        if self.words != Introduce::Full && self.trust == Trust::Nobody {
+            headers.remove(header::FORWARDED);
+        }
+        if self.words == Introduce::None {
+            if self.trust == Trust::Nobody {
+                [FOR, PROTO, HOST, REQUEST_ID].into_iter().for_each(|name| drop(headers.remove(name)));
+            }
+            return;
+        }
         let host = headers.get(header::HOST).cloned();
-        let forwarded = self.forwarded(host.as_ref());
+        let forwarded = (self.words == Introduce::Full).then(|| self.forwarded(host.as_ref()));
         match self.trust {
             Trust::Nobody => {
                 headers.insert(FOR, self.address.clone());
                 headers.insert(PROTO, self.scheme.clone());
-                headers.insert(header::FORWARDED, forwarded);
+                if let Some(forwarded) = forwarded {
+                    headers.insert(header::FORWARDED, forwarded);
+                }
                 match host {
                     Some(host) => headers.insert(HOST, host),
                     None => headers.remove(HOST),
@@ -57,8 +72,10 @@ impl Introduction {
             Trust::Proxy => {
                 let list = appended(headers, &FOR, &self.address);
                 headers.insert(FOR, list);
-                let list = appended(headers, &header::FORWARDED, &forwarded);
-                headers.insert(header::FORWARDED, list);
+                if let Some(forwarded) = forwarded {
+                    let list = appended(headers, &header::FORWARDED, &forwarded);
+                    headers.insert(header::FORWARDED, list);
+                }
                 headers.entry(PROTO).or_insert_with(|| self.scheme.clone());
                 if let Some(host) = host {
                     headers.entry(HOST).or_insert(host);
@@ -91,6 +108,12 @@ impl Introduction {
         self.forwarded = Some((value(host.to_str().unwrap_or_default()), text.clone()));
         text
     }
+}
+
+/// Whether a header with this name introduces somebody.
+#[inline]
+pub(super) fn is_of_one(name: &HeaderName) -> bool {
+    *name == header::FORWARDED || name.as_str().starts_with("x-forwarded-") || *name == REQUEST_ID
 }
 
 /// What a header says, in all its lines, and one thing more.

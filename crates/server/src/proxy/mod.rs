@@ -16,28 +16,56 @@ use crate::{
     Judge, Judged, Outcome, Settled,
     client::{Client, Tunnel},
     log::Record,
+    upstream::{Unsent, Upstream},
 };
 use answer_body::Source;
 use bytes::Bytes;
 use failure::Failure;
-use forward::Via;
+use forward::{AtHand, Rest, Via};
 use head::Upgrade;
 use http::{HeaderValue, Request, Response, StatusCode, Version, header, request, response};
 use hyper::body::{Body, Incoming};
-use std::{fmt, rc::Rc, sync::Arc};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 use unread::Left;
 
 /// The connection is to be closed without a word.
 #[derive(Debug)]
 pub(crate) struct Dropped;
 
+/// A request on its way to its answer. It is moved about for each request, so what only few of them need is elsewhere.
+pub(crate) enum Answering<J: Judge> {
+    /// The answer is there.
+    Now(Option<Answered<J>>),
+    /// It is with a server.
+    AtHand(Option<(Exchange<J>, AtHand)>),
+    /// There is something to be waited for besides an answer.
+    Later(Pin<Box<dyn Future<Output = Answered<J>>>>),
+}
+
+type Answered<J> = Result<Response<AnswerBody<<J as Judge>::Case>>, Dropped>;
+
+/// What is known of a request while it is on its way.
+pub(crate) struct Exchange<J: Judge> {
+    judge: Arc<J>,
+    id: HeaderValue,
+    upgrade: Upgrade,
+    /// Whenever this is dropped, the request is over.
+    answer: AnswerBody<J::Case>,
+}
+
 /// Answers a request.
-pub(crate) async fn answer<J: Judge>(
+pub(crate) fn answer<J: Judge>(
     client: Rc<Client>,
     judge: Arc<J>,
     request: Request<Incoming>,
-) -> Result<Response<AnswerBody<J::Case>>, Dropped> {
-    // Whenever this is dropped, the request is over.
+) -> Answering<J> {
     let mut answer = AnswerBody::new(client.clone());
     let (mut parts, incoming) = request.into_parts();
     let id = head::id(&parts, &client);
@@ -52,103 +80,170 @@ pub(crate) async fn answer<J: Judge>(
         answer.trace = tracer.begin(&mut parts, &id, &client);
     }
     if let Err(failure) = head::check(&mut parts, &client, incoming.size_hint().exact()) {
-        return Ok(unheard(own(failure.answer(), &id, answer), &parts, incoming, &client).await);
+        return unheard(own(failure.answer(), &id, answer), &parts, incoming, client);
     }
-
-    let outcome = match judge.judge(&mut parts, &client.origin) {
-        Judged::Now(outcome) => outcome,
-        Judged::Later(outcome) => outcome.await,
-    };
-    let target = match outcome {
-        Outcome::Go(target, case) => {
-            answer.case = Some(case);
-            target
+    let judged = judge.judge(&mut parts, &client.origin);
+    let exchange = Exchange { judge, id, upgrade: Upgrade::NotAsked, answer };
+    match judged {
+        Judged::Now(outcome) => exchange.go_on(outcome, parts, incoming),
+        Judged::Later(outcome) => {
+            Answering::Later(Box::pin(async move { exchange.go_on(outcome.await, parts, incoming).await }))
         }
-        Outcome::Answer(given) => {
-            return Ok(unheard(own(given, &id, answer), &parts, incoming, &client).await);
-        }
-        Outcome::Drop(note) => {
-            answer.dropped(note);
-            return Err(Dropped);
-        }
-    };
-
-    let upgrade = head::prepare(&mut parts, &client, &id);
-    let up = answer.case.as_ref().map_or(&[][..], |case| judge.rates(case).up);
-    let body = RequestBody::of(incoming, &client, up);
-    let forwarded = match client.worker.upstreams.get(target.0) {
-        Some(upstream) => {
-            let trace = answer.trace.as_deref_mut();
-            forward::forward(&client, upstream, parts, body, trace).await
-        }
-        None => Err(Failure::NoServer),
-    };
-    let answered = match forwarded {
-        Ok((response, via)) => take(response, via, upgrade, &client).await,
-        Err(failure) => Err(failure),
-    };
-    let (mut parts, source) = match answered {
-        Ok(answered) => answered,
-        Err(failure) => text(failure.answer()),
-    };
-    let (source, settled) = match &mut answer.case {
-        Some(case) => (source.slowed(judge.rates(case).down), judge.settle(case, &mut parts)),
-        None => (source, Settled::Send),
-    };
-    match settled {
-        Settled::Send => {
-            parts.headers.insert(head::REQUEST_ID, id);
-            answer.note(&mut parts);
-            answer.source = source;
-            Ok(Response::from_parts(parts, answer))
-        }
-        Settled::Instead(given) => Ok(own(given, &id, answer)),
     }
 }
 
-/// Takes over the answer of a server.
-async fn take(
-    response: Response<Incoming>,
-    via: Via,
-    upgrade: Upgrade,
-    client: &Client,
-) -> Result<(response::Parts, Source), Failure> {
-    let (mut parts, incoming) = response.into_parts();
-    if parts.status != StatusCode::SWITCHING_PROTOCOLS {
-        head::clean(&mut parts);
-        return Ok((parts, Source::of(incoming, via)));
+impl<J: Judge> Exchange<J> {
+    /// It was judged.
+    fn go_on(
+        mut self,
+        outcome: Outcome<J::Case>,
+        mut parts: request::Parts,
+        incoming: Incoming,
+    ) -> Answering<J> {
+        let client = self.answer.client.clone();
+        let target = match outcome {
+            Outcome::Go(target, case) => {
+                self.answer.case = Some(case);
+                target
+            }
+            Outcome::Answer(given) => {
+                return unheard(own(given, &self.id, self.answer), &parts, incoming, client);
+            }
+            Outcome::Drop(note) => {
+                self.answer.dropped(note);
+                return Answering::Now(Some(Err(Dropped)));
+            }
+        };
+        self.upgrade = head::prepare(&mut parts, &client, &self.id);
+        let up = self.answer.case.as_ref().map_or(&[][..], |case| self.judge.rates(case).up);
+        let body = RequestBody::of(incoming, &client, up);
+        let Some(upstream) = client.worker.upstreams.get(target.0) else {
+            return Answering::Now(Some(Ok(self.fail(Failure::NoServer))));
+        };
+        let request = Request::from_parts(parts, body);
+        match forward::begin(&client, upstream, request, self.answer.trace.as_deref_mut()) {
+            Ok(at_hand) => Answering::AtHand(Some((self, at_hand))),
+            Err(rest) => self.forward(upstream.clone(), rest),
+        }
     }
-    // Nobody may switch who was not asked to.
-    let (Upgrade::Asked, Via::Line { line, .. }) = (upgrade, via) else { return Err(Failure::Broken) };
-    let (stream, said) = line.into_wire().await.ok_or(Failure::Broken)?;
-    *client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, said)));
-    Ok((parts, Source::Empty))
+
+    /// It takes longer.
+    #[cold]
+    fn forward(mut self, upstream: Rc<Upstream>, rest: Rest) -> Answering<J> {
+        Answering::Later(Box::pin(async move {
+            let client = self.answer.client.clone();
+            let trace = self.answer.trace.as_deref_mut();
+            match forward::forward(&client, &upstream, rest, trace).await {
+                Ok((response, via)) => self.take(response, via).await,
+                Err(failure) => Ok(self.fail(failure)),
+            }
+        }))
+    }
+
+    /// It has reached a server, or not.
+    fn conclude(mut self, at_hand: AtHand, answered: Result<Response<Incoming>, Unsent>) -> Answering<J> {
+        let client = self.answer.client.clone();
+        let upstream = at_hand.upstream().clone();
+        match at_hand.conclude(answered, &client, self.answer.trace.as_deref_mut()) {
+            Ok(Ok((response, via))) => self.take(response, via),
+            Ok(Err(failure)) => Answering::Now(Some(Ok(self.fail(failure)))),
+            Err(rest) => self.forward(upstream, rest),
+        }
+    }
+
+    /// Takes over the answer of a server.
+    fn take(self, response: Response<Incoming>, via: Via) -> Answering<J> {
+        let (mut parts, incoming) = response.into_parts();
+        if parts.status != StatusCode::SWITCHING_PROTOCOLS {
+            head::clean(&mut parts);
+            return Answering::Now(Some(Ok(self.send(parts, Source::of(incoming, via)))));
+        }
+        // Nobody may switch who was not asked to.
+        let (Upgrade::Asked, Via::Line { line, .. }) = (self.upgrade, via) else {
+            return Answering::Now(Some(Ok(self.fail(Failure::Broken))));
+        };
+        Answering::Later(Box::pin(async move {
+            let Some((stream, said)) = line.into_wire().await else {
+                return Ok(self.fail(Failure::Broken));
+            };
+            *self.answer.client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, said)));
+            Ok(self.send(parts, Source::Empty))
+        }))
+    }
+
+    fn fail(self, failure: Failure) -> Response<AnswerBody<J::Case>> {
+        let (parts, source) = text(failure.answer());
+        self.send(parts, source)
+    }
+
+    /// Settles an answer, and sends it.
+    fn send(self, mut parts: response::Parts, source: Source) -> Response<AnswerBody<J::Case>> {
+        let Self { judge, id, mut answer, .. } = self;
+        let (source, settled) = match &mut answer.case {
+            Some(case) => (source.slowed(judge.rates(case).down), judge.settle(case, &mut parts)),
+            None => (source, Settled::Send),
+        };
+        match settled {
+            Settled::Send => {
+                head::name(&mut parts.headers, &id, &answer.client);
+                answer.note(&mut parts);
+                answer.source = source;
+                Response::from_parts(parts, answer)
+            }
+            Settled::Instead(given) => own(given, &id, answer),
+        }
+    }
+}
+
+// Nothing in it is pinned.
+impl<J: Judge> Unpin for Answering<J> {}
+
+impl<J: Judge> Future for Answering<J> {
+    type Output = Answered<J>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered<J>> {
+        loop {
+            *self = match &mut *self {
+                Self::Now(answered) => return answered.take().map_or(Poll::Pending, Poll::Ready),
+                Self::Later(later) => return later.as_mut().poll(context),
+                Self::AtHand(with) => {
+                    let Some((_, at_hand)) = with else { return Poll::Pending };
+                    let answered = ready!(at_hand.poll(context));
+                    let Some((exchange, at_hand)) = with.take() else { return Poll::Pending };
+                    exchange.conclude(at_hand, answered)
+                }
+            };
+        }
+    }
 }
 
 /// An answer to a request whose body nobody wants.
-async fn unheard<C>(
-    mut response: Response<AnswerBody<C>>,
+fn unheard<J: Judge>(
+    mut response: Response<AnswerBody<J::Case>>,
     request: &request::Parts,
     incoming: Incoming,
-    client: &Client,
-) -> Response<AnswerBody<C>> {
+    client: Rc<Client>,
+) -> Answering<J> {
     // HTTP/2 has a word for it.
     if incoming.is_end_stream() || request.version == Version::HTTP_2 {
-        return response;
+        return Answering::Now(Some(Ok(response)));
     }
     let is_asked_for = request.headers.contains_key(header::EXPECT);
     let is_closing = response.headers().contains_key(header::CONNECTION);
-    if is_asked_for || is_closing || unread::skip(incoming, client).await == Left::Something {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        client.is_unheard();
-    }
-    response
+    Answering::Later(Box::pin(async move {
+        if is_asked_for || is_closing || unread::skip(incoming, &client).await == Left::Something {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            client.is_unheard();
+        }
+        Ok(response)
+    }))
 }
 
 /// An answer that no server gave.
 fn own<C>(given: Response<Bytes>, id: &HeaderValue, mut answer: AnswerBody<C>) -> Response<AnswerBody<C>> {
     let (mut parts, source) = text(given);
-    parts.headers.insert(head::REQUEST_ID, id.clone());
+    head::name(&mut parts.headers, id, &answer.client);
     answer.note(&mut parts);
     answer.source = source;
     Response::from_parts(parts, answer)

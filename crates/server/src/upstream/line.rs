@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use std::{
     future::{Future, poll_fn},
     io,
-    pin::{Pin, pin},
+    pin::Pin,
     task::{Context, Poll, Waker},
 };
 
@@ -32,6 +32,14 @@ pub(crate) struct Line {
     /// When it was used last.
     rested: u64,
 }
+
+/// A request that was sent over a line.
+pub(crate) struct Ask {
+    line: Box<Line>,
+    answer: Pin<Box<Answering>>,
+}
+
+type Answering = dyn Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>>;
 
 #[derive(PartialEq, Eq)]
 enum State {
@@ -67,34 +75,11 @@ impl Line {
         Ok(line)
     }
 
-    /// Sends a request; the head of its answer, if it comes in time after the last piece of the request.
-    pub(crate) async fn ask(&mut self, request: Request<RequestBody>) -> Result<Response<Incoming>, Unsent> {
+    /// Sends a request, whose answer is waited for.
+    pub(crate) fn ask(mut self: Box<Self>, request: Request<RequestBody>) -> Ask {
         self.pace.start(request.body().note());
-        let mut answer = pin!(self.sender.try_send_request(request));
-        poll_fn(|context| {
-            let mut quiet = Context::from_waker(Waker::noop());
-            self.drive(context);
-            let mut polled = answer.as_mut().poll(&mut quiet);
-            if polled.is_pending() && self.state == State::Ended {
-                // Closed before it took the request, which is given back when nobody can take it any more.
-                self.connection = None;
-                polled = answer.as_mut().poll(&mut quiet);
-            }
-            match polled {
-                Poll::Ready(answer) => {
-                    // Whoever looks at the body tells the connection that it is wanted. That need not wake this task,
-                    // which polls the connection next anyway. Small answers are there already.
-                    if !self.sender.is_ready() {
-                        self.drive(&mut quiet);
-                    }
-                    self.pace.arrived();
-                    Poll::Ready(answer.map_err(Unsent::of))
-                }
-                Poll::Pending if self.pace.is_late(context) => Poll::Ready(Err(Unsent::Late)),
-                Poll::Pending => Poll::Pending,
-            }
-        })
-        .await
+        let answer = Box::pin(self.sender.try_send_request(request));
+        Ask { line: self, answer }
     }
 
     /// The next part of an answer.
@@ -144,7 +129,7 @@ impl Line {
     }
 
     /// After the answer 101: what is left of the connection is the wire, and what the server said on it already.
-    pub(crate) async fn into_wire(mut self) -> Option<(Stream, Bytes)> {
+    pub(crate) async fn into_wire(mut self: Box<Self>) -> Option<(Stream, Bytes)> {
         poll_fn(|context| {
             self.drive(context);
             if self.state == State::Ended { Poll::Ready(()) } else { Poll::Pending }
@@ -163,6 +148,39 @@ impl Line {
         {
             self.state = State::Ended;
         }
+    }
+}
+
+impl Ask {
+    /// The head of the answer, if it comes in time after the last piece of the request.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Response<Incoming>, Unsent>> {
+        let Self { line, answer } = self;
+        let mut quiet = Context::from_waker(Waker::noop());
+        line.drive(context);
+        let mut polled = answer.as_mut().poll(&mut quiet);
+        if polled.is_pending() && line.state == State::Ended {
+            // Closed before it took the request, which is given back when nobody can take it any more.
+            line.connection = None;
+            polled = answer.as_mut().poll(&mut quiet);
+        }
+        match polled {
+            Poll::Ready(answer) => {
+                // Whoever looks at the body tells the connection that it is wanted. That need not wake this task,
+                // which polls the connection next anyway. Small answers are there already.
+                if !line.sender.is_ready() {
+                    line.drive(&mut quiet);
+                }
+                line.pace.arrived();
+                Poll::Ready(answer.map_err(Unsent::of))
+            }
+            Poll::Pending if line.pace.is_late(context) => Poll::Ready(Err(Unsent::Late)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// The line, when the answer is there.
+    pub(crate) fn into_line(self) -> Box<Line> {
+        self.line
     }
 }
 

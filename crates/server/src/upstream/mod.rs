@@ -8,7 +8,7 @@ mod plan;
 mod server;
 
 pub(crate) use health::{Health, check};
-pub(crate) use line::{Line, Unsent};
+pub(crate) use line::{Ask, Line, Unsent};
 pub(crate) use pace::Pace;
 pub(crate) use plan::Plan;
 pub(crate) use server::{Server, Visit};

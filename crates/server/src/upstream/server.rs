@@ -120,6 +120,12 @@ impl Server {
         self.idle.borrow_mut().pop()
     }
 
+    /// The same, if it was used a moment ago.
+    #[inline]
+    pub(crate) fn take_fresh(&self) -> Option<Box<Line>> {
+        self.idle.borrow_mut().pop_if(|line| !line.is_older(self.watch.now()))
+    }
+
     /// Whether a connection has been idle for so long that its server may be closing it at this moment.
     #[inline]
     pub(crate) fn is_doubtful(&self, line: &Line) -> bool {
@@ -195,7 +201,8 @@ impl Server {
     pub(super) async fn ask_once(self: &Rc<Self>, request: Request<RequestBody>) -> Option<StatusCode> {
         match self.protocol {
             Protocol::Http1 => {
-                let answer = self.connect().await.ok()?.ask(request).await;
+                let mut ask = self.connect().await.ok()?.ask(request);
+                let answer = poll_fn(|context| ask.poll(context)).await;
                 answer.ok().map(|answer| answer.status())
             }
             Protocol::Http2 => self.ask_shared(request).await.ok().map(|(answer, _)| answer.status()),

@@ -9,7 +9,8 @@ use std::{
     convert::Infallible,
     sync::{Arc, Mutex},
 };
-use tidegate_server::{Judge, Judged, LogNote, Origin, Outcome, Settled};
+use tidegate_policy::model::Introduce;
+use tidegate_server::{Config, Judge, Judged, LogNote, Origin, Outcome, Settled};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -60,6 +61,17 @@ async fn what_a_client_says_of_itself_is_replaced_and_what_a_trusted_proxy_says_
     let id = answer.seen("x-request-id");
     assert_eq!(id[0].len(), 32);
     assert_eq!(answer.header("x-request-id"), Some(id[0]));
+
+    let words = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded", "x-request-id"];
+    for (introduce, has) in [(Introduce::XForwarded, [1, 1, 1, 0, 1]), (Introduce::None, [0; 5])] {
+        let gateway = Gateway::with(Config { introduce, ..config(&[&server]) }).await;
+        let mut client = gateway.client().await;
+        for request in [told, "GET / HTTP/1.1\r\nhost: app.example\r\n\r\n"] {
+            let answer = client.ask(request).await;
+            assert_eq!(words.map(|word| answer.seen(word).len()), has, "{introduce:?} {request}");
+            assert_eq!(answer.header("x-request-id").is_some(), has[4] == 1, "{introduce:?}");
+        }
+    }
 
     let mut trusting = config(&[&server]);
     trusting.trusted = vec!["127.0.0.0/8".parse().unwrap()];

@@ -24,7 +24,8 @@ use std::{
 };
 use tidegate_core::Share;
 use tidegate_policy::model::{
-    Balance, Connections, Listener, Log, Protocol, Retries, Timeouts, Tls, Upstream, UpstreamServer,
+    Balance, Connections, Introduce, Listener, Log, Protocol, Retries, Timeouts, Tls, Upstream,
+    UpstreamServer,
 };
 use tidegate_server::{Bound, Config, Fault, Judge, Outcome, run};
 use tokio::{
@@ -101,6 +102,7 @@ pub(crate) fn config(servers: &[&Server]) -> Config {
         connections: Connections::default(),
         upstreams: BTreeMap::from([("app".to_owned(), upstream(servers))]),
         trusted: Vec::new(),
+        introduce: Introduce::default(),
         log: Log::default(),
         traces: None,
         roots: tidegate_server::Roots::default(),
