@@ -140,13 +140,22 @@ async fn tell(
         now = now.plus(pause.min(LONGEST_PAUSE));
         // Plain questions about one quota go a shorter way, if there are no others among them.
         let plainly = dice.one_in(3);
-        let mut chosen: Vec<_> = pairs.iter_mut().filter(|pair| !plainly || pair.is_plain()).collect();
-        let deeds: Vec<_> = chosen.iter_mut().map(|pair| pair.choose(dice, plainly, done)).collect();
-        let requests: Vec<_> = chosen.iter().zip(&deeds).map(|(pair, deed)| pair.request(deed)).collect();
+        let mut asked = Vec::new();
+        for (index, _) in pairs.iter().enumerate().filter(|(_, pair)| !plainly || pair.is_plain()) {
+            // There some keys are asked several times in a row, and some again later.
+            let often = if plainly && dice.one_in(3) { 1 + dice.below(4) as usize } else { 1 };
+            asked.extend(std::iter::repeat_n(index, often));
+            if plainly && index > 0 && dice.one_in(8) {
+                asked.extend(asked.get(asked.len() / 2).copied());
+            }
+        }
+        let deeds: Vec<_> = asked.iter().map(|index| pairs[*index].choose(dice, plainly, done)).collect();
+        let requests: Vec<_> =
+            asked.iter().zip(&deeds).map(|(index, deed)| pairs[*index].request(deed)).collect();
         let replies = store.perform_at(&requests, now).await;
-        for ((pair, deed), reply) in chosen.into_iter().zip(deeds).zip(replies) {
+        for ((index, deed), reply) in asked.into_iter().zip(deeds).zip(replies) {
             let reply = reply.map_err(VerifyError::Store)?;
-            pair.compare(now, &deed, reply, done).map_err(VerifyError::Differs)?;
+            pairs[index].compare(now, &deed, reply, done).map_err(VerifyError::Differs)?;
             done.steps += 1;
         }
         progress(done.steps);

@@ -106,10 +106,10 @@ impl Answer {
     /// longest wait among them is told; none, where one of them will never grant it.
     pub fn of_verdict<'a, T>(limited: &Limited, told: T, fields: Fields) -> Self
     where
-        T: IntoIterator<Item = (&'a Label, &'a Decision)>,
+        T: IntoIterator<Item = (&'a Label, &'a Decision), IntoIter: Clone>,
     {
-        let told: Vec<_> = told.into_iter().collect();
-        let denied = || told.iter().filter(|(_, decision)| !decision.is_granted());
+        let told = told.into_iter();
+        let denied = || told.clone().filter(|(_, decision)| !decision.is_granted());
         let retry_after = limited.retry_after().map(|wait| header::seconds(Micros::from(wait)));
         let is_hopeless =
             denied().any(|(_, decision)| matches!(decision.outcome(), Outcome::Deny(Retry::Never)));
@@ -123,7 +123,7 @@ impl Answer {
         if let Some(seconds) = retry_after {
             answer.headers.push(("retry-after".into(), seconds.to_string().into()));
         }
-        fields.write(told.iter().copied(), |name, value| {
+        fields.write(told.clone(), |name, value| {
             answer.headers.push((name.into(), value.to_owned().into()));
         });
 

@@ -44,12 +44,12 @@ pub(crate) struct PolicyCase {
 }
 
 enum Stage {
-    /// It was let through, and waits for its answer.
-    Admitted(Admission),
+    /// It was let through, and waits for its answer. Cases are moved about, so it is boxed.
+    Admitted(Box<Admission>),
     /// It was answered, and holds this until the body is gone.
     Settled { _held: Held },
-    /// Somebody else answers it, and nothing is held.
-    Elsewhere,
+    /// Nothing is held, and there is nothing to tell.
+    Free,
 }
 
 impl PolicyJudge {
@@ -89,7 +89,7 @@ impl Judge for PolicyJudge {
     fn rates<'c>(&self, case: &'c PolicyCase) -> Rates<'c> {
         match &case.stage {
             Stage::Admitted(admission) => Rates { up: admission.up(), down: admission.down() },
-            Stage::Settled { .. } | Stage::Elsewhere => Rates::default(),
+            Stage::Settled { .. } | Stage::Free => Rates::default(),
         }
     }
 
@@ -126,7 +126,10 @@ impl Served {
         match passage {
             Passage::Admitted(admission) => {
                 let note = head.map(|head| Box::new(note::admitted(&admission, &self.gate, head)));
-                let mut case = PolicyCase { stage: Stage::Admitted(admission), note };
+                let is_slowed = !admission.up().is_empty() || !admission.down().is_empty();
+                let is_free = !admission.holds_anything() && !is_slowed && admission.fields() == Fields::None;
+                let stage = if is_free { Stage::Free } else { Stage::Admitted(Box::new(admission)) };
+                let mut case = PolicyCase { stage, note };
                 match target {
                     Some(target) => Outcome::Go(target, case),
                     None => {
@@ -153,7 +156,7 @@ impl Served {
                 Outcome::Answer(response)
             }
             Instead::Upstream(name) => match self.by_name.get(&*name) {
-                Some(target) => Outcome::Go(*target, PolicyCase { stage: Stage::Elsewhere, note }),
+                Some(target) => Outcome::Go(*target, PolicyCase { stage: Stage::Free, note }),
                 None => Outcome::Answer(nowhere()),
             },
             Instead::Drop => Outcome::Drop(note.map(|note| *note).unwrap_or_default()),
@@ -164,7 +167,7 @@ impl Served {
 impl PolicyCase {
     /// Tells what is left, and settles what was taken.
     fn settle(&mut self, answer: &mut response::Parts) {
-        if let Stage::Admitted(admission) = mem::replace(&mut self.stage, Stage::Elsewhere) {
+        if let Stage::Admitted(admission) = mem::replace(&mut self.stage, Stage::Free) {
             if admission.fields() != Fields::None {
                 admission.verdict().write_fields(|name, value| {
                     if let Ok(value) = HeaderValue::from_str(value) {
