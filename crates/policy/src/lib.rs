@@ -20,6 +20,7 @@
 //! printed, looked through for mistakes, explained, and made into a gate of `tidegate-rule`.
 
 pub mod compile;
+pub mod descriptors;
 mod explain;
 pub mod import;
 pub mod index;

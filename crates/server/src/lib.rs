@@ -23,6 +23,7 @@
 mod answer;
 mod client;
 mod config;
+pub mod descriptors;
 mod fault;
 mod files;
 mod gateway;

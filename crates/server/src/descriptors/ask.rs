@@ -1,0 +1,95 @@
+//! What is asked of a domain, and what it says.
+
+use std::{error, fmt, sync::Arc, time::Duration};
+use tidegate_policy::descriptors::{Entry, Unit};
+
+/// What is asked of a domain.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DomainAsk {
+    /// Its name.
+    pub domain: String,
+    /// What is to be counted.
+    pub descriptors: Vec<AskedDescriptor>,
+    /// What each descriptor costs that does not say; zero means one.
+    pub hits: u32,
+}
+
+/// One descriptor of a request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AskedDescriptor {
+    /// Its entries, in their order.
+    pub entries: Vec<Entry>,
+    /// A limit that is used instead of the one of the files.
+    pub limit: Option<Override>,
+    /// What it costs; zero only looks.
+    pub hits: Option<u64>,
+}
+
+/// A limit that a request brings along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// How many.
+    pub requests: u32,
+    /// In which time.
+    pub unit: Unit,
+}
+
+/// What a domain says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DomainVerdict {
+    /// Whether the request is let through.
+    pub overall: OverLimit,
+    /// What is said of each descriptor, in their order.
+    pub statuses: Vec<DescriptorStatus>,
+    /// What the client is told, where that is wanted: names and values of headers.
+    pub headers: Vec<(String, String)>,
+    /// What a client that is refused is told: a problem as in RFC 9457, where that is wanted.
+    pub body: Option<String>,
+    /// What Envoy may keep of it, as JSON.
+    pub metadata: Option<serde_json::Value>,
+}
+
+/// Whether there was too much of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverLimit {
+    /// There was not.
+    No,
+    /// There was.
+    Yes,
+}
+
+/// What is said of one descriptor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DescriptorStatus {
+    /// Whether it is over its limit.
+    pub over: OverLimit,
+    /// The limit that applies: how many in which time; a limit of our own that is no unit of the calendar is told by its
+    /// amount and the unit that is closest to its window.
+    pub limit: Option<(u32, Unit, Option<Arc<str>>)>,
+    /// How many are left; as many as the protocol can say where there is no limit to it.
+    pub remaining: u32,
+    /// When the window ends, or the next one fits.
+    pub reset: Option<Duration>,
+}
+
+/// Why there is no verdict. Wires have a status for each: a denial is none of these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DescriptorFault {
+    /// What was asked makes no sense; with a sentence that says what.
+    Invalid(String),
+    /// No files are loaded.
+    NoConfiguration,
+    /// The store is away, and what was declared for that is to say so.
+    Unavailable(String),
+}
+
+impl fmt::Display for DescriptorFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(what) | Self::Unavailable(what) => f.write_str(what),
+            Self::NoConfiguration => f.write_str("no rate limit configuration loaded"),
+        }
+    }
+}
+
+impl error::Error for DescriptorFault {}
