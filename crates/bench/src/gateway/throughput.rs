@@ -46,7 +46,8 @@ pub(crate) fn redis_three() -> Result<Measured> {
     let (backend, redis) = (Server::backend()?, Server::redis()?);
     let rule = "rules: { name: each, key: ip, quotas: [1000000/s, 50000000/min, 2000000000/h] }";
     let memory = Server::gateway_before(&backend, &format!("headers: none\n{rule}"))?;
-    let store = format!("store: redis://{}\non-outage: closed\nheaders: none\n{rule}", redis.address);
+    let store =
+        format!("store: redis://{}\ndeadline: 20ms\non-outage: closed\nheaders: none\n{rule}", redis.address);
     compare(&Server::gateway_before(&backend, &store)?, &memory, Answers::MostlyOk)
 }
 

@@ -20,6 +20,7 @@
 //! | [`RedisCluster`] | three primaries with a replica each; slots can be moved with a [`Migration`] |
 //! | [`RedisSentinel`] | a primary and a replica under three sentinels |
 //! | [`NginxServer`] | one nginx, by its own clock or by one that the test moves |
+//! | [`EnvoyServer`] | one Envoy |
 //! | [`Proxy`] | a wire to a server, with a [`Fault`] when asked for one |
 //! | [`Connection`], [`Value`] | enough of the protocol to look at a server without a driver |
 //! | [`until`] | waits for what another process does |
@@ -29,6 +30,7 @@
 mod builder;
 mod certificates;
 mod cluster;
+mod envoy;
 mod migration;
 mod nginx;
 mod port;
@@ -44,6 +46,7 @@ mod version;
 pub use builder::Builder;
 pub use certificates::Certificates;
 pub use cluster::RedisCluster;
+pub use envoy::EnvoyServer;
 pub use migration::Migration;
 pub use nginx::{NginxServer, Sent};
 pub use proxy::{Fault, Proxy};
