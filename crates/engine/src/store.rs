@@ -22,6 +22,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn adapt(&self, quota: Quota) -> Quota {
         quota
     }
+
+    /// Where it can be asked; only at home unless it says otherwise.
+    fn residence(&self) -> Residence {
+        Residence::Home
+    }
+}
+
+/// On which runtimes a store can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residence {
+    /// On the one that it was made on.
+    Home,
+    /// On any: what has to go on while its caller stands still or has gone does so at home.
+    Anywhere,
 }
 
 /// An answer that is on its way.

@@ -12,7 +12,7 @@ use crate::{
     error::ConnectError,
     health::Mood,
     names::Names,
-    node::{Answered, Keys, Node, Problem, places},
+    node::{Answered, Caller, Keys, Node, Problem, places},
 };
 use map::{Address, Map};
 use redis::{Cmd, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
@@ -92,21 +92,21 @@ impl Cluster {
     }
 
     /// Does what is asked. What spans several nodes is charged on each, and given back if one of them denies.
-    pub(crate) async fn submit(self: &Arc<Self>, request: Request) -> Answered {
-        let answer = timeout(self.deadline + GRACE, self.submit_whole(request)).await;
+    pub(crate) async fn submit(self: &Arc<Self>, request: Request, caller: Caller) -> Answered {
+        let answer = timeout(self.deadline + GRACE, self.submit_whole(request, caller)).await;
         answer.unwrap_or_else(|_| Err(StoreError::Late.into()))
     }
 
-    async fn submit_whole(self: &Arc<Self>, request: Request) -> Answered {
+    async fn submit_whole(self: &Arc<Self>, request: Request, caller: Caller) -> Answered {
         let asks = match request {
             Request::Decide(asks) if asks.len() > 1 => asks,
-            other => return self.submit_to_one(other).await,
+            other => return self.submit_to_one(other, caller).await,
         };
         let map = self.map();
         let keys: Vec<_> = asks.iter().map(|ask| self.names.key(&ask.place)).collect();
         let node = |key: &String| map.node_of(key).map(Arc::as_ptr);
         if keys.iter().all(|key| node(key) == node(&keys[0])) {
-            match self.submit_together(&keys[0], Request::Decide(asks.clone())).await {
+            match self.submit_together(&keys[0], Request::Decide(asks.clone()), caller).await {
                 Err(Problem::Elsewhere) => {}
                 other => return other,
             }
@@ -115,9 +115,9 @@ impl Cluster {
     }
 
     /// A request about keys that the node of `key` has, or none of it.
-    async fn submit_together(self: &Arc<Self>, key: &str, request: Request) -> Answered {
+    async fn submit_together(self: &Arc<Self>, key: &str, request: Request, caller: Caller) -> Answered {
         let node = self.node_of(key)?;
-        let answer = node.submit(request).await;
+        let answer = node.submit(request, caller).await;
         if matches!(answer, Err(Problem::Elsewhere | Problem::Store(StoreError::Away(_)))) {
             self.watch();
         }
@@ -125,13 +125,13 @@ impl Cluster {
     }
 
     /// A request about one key, whichever node turns out to have it.
-    async fn submit_to_one(self: &Arc<Self>, request: Request) -> Answered {
+    async fn submit_to_one(self: &Arc<Self>, request: Request, caller: Caller) -> Answered {
         let Some(key) = places(&request).next().map(|place| self.names.key(place)) else {
             return Ok(Reply::Decided(Vec::new()));
         };
         let mut node = self.node_of(&key)?;
         for attempt in 0..MOST_MOVES {
-            match node.submit(request.clone()).await {
+            match node.submit(request.clone(), caller).await {
                 Err(Problem::Elsewhere) => {}
                 Err(Problem::Store(StoreError::Away(why))) => {
                     self.watch();

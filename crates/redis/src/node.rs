@@ -46,6 +46,15 @@ pub(crate) enum Keys {
     Argued,
 }
 
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// A task of the runtime that the connections live on: it may make a call itself.
+    AtHome,
+    /// One of another runtime, which may end or stand still at any time: its calls are made for it.
+    Abroad,
+}
+
 /// One server.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -176,11 +185,11 @@ impl Node {
     }
 
     /// Does what is asked, alone or together with others, by the deadline.
-    pub(crate) async fn submit(self: &Arc<Self>, request: Request) -> Answered {
+    pub(crate) async fn submit(self: &Arc<Self>, request: Request, caller: Caller) -> Answered {
         if let Mood::Down(why) = self.health.mood() {
             return Err(StoreError::Away(why).into());
         }
-        let answer = match self.enter(request) {
+        let answer = match self.enter(request, caller) {
             Entry::Alone(request, lane) => {
                 let _turn = Turn { node: self.clone(), lane, is_over: false };
                 let call = async { self.call(lane, std::slice::from_ref(&request), None).await };
@@ -327,15 +336,20 @@ impl Node {
         }
     }
 
-    fn enter(&self, request: Request) -> Entry {
+    fn enter(self: &Arc<Self>, request: Request, caller: Caller) -> Entry {
         let mut queue = self.queue();
-        if queue.waiting.is_empty()
-            && let Some(lane) = queue.free.pop()
-        {
+        let lane = if queue.waiting.is_empty() { queue.free.pop() } else { None };
+        if let (Some(lane), Caller::AtHome) = (lane, caller) {
             return Entry::Alone(request, lane);
         }
         let (answer, receiver) = oneshot::channel();
         queue.waiting.push(Waiting { request, answer });
+        drop(queue);
+        if let Some(lane) = lane {
+            // Who else asks before it begins goes along.
+            let turn = Turn { node: self.clone(), lane, is_over: false };
+            drop(tokio::spawn(Self::serve(turn, Vec::new())));
+        }
         Entry::Together(receiver)
     }
 
@@ -354,9 +368,10 @@ impl Node {
         Some(queue.waiting.drain(..MOST_TOGETHER).collect())
     }
 
-    async fn serve(mut turn: Turn, waiting: Vec<Waiting>) {
+    /// Makes calls on a lane for as long as anybody waits: these first, if there are any.
+    async fn serve(mut turn: Turn, first: Vec<Waiting>) {
         let node = turn.node.clone();
-        let mut next = Some(waiting);
+        let mut next = if first.is_empty() { node.next(turn.lane) } else { Some(first) };
         while let Some(waiting) = next {
             let (requests, answers): (Vec<_>, Vec<_>) =
                 waiting.into_iter().map(|one| (one.request, one.answer)).unzip();

@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::Cluster,
-    node::{Answered, Node},
+    node::{Answered, Caller, Node},
 };
 use redis::{Cmd, Value};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ pub(crate) enum Servers {
 
 impl Servers {
     /// Does what is asked, by the deadline.
-    pub(crate) async fn submit(&self, request: Request) -> Answered {
+    pub(crate) async fn submit(&self, request: Request, caller: Caller) -> Answered {
         match self {
-            Self::One(node) => node.submit(request).await,
-            Self::Cluster(cluster) => Box::pin(cluster.submit(request)).await,
+            Self::One(node) => node.submit(request, caller).await,
+            Self::Cluster(cluster) => Box::pin(cluster.submit(request, caller)).await,
         }
     }
 

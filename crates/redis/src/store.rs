@@ -6,19 +6,22 @@ use crate::{
     dial::Dial,
     error::ConnectError,
     names::Names,
-    node::{Answered, Keys, Node, Problem, places},
+    node::{Answered, Caller, Keys, Node, Problem, places},
     servers::Servers,
 };
 use std::{
     fmt,
+    future::{Future, poll_fn},
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 use tidegate_core::{Kind, Micros, Quota, algorithm::Concurrency};
 use tidegate_engine::{
     Store, StoreError,
-    store::{Limit, Pending, Place, Reply, Request},
+    store::{Limit, Pending, Place, Reply, Request, Residence},
 };
+use tokio::runtime::Handle;
 
 /// State in Redis or Valkey: on one server, behind sentinels, or in a cluster.
 #[derive(Clone)]
@@ -31,6 +34,8 @@ struct Inner {
     lease: Micros,
     servers: Servers,
     started: std::time::Instant,
+    /// The runtime that its connections live on, if it is there for good.
+    home: Option<Handle>,
 }
 
 /// Settings of a [`RedisStore`].
@@ -39,6 +44,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     deadline: Duration,
     lease: Duration,
+    residence: Residence,
     #[cfg(feature = "tls")]
     authority: Option<Vec<u8>>,
 }
@@ -50,6 +56,7 @@ impl Default for RedisStoreBuilder {
             prefix: "tidegate".to_owned(),
             deadline,
             lease,
+            residence: Residence::Home,
             #[cfg(feature = "tls")]
             authority: None,
         }
@@ -74,6 +81,13 @@ impl RedisStoreBuilder {
     #[must_use]
     pub fn permit_lease(self, lease: Duration) -> Self {
         Self { lease, ..self }
+    }
+
+    /// Lives on the runtime that it is made on, which must outlive it: whoever asks on another one has calls made for it
+    /// there, together with others. Unless told so, a call is made on the runtime of whoever asks.
+    #[must_use]
+    pub fn resident(self) -> Self {
+        Self { residence: Residence::Anywhere, ..self }
     }
 
     /// Whose signature on a server's certificate counts, in PEM; the machine's own authorities unless told otherwise.
@@ -130,7 +144,8 @@ impl RedisStoreBuilder {
             Address::Cluster(seeds) => Servers::Cluster(Cluster::new(names.clone(), seeds, self.deadline)),
         };
         let started = std::time::Instant::now();
-        Ok(RedisStore { inner: Arc::new(Inner { names, lease: self.lease.into(), servers, started }) })
+        let home = Handle::try_current().ok().filter(|_| self.residence == Residence::Anywhere);
+        Ok(RedisStore { inner: Arc::new(Inner { names, lease: self.lease.into(), servers, started, home }) })
     }
 }
 
@@ -206,25 +221,30 @@ impl RedisStore {
 impl Inner {
     /// What is done rarely is kept apart, here and below: a future has room for everything in it, and this one is made
     /// for each decision.
-    async fn perform(&self, request: Request) -> Result<Reply, StoreError> {
+    async fn perform(&self, request: Request, caller: Caller) -> Result<Reply, StoreError> {
         for place in places(&request) {
             if !self.is_announced(&place.limit) {
                 Box::pin(self.announce(&place.limit)).await?;
             }
         }
-        match self.servers.submit(request.clone()).await {
-            Err(Problem::Stranger(tag)) => Box::pin(self.perform_among_strangers(request, tag)).await,
+        match self.servers.submit(request.clone(), caller).await {
+            Err(Problem::Stranger(tag)) => Box::pin(self.perform_among_strangers(request, tag, caller)).await,
             answer => plain(answer),
         }
     }
 
     /// Learns what the tags in a state mean, one after the other, until it can be read.
-    async fn perform_among_strangers(&self, request: Request, tag: u16) -> Result<Reply, StoreError> {
+    async fn perform_among_strangers(
+        &self,
+        request: Request,
+        tag: u16,
+        caller: Caller,
+    ) -> Result<Reply, StoreError> {
         let mut answer = Err(Problem::Stranger(tag));
         for _ in 0..MOST_MEETINGS {
             let Err(Problem::Stranger(tag)) = answer else { break };
             self.meet(&request, tag).await?;
-            answer = self.servers.submit(request.clone()).await;
+            answer = self.servers.submit(request.clone(), caller).await;
             self.names.forget_unknown();
         }
         plain(answer)
@@ -296,10 +316,30 @@ fn plain(answer: Answered) -> Result<Reply, StoreError> {
     })
 }
 
+/// Whether this is a task of that runtime.
+fn is_here(home: &Handle) -> bool {
+    Handle::try_current().is_ok_and(|here| here.id() == home.id())
+}
+
 impl Store for RedisStore {
     fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
         let inner = self.inner.clone();
-        Box::pin(async move { inner.perform(request).await })
+        let Some(home) = self.inner.home.clone().filter(|home| !is_here(home)) else {
+            return Box::pin(async move { inner.perform(request, Caller::AtHome).await });
+        };
+        Box::pin(async move {
+            let mut call = pin!(inner.perform(request, Caller::Abroad));
+            // Timers and tasks that it needs are those of its home.
+            poll_fn(|context| {
+                let _entered = home.enter();
+                call.as_mut().poll(context)
+            })
+            .await
+        })
+    }
+
+    fn residence(&self) -> Residence {
+        if self.inner.home.is_some() { Residence::Anywhere } else { Residence::Home }
     }
 
     fn adapt(&self, quota: Quota) -> Quota {

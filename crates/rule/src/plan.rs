@@ -10,7 +10,10 @@ use crate::{
 };
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
 use tidegate_core::{Inherit, Quota};
-use tidegate_engine::{BuildError, Limiter, Outage, SharedLimiter, Store, store::Choice};
+use tidegate_engine::{
+    BuildError, Limiter, Outage, SharedLimiter, Store,
+    store::{Choice, Residence},
+};
 
 /// Makes a store of what settings say of it. It is called within a runtime that outlives everything, and must not wait: a
 /// store that is not there yet is one that is away.
@@ -100,6 +103,7 @@ impl Line {
         let no_thread = || Err("this machine has no thread to give for it".into());
         let store = background::enter(|| connect(&connection)).unwrap_or_else(no_thread);
         match store {
+            Ok(store) if store.residence() == Residence::Anywhere => Ok(store),
             Ok(store) => Ok(Arc::new(Housed(store))),
             Err(error) => Err(SettingsError::Store { name: name.clone(), error }),
         }

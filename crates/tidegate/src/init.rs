@@ -59,7 +59,8 @@ const CONNECT: Option<Connect> = None;
 
 #[cfg(feature = "redis")]
 const CONNECT: Option<Connect> = Some(|connection| {
-    let mut builder = tidegate_redis::RedisStore::builder();
+    // The thread of stores ends with the process.
+    let mut builder = tidegate_redis::RedisStore::builder().resident();
     if let Some(prefix) = connection.prefix {
         builder = builder.prefix(prefix);
     }

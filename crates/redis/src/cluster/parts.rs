@@ -5,7 +5,7 @@
 //! answer stays charged.
 
 use super::Cluster;
-use crate::node::{Answered, Problem};
+use crate::node::{Answered, Caller, Problem};
 use std::{collections::VecDeque, sync::Arc};
 use tidegate_core::{Demand, Effect, Receipt};
 use tidegate_engine::{
@@ -70,16 +70,16 @@ impl Cluster {
         let mut keys = questions.iter().map(|ask| self.names.key(&ask.place));
         let first = keys.next().unwrap_or_default();
         if keys.all(|key| key == first) {
-            return self.submit_to_one(Request::Decide(questions)).await;
+            return self.submit_to_one(Request::Decide(questions), Caller::AtHome).await;
         }
         drop(keys);
-        self.submit_together(&first, Request::Decide(questions)).await
+        self.submit_together(&first, Request::Decide(questions), Caller::AtHome).await
     }
 
     async fn give_back(self: &Arc<Self>, charges: &[(Inquiry, Charged)]) {
         for (ask, charge) in charges {
             let (place, charge, cost) = (ask.place.clone(), charge.clone(), ask.demand.cost);
-            let _ = self.submit_to_one(Request::Refund { place, charge, cost }).await;
+            let _ = self.submit_to_one(Request::Refund { place, charge, cost }, Caller::AtHome).await;
         }
     }
 

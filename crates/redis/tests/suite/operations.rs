@@ -11,6 +11,7 @@
 use crate::common::{AMPLE, FIVE, commands, keys, limiter, number, soon, store, verdict};
 use std::{
     sync::{Arc, Mutex},
+    thread,
     time::Duration,
 };
 use tidegate_core::{Inherit, Quota};
@@ -406,4 +407,45 @@ async fn those_who_wait_for_a_slot_of_the_fleet_get_it_by_priority_and_in_time()
     assert_eq!(*order.lock().unwrap(), [9, 5, 0]);
     // Nobody is left in line, and nothing is held.
     soon("the slot is free", async || far.permit("a").await.decision().is_allowed()).await;
+}
+
+#[test]
+fn a_resident_store_is_asked_from_anywhere() {
+    let server = RedisServer::start().unwrap();
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let home = runtime();
+    let store = RedisStore::builder().resident().deadline(Duration::from_secs(10));
+    let store = home.block_on(store.connect(&server.url())).unwrap();
+    let limiter = SharedLimiter::builder("resident").store(store).build("10 per 1h").unwrap();
+    let limiter = Arc::new(limiter);
+    // No timers here; and nothing of it is left behind when it ends.
+    let abroad = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for left in [9, 8] {
+        let decision = abroad().block_on(limiter.check("a"));
+        assert!(decision.is_allowed() && !decision.is_degraded());
+        assert_eq!(decision.remaining(), left);
+    }
+    // Many at once, from several threads, each of which may be given up.
+    let crowd: Vec<_> = (0..4)
+        .map(|_| {
+            let limiter = limiter.clone();
+            thread::spawn(move || {
+                let runtime = abroad();
+                runtime.block_on(async {
+                    let asked: Vec<_> = (0..8).map(|_| tokio::spawn(asked(limiter.clone()))).collect();
+                    let mut admitted = 0;
+                    for one in asked {
+                        admitted += u64::from(one.await.unwrap());
+                    }
+                    admitted
+                })
+            })
+        })
+        .collect();
+    assert_eq!(crowd.into_iter().map(|one| one.join().unwrap()).sum::<u64>(), 8);
+}
+
+async fn asked(limiter: Arc<SharedLimiter>) -> bool {
+    limiter.check("a").await.is_allowed()
 }
