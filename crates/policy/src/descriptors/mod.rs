@@ -15,6 +15,16 @@
 //! | [`DescriptorLimit`] | what a place in the tree says |
 //! | [`Matched`] | a limit that applies, and as what it is counted |
 
+mod error;
 mod model;
+mod raw;
+mod read;
+mod set;
+mod tree;
+
+pub use error::DescriptorError;
+pub use raw::{RawDescriptor, RawDomain, RawLimit};
+pub use set::{DescriptorFile, DescriptorSet, Merge};
+pub use tree::Domain;
 
 pub use model::{Amount, DescriptorFlags, DescriptorLimit, Entry, Matched, Metric, Unit};

@@ -243,6 +243,11 @@ impl Sources {
     }
 }
 
+/// All documents of a text in YAML, which is not kept; what is wrong with it has its line.
+pub(crate) fn documents(text: &str) -> Result<Vec<Node>, (usize, Fault)> {
+    yaml::documents(0, text).map_err(|fault| (position(text, fault.at.start).0, fault))
+}
+
 /// Line and column of a byte, counted from one, the column in characters.
 pub(crate) fn position(text: &str, at: usize) -> (usize, usize) {
     let mut at = at.min(text.len());

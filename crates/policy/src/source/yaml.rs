@@ -1,18 +1,37 @@
 //! Reads YAML 1.2, and keeps the places.
 //!
 //! Words are what the core schema makes of them: `off` and `no` are texts, `true` is not. Aliases are followed while what
-//! they unfold to stays small; tags, several documents and keys that are no words are refused.
+//! they unfold to stays small; tags, keys that are no words, and more documents than are wanted are refused.
 
 use super::{DEEPEST, Fault, Keys, MOST_UNFOLDED, Name, Node, Span, Value, too_deep};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as Marked, Tag};
 use std::{borrow::Cow, collections::HashMap};
 
+/// The only document of a text.
 pub(super) fn parse(file: usize, text: &str) -> Result<Node, Fault> {
+    let root = read(file, text, Documents::One)?.pop();
+    Ok(root.unwrap_or(Node { value: Value::Null, at: Span { file, start: 0, end: 0 } }))
+}
+
+/// All documents of a text.
+pub(super) fn documents(file: usize, text: &str) -> Result<Vec<Node>, Fault> {
+    read(file, text, Documents::Any)
+}
+
+/// How many documents a text may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Documents {
+    One,
+    Any,
+}
+
+fn read(file: usize, text: &str, documents: Documents) -> Result<Vec<Node>, Fault> {
     let mut builder = Builder {
         text,
         places: Places::new(file, text),
+        documents,
         open: Vec::new(),
-        root: None,
+        roots: Vec::new(),
         anchors: HashMap::new(),
         unfolded: 0,
     };
@@ -23,7 +42,7 @@ pub(super) fn parse(file: usize, text: &str) -> Result<Node, Fault> {
         })?;
         builder.hear(event, marked)?;
     }
-    Ok(builder.root.unwrap_or(Node { value: Value::Null, at: Span { file, start: 0, end: 0 } }))
+    Ok(builder.roots)
 }
 
 /// What most often helps.
@@ -44,8 +63,9 @@ fn advice(info: &str) -> &'static str {
 struct Builder<'a> {
     text: &'a str,
     places: Places<'a>,
+    documents: Documents,
     open: Vec<Open>,
-    root: Option<Node>,
+    roots: Vec<Node>,
     anchors: HashMap<usize, Node>,
     unfolded: usize,
 }
@@ -66,7 +86,7 @@ impl Builder<'_> {
     fn hear(&mut self, event: Event<'_>, marked: Marked) -> Result<(), Fault> {
         let at = self.places.span(marked);
         match event {
-            Event::DocumentStart(_) if self.root.is_some() => {
+            Event::DocumentStart(_) if self.documents == Documents::One && !self.roots.is_empty() => {
                 Err(Fault::new(at, "a second document", "write one only"))
             }
             Event::Scalar(text, style, anchor, tag) => {
@@ -136,7 +156,7 @@ impl Builder<'_> {
             self.anchors.insert(anchor, node.clone());
         }
         match self.open.last_mut().map(|open| &mut open.holds) {
-            None => self.root = Some(node),
+            None => self.roots.push(node),
             Some(Holds::List(items)) => items.push(node),
             Some(Holds::Map { entries, keys, next }) => match next.take() {
                 Some(name) => entries.push((name, node)),

@@ -1,0 +1,34 @@
+//! Why files of descriptors were refused.
+
+use std::{error, fmt};
+
+/// Why files of descriptors were refused: `basic.yaml: descriptor has empty key`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DescriptorError {
+    file: String,
+    problem: String,
+}
+
+impl DescriptorError {
+    /// The name of the file, or of what else it was read from.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// What is wrong with it, in the words of envoyproxy/ratelimit where it knows the mistake.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+
+    pub(super) fn new(file: &str, problem: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), problem: problem.into() }
+    }
+}
+
+impl fmt::Display for DescriptorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.problem)
+    }
+}
+
+impl error::Error for DescriptorError {}

@@ -1,0 +1,48 @@
+//! Descriptors as somebody says them, before they are checked: what files and xDS have in common.
+
+use super::DescriptorFlags;
+
+/// A domain that was said, by a document of a file or a resource of xDS.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawDomain {
+    /// What errors call it: the name of the file or of the resource.
+    pub source: String,
+    /// `domain`
+    pub domain: String,
+    /// `descriptors`
+    pub descriptors: Vec<RawDescriptor>,
+}
+
+/// A place of a tree that was said. Texts that were left out are empty.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawDescriptor {
+    /// `key`
+    pub key: String,
+    /// `value`
+    pub value: String,
+    /// `rate_limit`
+    pub rate_limit: Option<RawLimit>,
+    /// `shadow_mode` and its like.
+    pub flags: DescriptorFlags,
+    /// `metadata`, as JSON.
+    pub metadata: Option<serde_json::Value>,
+    /// `descriptors`
+    pub descriptors: Vec<RawDescriptor>,
+}
+
+/// A limit that was said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawLimit {
+    /// `unit`, in upper or lower case.
+    pub unit: String,
+    /// `requests_per_unit`; none at all where it is left out.
+    pub requests_per_unit: Option<u32>,
+    /// `unlimited`
+    pub unlimited: bool,
+    /// `name`
+    pub name: String,
+    /// The `name` of each of `replaces`.
+    pub replaces: Vec<String>,
+    /// `quotas`, such as `100/min burst 20`.
+    pub quotas: Vec<String>,
+}
