@@ -599,6 +599,7 @@ impl Dice {
                 0 => TokenBucket::new(rate, some).map(Kind::TokenBucket),
                 1 => LeakyBucket::new(rate, some, self.below(some + 1)).map(Kind::LeakyBucket),
                 2 if self.one_in(2) => FixedWindow::new(rate, WindowStart::FirstHit).map(Kind::FixedWindow),
+                2 if self.one_in(2) => FixedWindow::new(rate, WindowStart::Epoch).map(Kind::FixedWindow),
                 2 => FixedWindow::new(rate, WindowStart::Calendar).map(Kind::FixedWindow),
                 3 => SlidingWindow::new(rate).map(Kind::SlidingWindow),
                 4 => SlidingStrict::new(rate, few).map(Kind::SlidingStrict),

@@ -7,8 +7,9 @@
 //!         window 1    window 2           both bursts fit: 2 × limit in a moment
 //! ```
 //!
-//! Windows follow the calendar (UTC: minutes, hours and days start when the clock says so, weeks on Monday), or
-//! they start with the first hit after the last one ended, which gives every key its own phase.
+//! Windows follow the calendar (UTC: minutes, hours and days start when the clock says so, weeks on Monday, or on
+//! Thursday where they are counted from the epoch), or they start with the first hit after the last one ended, which
+//! gives every key its own phase.
 //!
 //! Its surprise is the figure: around a boundary twice the limit passes. It is the cheapest way to count, the
 //! one that people expect of "100 per day", and not a bound on any one second.
@@ -29,8 +30,10 @@ use core::fmt;
 /// Where windows start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowStart {
-    /// At whole multiples of the period, in UTC.
+    /// At whole multiples of the period, in UTC; weeks on Monday.
     Calendar,
+    /// At whole multiples of the period since 1970, which was a Thursday: as services count that know no weeks.
+    Epoch,
     /// At the first hit after the last window ended.
     FirstHit,
 }
@@ -70,7 +73,8 @@ impl FixedWindow {
     /// When the first window of the calendar starts.
     fn phase(&self) -> u64 {
         let length = self.length().get();
-        if length.is_multiple_of(WEEK) { FIRST_MONDAY % length } else { 0 }
+        let has_weeks = self.start == WindowStart::Calendar && length.is_multiple_of(WEEK);
+        if has_weeks { FIRST_MONDAY % length } else { 0 }
     }
 
     /// How far `at` is past the start of the window that a hit then opens when none is open.
@@ -78,7 +82,7 @@ impl FixedWindow {
         let length = self.length().get();
         match self.start {
             WindowStart::FirstHit => Micros::ZERO,
-            WindowStart::Calendar => Micros::new((at.get() + (length - self.phase())) % length),
+            WindowStart::Calendar | WindowStart::Epoch => Micros::new((at.get() + (length - self.phase())) % length),
         }
     }
 
@@ -136,15 +140,16 @@ impl Algorithm for FixedWindow {
     fn numbers(&self) -> Numbers {
         let phase = match self.start {
             WindowStart::FirstHit => -1.0,
-            WindowStart::Calendar => self.phase() as f64,
+            WindowStart::Calendar | WindowStart::Epoch => self.phase() as f64,
         };
         [self.limit() as f64, self.length().get() as f64, phase, 0.0, 0.0, 0.0]
     }
 
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
-        let start = match reader.word("from-first-hit") {
-            Some(()) => WindowStart::FirstHit,
-            None => WindowStart::Calendar,
+        let start = match (reader.word("from-first-hit"), reader.word("from-epoch")) {
+            (Some(()), _) => WindowStart::FirstHit,
+            (None, Some(())) => WindowStart::Epoch,
+            (None, None) => WindowStart::Calendar,
         };
         Self::new(rate, start)
     }
@@ -180,7 +185,8 @@ impl Algorithm for FixedWindow {
     fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
         let (start, used) = old.current(state, now);
         let used = carry(used, old.limit(), self.limit(), how);
-        let same_windows = (self.length(), self.start) == (old.length(), old.start);
+        // Length and phase: windows of the calendar and of the epoch are the same unless they are weeks.
+        let same_windows = self.numbers()[1..3] == old.numbers()[1..3];
         let start = if same_windows || start > now { start } else { self.opened_at(now) };
         state.set(START, if used == 0 && start <= now { 0 } else { start.get() + 1 });
         state.set(COUNT, used);
@@ -192,6 +198,7 @@ impl fmt::Display for FixedWindow {
         write!(f, "{} fixed-window", self.rate)?;
         match self.start {
             WindowStart::Calendar => Ok(()),
+            WindowStart::Epoch => f.write_str(" from-epoch"),
             WindowStart::FirstHit => f.write_str(" from-first-hit"),
         }
     }

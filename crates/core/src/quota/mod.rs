@@ -275,6 +275,11 @@ impl Rate {
         FixedWindow::new(self, WindowStart::Calendar).map(|it| Quota { kind: Kind::FixedWindow(it) })
     }
 
+    /// Windows at whole multiples of the period since 1970: as those that follow the calendar, but weeks start on Thursday.
+    pub fn fixed_window_from_epoch(self) -> Result<Quota, QuotaError> {
+        FixedWindow::new(self, WindowStart::Epoch).map(|it| Quota { kind: Kind::FixedWindow(it) })
+    }
+
     /// Windows that start with the first hit.
     pub fn fixed_window_from_first_hit(self) -> Result<Quota, QuotaError> {
         FixedWindow::new(self, WindowStart::FirstHit).map(|it| Quota { kind: Kind::FixedWindow(it) })
