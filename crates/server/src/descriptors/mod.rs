@@ -7,7 +7,26 @@
 //! Wires translate and decide nothing; counters know no wire.
 
 mod ask;
+mod counters;
+mod debug;
+mod exposition;
+mod force;
+mod health;
+mod lookup;
+mod metrics;
+mod service;
+mod settings;
+mod verdict;
 
 pub use ask::{
     AskedDescriptor, DescriptorFault, DescriptorStatus, DomainAsk, DomainVerdict, OverLimit, Override,
+};
+pub use debug::{debug_page, health_page, metrics_page};
+pub use health::{ConfigNeed, Health, HealthStatus};
+pub use lookup::{DomainLookup, Lookup};
+pub use metrics::ServiceMetrics;
+pub use service::DescriptorService;
+pub use settings::{
+    Counting, Enforcement, HeaderNames, QuotaMode, ServiceSettings, TellBody, TellHeaders, TellMetadata,
+    WhenOver,
 };

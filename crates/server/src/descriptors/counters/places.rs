@@ -1,0 +1,171 @@
+//! Limits with quotas of their own: a limiter for each place in the files.
+
+use super::{CountedKey, Home};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use tidegate_core::{Decision, Inherit, Quota};
+use tidegate_engine::{BuildError, Capacity, Claim, OwnedAsk, SharedLimiter, SharedReservation, reserve_all};
+
+/// The limiter of one place. It is made when it is first asked for, so that files may have more limits than are used, and it
+/// stays when files are read again.
+#[derive(Clone, Debug)]
+pub(crate) struct PlaceLimiter {
+    cell: Arc<Cell>,
+}
+
+#[derive(Debug)]
+struct Cell {
+    home: Home,
+    name: String,
+    capacity: Capacity,
+    /// What it counts by; whoever makes the limiter or changes it holds this.
+    quotas: Mutex<Vec<Quota>>,
+    limiter: OnceLock<Arc<SharedLimiter>>,
+}
+
+impl PlaceLimiter {
+    pub(crate) fn new(home: &Home, place: &str, capacity: Capacity, quotas: &[Quota]) -> Self {
+        let name = format!("descriptors.{place}");
+        let (home, quotas) = (home.clone(), Mutex::new(quotas.to_vec()));
+        Self { cell: Arc::new(Cell { home, name, capacity, quotas, limiter: OnceLock::new() }) }
+    }
+
+    /// The same limiter under these quotas: keys keep what they have used. `None` where that cannot be done.
+    pub(crate) fn changed(&self, quotas: &[Quota]) -> Option<Self> {
+        let mut known = self.cell.quotas.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != quotas {
+            if let Some(limiter) = self.cell.limiter.get() {
+                limiter.change_all(quotas, Inherit::Additive).ok()?;
+            }
+            *known = quotas.to_vec();
+        }
+        Some(self.clone())
+    }
+
+    pub(crate) fn get(&self) -> Result<&Arc<SharedLimiter>, BuildError> {
+        if let Some(limiter) = self.cell.limiter.get() {
+            return Ok(limiter);
+        }
+        let quotas = self.cell.quotas.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(limiter) = self.cell.limiter.get() {
+            return Ok(limiter);
+        }
+        let limiter = self.cell.home.builder(&self.cell.name, self.cell.capacity).build_all(&quotas)?;
+        Ok(self.cell.limiter.get_or_init(|| Arc::new(limiter)))
+    }
+}
+
+/// What is asked of one limiter.
+#[derive(Debug)]
+pub(crate) struct Charge<'a> {
+    pub(crate) limiter: &'a Arc<SharedLimiter>,
+    pub(crate) key: CountedKey<'a>,
+    pub(crate) hits: u64,
+    pub(crate) manner: Manner,
+}
+
+/// What a limit that is over does to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// It refuses it.
+    Refuse,
+    /// It refuses it if all others of this kind do.
+    RefuseTogether,
+    /// Nothing.
+    Watch,
+}
+
+/// What has been said of a request before its limiters are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// It is refused: nothing is charged any more.
+    Refused,
+    /// A limit of those that refuse together has room.
+    RoomTogether,
+    /// Nothing.
+    Nothing,
+}
+
+impl Charge<'_> {
+    fn ask(&self) -> OwnedAsk {
+        OwnedAsk::new(self.limiter, &self.key).cost(self.hits)
+    }
+
+    async fn look(&self) -> Decision {
+        match self.limiter.in_memory() {
+            Some(limiter) => limiter.key(&self.key).peek(self.hits),
+            None => self.limiter.peek(&self.key.to_string(), self.hits).await,
+        }
+    }
+
+    async fn alone(&self) -> Option<Claim> {
+        reserve_all(vec![self.ask()]).await.pop().flatten()
+    }
+}
+
+/// Charges all, or none if the request is refused by any of them; those that only watch are charged if it is not. Says what
+/// each decided.
+pub(crate) async fn charge_all(charges: &[Charge<'_>], before: Before) -> Vec<Decision> {
+    let mut decisions: Vec<Option<Decision>> = vec![None; charges.len()];
+    let mut held: Vec<Claim> = Vec::with_capacity(charges.len());
+    let of = |manner| charges.iter().enumerate().filter(move |(_, charge)| charge.manner == manner);
+    let mut after = before;
+
+    // Those that refuse by themselves, all at once.
+    let asks: Vec<_> = of(Manner::Refuse).map(|(_, charge)| charge.ask()).collect();
+    if after != Before::Refused && !asks.is_empty() {
+        for ((place, _), claim) in of(Manner::Refuse).zip(reserve_all(asks).await) {
+            let Some(claim) = claim else { continue };
+            decisions[place] = Some(*claim.decision());
+            if !claim.decision().is_granted() {
+                after = Before::Refused;
+            }
+            held.push(claim);
+        }
+    }
+
+    // Those of which one that has room is enough.
+    if after != Before::Refused {
+        let mut asked = 0;
+        for (place, charge) in of(Manner::RefuseTogether) {
+            asked += 1;
+            let Some(claim) = charge.alone().await else { continue };
+            decisions[place] = Some(*claim.decision());
+            if claim.decision().is_granted() {
+                after = Before::RoomTogether;
+                held.push(claim);
+            }
+        }
+        if asked > 0 && after == Before::Nothing {
+            after = Before::Refused;
+            // What was granted is given back below, and has to be looked at again.
+            decisions.iter_mut().for_each(|decision| *decision = decision.filter(|it| !it.is_granted()));
+        }
+    }
+
+    match after {
+        Before::Refused => drop(held),
+        Before::RoomTogether | Before::Nothing => {
+            held.into_iter().for_each(keep);
+            for (place, charge) in of(Manner::Watch) {
+                let Some(claim) = charge.alone().await else { continue };
+                decisions[place] = Some(*claim.decision());
+                keep(claim);
+            }
+        }
+    }
+    let mut all = Vec::with_capacity(charges.len());
+    for (charge, decision) in charges.iter().zip(decisions) {
+        all.push(match decision {
+            Some(decision) => decision,
+            None => charge.look().await,
+        });
+    }
+    all
+}
+
+/// Leaves it charged. Slots are given back at once: nobody tells when a request ends.
+fn keep(claim: Claim) {
+    if let (Some(tokens), _) = claim.into_parts() {
+        SharedReservation::keep(tokens);
+    }
+}

@@ -1,0 +1,172 @@
+//! Counts per unit of the calendar, without a limit of their own.
+//!
+//! There is one limiter for each unit, of a fixed window with room for more hits than anybody sends: what it has left says how
+//! many were counted. So the limits that counts are compared with can change, or come with the request, and nothing has to be
+//! kept for each of them.
+
+use super::{Home, key::CountedKey};
+use std::{collections::HashMap, sync::Arc};
+use tidegate_core::{Decision, Quota};
+use tidegate_engine::{
+    BuildError, Claim, OwnedAsk, SharedLimiter, SharedReservation, decide_all, decide_all_shared, reserve_all,
+};
+use tidegate_policy::descriptors::Unit;
+
+/// So many hits of one key can be told apart in one unit; whoever has more is over every limit.
+const ROOM: u64 = 1 << 52;
+/// More at once are over every limit too.
+const MOST_HITS: u64 = 1 << 32;
+
+/// Counts of all keys, by unit.
+#[derive(Debug)]
+pub(crate) struct UnitCounters {
+    limiters: [Arc<SharedLimiter>; 7],
+}
+
+/// Hits of one key in one unit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hits<'a> {
+    pub(crate) key: CountedKey<'a>,
+    pub(crate) unit: Unit,
+    pub(crate) hits: u64,
+}
+
+/// How many there are of a key, with those that were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    /// So many, until the window ends in so many microseconds; that is not known of a key that was never hit.
+    Known { after: u64, ends: Option<u64> },
+    /// The same in this process alone, because the store is away.
+    Local { after: u64, ends: Option<u64> },
+    /// The store is away, and then nothing is limited.
+    Open,
+    /// The store is away, and then nothing is decided.
+    Closed,
+}
+
+/// Counts that can still be given back.
+pub(crate) struct Held {
+    pub(crate) count: Count,
+    claim: Option<Claim>,
+}
+
+impl Held {
+    /// Leaves it counted.
+    pub(crate) fn keep(mut self) {
+        if let (Some(tokens), _) = self.claim.take().map(Claim::into_parts).unwrap_or_default() {
+            SharedReservation::keep(tokens);
+        }
+    }
+}
+
+impl UnitCounters {
+    pub(crate) fn new(home: &Home) -> Result<Self, BuildError> {
+        let mut limiters = Vec::with_capacity(Unit::ALL.len());
+        for unit in Unit::ALL {
+            let name = format!("descriptors.{}", unit.name().to_ascii_lowercase());
+            let quota = window(ROOM, unit)?;
+            limiters.push(Arc::new(home.builder(&name, home.capacity).build(quota)?));
+        }
+        let limiters = limiters.try_into().map_err(|_| BuildError::NoQuota)?;
+        Ok(Self { limiters })
+    }
+
+    /// Counts all of them, in one round trip where there is one to make.
+    pub(crate) async fn count(&self, hits: &[Hits<'_>]) -> Vec<Count> {
+        if let [only] = hits
+            && let Some(limiter) = self.of(only.unit).in_memory()
+        {
+            return vec![count(&limiter.check_cost(&only.key, only.cost()), 0)];
+        }
+        let decisions = match self.limiters.iter().all(|limiter| limiter.in_memory().is_some()) {
+            true => {
+                let ask = |hit: &Hits<'_>| {
+                    let limiter = self.of(hit.unit).in_memory()?;
+                    Some(limiter.ask(&hit.key).cost(hit.cost()))
+                };
+                decide_all(&hits.iter().filter_map(ask).collect::<Vec<_>>())
+            }
+            false => {
+                let keys: Vec<String> = hits.iter().map(|hit| hit.key.to_string()).collect();
+                let ask = |(hit, key): (&Hits<'_>, _)| self.of(hit.unit).ask(key).cost(hit.cost());
+                let asks: Vec<_> = hits.iter().zip(keys.iter().map(String::as_str)).map(ask).collect();
+                decide_all_shared(&asks).await.unwrap_or_default()
+            }
+        };
+        if decisions.len() != hits.len() {
+            return vec![Count::Closed; hits.len()];
+        }
+        decisions.iter().zip(behind(hits)).map(|(decision, behind)| count(decision, behind)).collect()
+    }
+
+    /// Counts all of them, so that each can be given back.
+    pub(crate) async fn hold(&self, hits: &[Hits<'_>]) -> Vec<Held> {
+        let ask = |hit: &Hits<'_>| OwnedAsk::new(self.of(hit.unit), &hit.key).cost(hit.cost());
+        let claims = reserve_all(hits.iter().map(ask).collect()).await;
+        let held = claims.into_iter().zip(behind(hits)).map(|(claim, behind)| {
+            let count = claim.as_ref().map_or(Count::Closed, |claim| count(claim.decision(), behind));
+            Held { count, claim }
+        });
+        held.collect()
+    }
+
+    fn of(&self, unit: Unit) -> &Arc<SharedLimiter> {
+        let [second, minute, hour, day, week, month, year] = &self.limiters;
+        match unit {
+            Unit::Second => second,
+            Unit::Minute => minute,
+            Unit::Hour => hour,
+            Unit::Day => day,
+            Unit::Week => week,
+            Unit::Month => month,
+            Unit::Year => year,
+        }
+    }
+}
+
+impl Hits<'_> {
+    fn cost(&self) -> u64 {
+        self.hits.min(MOST_HITS)
+    }
+}
+
+/// So many in each unit, counted from the epoch.
+pub(crate) fn window(amount: u64, unit: Unit) -> Result<Quota, BuildError> {
+    let period = std::time::Duration::from_secs(unit.seconds());
+    Ok(Quota::amount_per_period(amount, period).fixed_window_from_epoch()?)
+}
+
+/// How many hits of the same key come behind each, in the same request: they are counted together, and each is told of those
+/// before it only.
+fn behind(hits: &[Hits<'_>]) -> Vec<u64> {
+    let mut seen: HashMap<(CountedKey<'_>, Unit), u64> = HashMap::with_capacity(hits.len());
+    let mut behind: Vec<u64> = hits
+        .iter()
+        .rev()
+        .map(|hit| {
+            let sum = seen.entry((hit.key, hit.unit)).or_default();
+            let behind = *sum;
+            *sum = sum.saturating_add(hit.cost());
+            behind
+        })
+        .collect();
+    behind.reverse();
+    behind
+}
+
+fn count(decision: &Decision, behind: u64) -> Count {
+    let is_there = !decision.is_degraded();
+    if decision.is_closed() {
+        return Count::Closed;
+    }
+    if decision.limit() == u64::MAX {
+        return Count::Open;
+    }
+    // One that was not granted found no room at all, and is over every limit.
+    let after = match decision.is_granted() {
+        true => decision.limit().saturating_sub(decision.remaining()).saturating_sub(behind),
+        false => ROOM,
+    };
+    let ends = Some(decision.reset_after().get()).filter(|ends| *ends > 0);
+    if is_there { Count::Known { after, ends } } else { Count::Local { after, ends } }
+}

@@ -1,0 +1,309 @@
+//! The files that are in force, with what is counted for each of their limits.
+
+use super::{
+    DomainAsk, DomainLookup, Lookup, Override,
+    counters::{Home, Manner, PlaceLimiter, window},
+    metrics::{Counts, LimitMetrics, ServiceMetrics},
+    settings::{Counting, QuotaMode, ServiceSettings},
+};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
+use tidegate_core::{Quota, header::Label};
+use tidegate_engine::Capacity;
+use tidegate_policy::descriptors::{Amount, DescriptorLimit, Entry, Matched, Unit};
+
+/// The files that are in force.
+#[derive(Debug)]
+pub(super) struct Force {
+    pub(super) set: Arc<dyn Lookup>,
+    /// By where the limit is in memory, which the set keeps it at: two places of a tree may be written alike.
+    states: HashMap<usize, LimitState>,
+    /// For the files that follow; the number tells those apart that are written alike.
+    limiters: HashMap<(Arc<str>, usize), PlaceLimiter>,
+}
+
+/// What there is for one limit.
+#[derive(Debug)]
+pub(super) struct LimitState {
+    limit: Arc<DescriptorLimit>,
+    how: How,
+    metrics: Arc<LimitMetrics>,
+    /// What clients are told of each of its quotas: how many, and in which time.
+    pub(super) told: Vec<(u32, Unit)>,
+    /// The same as `RateLimit-Policy` has it.
+    pub(super) policies: Vec<String>,
+}
+
+/// How a limit is counted.
+#[derive(Clone, Debug)]
+pub(super) enum How {
+    /// It is none.
+    Unlimited,
+    /// Counts of a unit are compared with this number.
+    Compare { requests: u32, unit: Unit },
+    /// Nothing is let through.
+    Ban { unit: Unit },
+    /// A limiter decides.
+    Charge(PlaceLimiter),
+}
+
+/// What applies to one descriptor of a request.
+#[derive(Debug)]
+pub(super) enum Subject<'a> {
+    /// Nothing.
+    Free,
+    /// A limit that is none; what it would do to a request.
+    Unlimited(&'a LimitState, Manner),
+    /// A limit.
+    Limited(Limited<'a>),
+}
+
+/// A limit that applies to a descriptor.
+#[derive(Debug)]
+pub(super) struct Limited<'a> {
+    pub(super) counted: Cow<'a, [Entry]>,
+    pub(super) how: How,
+    pub(super) manner: Manner,
+    pub(super) counts: Arc<Counts>,
+    /// None of one that came with the request.
+    pub(super) state: Option<&'a LimitState>,
+}
+
+impl Limited<'_> {
+    /// What it is called where clients are told of it.
+    pub(super) fn label(&self) -> &str {
+        self.state.map_or(super::metrics::OVERRIDE, LimitState::label)
+    }
+}
+
+impl LimitState {
+    pub(super) fn name(&self) -> Option<&Arc<str>> {
+        self.limit.name.as_ref()
+    }
+
+    pub(super) fn metadata(&self) -> Option<&serde_json::Value> {
+        self.limit.metadata.as_deref()
+    }
+
+    /// The unit that it is counted in, where that is one.
+    pub(super) fn unit(&self) -> Option<Unit> {
+        match self.limit.amount {
+            Amount::PerUnit { unit, .. } => Some(unit),
+            Amount::Unlimited | Amount::Quotas(_) => None,
+        }
+    }
+
+    fn label(&self) -> &str {
+        self.limit.name.as_ref().unwrap_or(&self.limit.place)
+    }
+}
+
+impl Force {
+    /// These files, with what has been counted for those before them.
+    pub(super) fn new(
+        set: Arc<dyn Lookup>,
+        before: Option<&Self>,
+        (home, settings, metrics): (&Home, &ServiceSettings, &ServiceMetrics),
+    ) -> Self {
+        let limits = set.limits();
+        let places = limits.iter().map(|limit| &limit.place);
+        let known = metrics.of_places(places, |domain| set.domain(domain).is_some());
+        let capacity = part(settings.capacity, limits.len() as u64);
+        let (mut states, mut limiters) = (HashMap::with_capacity(limits.len()), HashMap::new());
+        for limit in limits {
+            let Some(metrics) = known.get(&limit.place).cloned() else { continue };
+            let how = match quotas(&limit.amount, settings.counting) {
+                Counted::As(how) => how,
+                Counted::By(quotas) => {
+                    let twins = (0..).find(|twin| !limiters.contains_key(&(limit.place.clone(), *twin)));
+                    let name = (limit.place.clone(), twins.unwrap_or(0));
+                    let old = before.and_then(|before| before.limiters.get(&name));
+                    let limiter = old
+                        .and_then(|old| old.changed(&quotas))
+                        .unwrap_or_else(|| PlaceLimiter::new(home, &limit.place, capacity, &quotas));
+                    limiters.insert(name, limiter.clone());
+                    How::Charge(limiter)
+                }
+            };
+            let (told, policies) = told(&limit);
+            states.insert(address(&limit), LimitState { limit, how, metrics, told, policies });
+        }
+        Self { set, states, limiters }
+    }
+
+    /// What applies to each descriptor of a request.
+    pub(super) fn resolve<'a>(
+        &'a self,
+        domain: &'a dyn DomainLookup,
+        ask: &'a DomainAsk,
+        (settings, metrics): (&ServiceSettings, &ServiceMetrics),
+    ) -> Vec<Subject<'a>> {
+        enum Found<'a> {
+            Nothing,
+            Brought(Override),
+            Matched(Matched<'a>, &'a LimitState),
+        }
+        let find = |asked: &'a super::AskedDescriptor| match asked.limit {
+            Some(brought) => Found::Brought(brought),
+            None => match domain.find(&asked.entries) {
+                Some(matched) => match self.states.get(&address(matched.limit)) {
+                    Some(state) => Found::Matched(matched, state),
+                    None => Found::Nothing,
+                },
+                None => Found::Nothing,
+            },
+        };
+        let found: Vec<Found<'a>> = ask.descriptors.iter().map(find).collect();
+        let replaced: Vec<&str> = found
+            .iter()
+            .filter_map(|found| if let Found::Matched(_, state) = found { Some(state) } else { None })
+            .flat_map(|state| state.limit.replaces.iter().map(String::as_str))
+            .collect();
+        let is_replaced =
+            |state: &LimitState| state.name().is_some_and(|name| replaced.contains(&name.as_ref()));
+        let subjects = found.into_iter().zip(&ask.descriptors).map(|(found, asked)| match found {
+            Found::Nothing => Subject::Free,
+            Found::Matched(_, state) if is_replaced(state) => Subject::Free,
+            Found::Matched(matched, state) => of_state(matched, state, &ask.domain, settings),
+            Found::Brought(Override { requests, unit }) => Subject::Limited(Limited {
+                counted: Cow::Borrowed(&asked.entries),
+                how: How::Compare { requests, unit },
+                manner: manner(false, false, settings),
+                counts: metrics.of_override(&ask.domain),
+                state: None,
+            }),
+        });
+        subjects.collect()
+    }
+}
+
+fn of_state<'a>(
+    matched: Matched<'a>,
+    state: &'a LimitState,
+    domain: &str,
+    settings: &ServiceSettings,
+) -> Subject<'a> {
+    let flags = state.limit.flags;
+    let manner = manner(flags.shadow_mode, flags.quota_mode, settings);
+    match &state.how {
+        How::Unlimited => Subject::Unlimited(state, manner),
+        how => Subject::Limited(Limited {
+            counts: state.metrics.of(domain, &matched.metric),
+            counted: matched.counted,
+            how: how.clone(),
+            manner,
+            state: Some(state),
+        }),
+    }
+}
+
+fn manner(is_shadow: bool, is_quota: bool, settings: &ServiceSettings) -> Manner {
+    match (is_shadow, is_quota || settings.quota_mode == QuotaMode::Every) {
+        (true, _) => Manner::Watch,
+        (false, true) => Manner::RefuseTogether,
+        (false, false) => Manner::Refuse,
+    }
+}
+
+enum Counted {
+    As(How),
+    By(Vec<Quota>),
+}
+
+/// What is counted by: in units and compared, or by a limiter with quotas.
+fn quotas(amount: &Amount, counting: Counting) -> Counted {
+    match (amount, counting) {
+        (Amount::Unlimited, _) => Counted::As(How::Unlimited),
+        (Amount::Quotas(quotas), _) => Counted::By(quotas.clone()),
+        (Amount::PerUnit { requests, unit }, Counting::Theirs) => {
+            Counted::As(How::Compare { requests: *requests, unit: *unit })
+        }
+        (Amount::PerUnit { requests, unit }, Counting::Atomic) => match window((*requests).into(), *unit) {
+            Ok(quota) => Counted::By(vec![quota]),
+            // The only number that makes no quota is none.
+            Err(_) => Counted::As(How::Ban { unit: *unit }),
+        },
+    }
+}
+
+/// What clients are told of a limit.
+fn told(limit: &DescriptorLimit) -> (Vec<(u32, Unit)>, Vec<String>) {
+    let name = limit.name.as_ref().unwrap_or(&limit.place);
+    match &limit.amount {
+        Amount::Unlimited => (Vec::new(), Vec::new()),
+        Amount::PerUnit { requests, unit } => {
+            (vec![(*requests, *unit)], vec![policy(name, *requests, *unit)])
+        }
+        Amount::Quotas(quotas) => quotas
+            .iter()
+            .enumerate()
+            .map(|(place, quota)| {
+                let label = Label::of_several(name, place, quota);
+                let most = u32::try_from(label.most()).unwrap_or(u32::MAX);
+                ((most, closest(label.window().unwrap_or(1))), label.policy().to_owned())
+            })
+            .unzip(),
+    }
+}
+
+/// The item of `RateLimit-Policy` for so many in a unit; a quota of none has one too.
+pub(super) fn policy(name: &str, requests: u32, unit: Unit) -> String {
+    format!("{};q={requests};w={}", quoted(name), unit.seconds())
+}
+
+/// A name as structured fields have it.
+pub(super) fn quoted(name: &str) -> String {
+    let Ok(any) = Quota::per_second(1).quota() else { return String::new() };
+    let label = Label::new(name, &any);
+    label.policy().rsplit_once(";q=").map(|(name, _)| name.to_owned()).unwrap_or_default()
+}
+
+/// The unit whose length is closest to so many seconds, as a ratio.
+fn closest(seconds: u64) -> Unit {
+    let ratio = |unit: &Unit| {
+        let (a, b) = (unit.seconds().max(seconds), unit.seconds().min(seconds).max(1));
+        // Whole thousandths are fine enough to tell units apart.
+        a.saturating_mul(1_000) / b
+    };
+    Unit::ALL.into_iter().min_by_key(ratio).unwrap_or(Unit::Second)
+}
+
+/// One of so many parts, and enough of it to be of use.
+fn part(capacity: Capacity, parts: u64) -> Capacity {
+    match capacity {
+        Capacity::Bytes(bytes) => Capacity::Bytes((bytes / parts.max(1)).max(1 << 20)),
+        Capacity::Keys(keys) => Capacity::Keys((keys / parts.max(1)).max(1_024)),
+    }
+}
+
+fn address(limit: &Arc<DescriptorLimit>) -> usize {
+    Arc::as_ptr(limit).addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{closest, policy, quoted};
+    use tidegate_policy::descriptors::Unit;
+
+    #[test]
+    fn windows_are_told_as_the_closest_unit() {
+        let table = [
+            (1, Unit::Second),
+            (7, Unit::Second),
+            (10, Unit::Minute),
+            (90, Unit::Minute),
+            (600, Unit::Hour),
+            (43_200, Unit::Day),
+            (1_209_600, Unit::Week),
+            (31_536_000, Unit::Year),
+        ];
+        for (seconds, unit) in table {
+            assert_eq!(closest(seconds), unit, "{seconds} s");
+        }
+    }
+
+    #[test]
+    fn names_are_quoted() {
+        assert_eq!(quoted(r#"a"b"#), r#""a\"b""#);
+        assert_eq!(policy("shop.user", 0, Unit::Minute), r#""shop.user";q=0;w=60"#);
+    }
+}

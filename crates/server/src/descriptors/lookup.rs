@@ -1,0 +1,22 @@
+//! What the service needs to know of the files of descriptors.
+
+use std::{fmt, sync::Arc};
+use tidegate_policy::descriptors::{DescriptorLimit, Entry, Matched};
+
+/// All domains of a configuration.
+pub trait Lookup: fmt::Debug + Send + Sync + 'static {
+    /// The domain of this name, if it is loaded.
+    fn domain(&self, name: &str) -> Option<&dyn DomainLookup>;
+
+    /// All limits of all domains: the same that [`DomainLookup::find`] finds.
+    fn limits(&self) -> Vec<Arc<DescriptorLimit>>;
+
+    /// What `/rlconfig` says: a line for each limit.
+    fn lines(&self) -> Vec<String>;
+}
+
+/// One domain of a configuration.
+pub trait DomainLookup: fmt::Debug + Send + Sync {
+    /// The limit of a descriptor with these entries.
+    fn find<'a>(&'a self, entries: &'a [Entry]) -> Option<Matched<'a>>;
+}

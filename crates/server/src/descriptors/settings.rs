@@ -1,0 +1,177 @@
+//! How a decision service counts, and what it tells.
+
+use std::{fmt, sync::Arc, time::Duration};
+use tidegate_engine::{Capacity, Clock, Outage, Store};
+
+/// How a decision service counts, and what it tells. The default is what envoyproxy/ratelimit does unless told otherwise.
+#[derive(Clone)]
+pub struct ServiceSettings {
+    /// How it counts.
+    pub counting: Counting,
+    /// What becomes of the counts of a request that is refused, where [`Counting::Theirs`] is chosen.
+    pub when_over: WhenOver,
+    /// Where it counts; in this process unless there is a store.
+    pub store: Option<Arc<dyn Store>>,
+    /// What is decided when that store is away or late.
+    pub outage: Outage,
+    /// When the store is late. Envoy waits for 20 ms unless told otherwise, and some of that is the way.
+    pub deadline: Duration,
+    /// The most memory that counts of one unit take in this process, and those of all limits with quotas together.
+    pub capacity: Capacity,
+    /// The time, in this process; a store has its own.
+    pub clock: Clock,
+    /// `SHADOW_MODE`: whether a refusal is only told, and not meant.
+    pub enforcement: Enforcement,
+    /// `QUOTA_MODE`: whether all limits are as those with `quota_mode`.
+    pub quota_mode: QuotaMode,
+    /// What clients are told of limits.
+    pub headers: TellHeaders,
+    /// What clients that are refused are told.
+    pub body: TellBody,
+    /// `RESPONSE_DYNAMIC_METADATA`: what Envoy is told of the request.
+    pub metadata: TellMetadata,
+    /// `NEAR_LIMIT_RATIO`: from which part of a limit on hits are near it.
+    pub near_limit_ratio: f32,
+    /// The most descriptors that one request may have.
+    pub most_descriptors: usize,
+    /// The most bytes that keys and values of one descriptor may have.
+    pub most_bytes: usize,
+    /// The most names that metrics have for one limit with `detailed_metric` or `value_to_metric`.
+    pub most_details: usize,
+}
+
+/// How a decision service counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Counting {
+    /// As envoyproxy/ratelimit: every hit counts, also one beyond the limit, and also for those descriptors of a refused
+    /// request that had room.
+    #[default]
+    Theirs,
+    /// What is refused costs nothing: all descriptors of a request are charged, or none.
+    Atomic,
+}
+
+/// What becomes of the counts of a request that is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenOver {
+    /// All stay.
+    #[default]
+    CountAll,
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: only those stay that are over; the others are given back.
+    CountOver,
+}
+
+/// Whether a refusal is meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Enforcement {
+    /// It is.
+    #[default]
+    Enforce,
+    /// The request is let through; what is said of its descriptors stays.
+    Shadow,
+}
+
+/// Which limits deny only together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QuotaMode {
+    /// Those that say so.
+    #[default]
+    Declared,
+    /// All.
+    Every,
+}
+
+/// Which headers tell clients of limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TellHeaders {
+    /// None.
+    #[default]
+    Nothing,
+    /// Three with these names, of the limit that is closest to its end: how many, how many are left, and when the window
+    /// ends.
+    Three(HeaderNames),
+    /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10, of all limits that apply.
+    Ietf,
+}
+
+/// Names of headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderNames {
+    /// How many there are.
+    pub limit: String,
+    /// How many are left.
+    pub remaining: String,
+    /// The seconds until the window ends.
+    pub reset: String,
+}
+
+impl HeaderNames {
+    /// `RateLimit-Limit`, `-Remaining`, `-Reset`: those of envoyproxy/ratelimit.
+    pub fn rate_limit() -> Self {
+        Self::of("RateLimit")
+    }
+
+    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset`.
+    pub fn x_rate_limit() -> Self {
+        Self::of("X-RateLimit")
+    }
+
+    fn of(family: &str) -> Self {
+        let name = |what: &str| format!("{family}-{what}");
+        Self { limit: name("Limit"), remaining: name("Remaining"), reset: name("Reset") }
+    }
+}
+
+/// What clients that are refused are told in the body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TellBody {
+    /// Nothing: it is Envoy's.
+    #[default]
+    Nothing,
+    /// A problem as in RFC 9457.
+    Problem,
+}
+
+/// What Envoy is told of the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TellMetadata {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What was asked, and the metadata of the limits that had room.
+    Asked,
+}
+
+impl Default for ServiceSettings {
+    fn default() -> Self {
+        Self {
+            counting: Counting::default(),
+            when_over: WhenOver::default(),
+            store: None,
+            outage: Outage::Closed,
+            deadline: Duration::from_millis(15),
+            capacity: Capacity::Bytes(64 << 20),
+            clock: Clock::system(),
+            enforcement: Enforcement::default(),
+            quota_mode: QuotaMode::default(),
+            headers: TellHeaders::default(),
+            body: TellBody::default(),
+            metadata: TellMetadata::default(),
+            near_limit_ratio: 0.8,
+            most_descriptors: 1_000,
+            most_bytes: 16 << 10,
+            most_details: 100,
+        }
+    }
+}
+
+impl fmt::Debug for ServiceSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceSettings")
+            .field("counting", &self.counting)
+            .field("when_over", &self.when_over)
+            .field("store", &self.store)
+            .field("outage", &self.outage)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,72 @@
+//! A store that is away, or takes too long.
+
+use crate::stage::{ask, decide, files, per, quotas};
+use std::{future::pending, sync::Arc, time::Duration};
+use tidegate_engine::{
+    Outage, Store, StoreError,
+    store::{Pending, Reply, Request},
+};
+use tidegate_policy::descriptors::Unit;
+use tidegate_server::descriptors::{DescriptorFault, DescriptorService, ServiceSettings, WhenOver};
+
+#[derive(Debug)]
+enum Broken {
+    Away,
+    Hanging,
+}
+
+impl Store for Broken {
+    fn perform(&self, _: Request) -> Pending<Result<Reply, StoreError>> {
+        match self {
+            Self::Away => Box::pin(async { Err(StoreError::Away("gone".to_owned())) }),
+            Self::Hanging => Box::pin(pending()),
+        }
+    }
+}
+
+fn service(broken: Broken, outage: Outage, when_over: WhenOver) -> DescriptorService {
+    let store: Option<Arc<dyn Store>> = Some(Arc::new(broken));
+    let settings = ServiceSettings { store, outage, when_over, ..ServiceSettings::default() };
+    let service = DescriptorService::new(settings).unwrap();
+    service.load(files(&[("user", per(6, Unit::Year)), ("both", quotas(&["6 per 52w"]))]));
+    service
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_or_hangs_is_answered_as_declared() {
+    for when_over in [WhenOver::CountAll, WhenOver::CountOver] {
+        for broken in [|| Broken::Away, || Broken::Hanging] {
+            let closed = service(broken(), Outage::Closed, when_over);
+            for request in ["user=alice", "both=alice", "user=alice, both=alice"] {
+                let fault = closed.decide(ask(request)).await.unwrap_err();
+                assert!(matches!(fault, DescriptorFault::Unavailable(_)), "{fault:?}");
+            }
+            assert!(closed.stats().contains("should_rate_limit.redis_error: 3\n"), "{}", closed.stats());
+
+            let open = service(broken(), Outage::Open, when_over);
+            for _ in 0..10 {
+                let said = decide(&open, "user=alice x5, both=alice x5").await;
+                assert_eq!(said, "OK: OK 6/6, OK 6/6");
+            }
+
+            let local = service(broken(), Outage::Local { nodes: 2 }, when_over);
+            for (request, expected) in [
+                ("user=alice x2", "OK: OK 1/6"),
+                ("user=alice", "OK: OK 0/6"),
+                ("user=alice", "OVER: OVER 0/6"),
+                ("both=alice x3", "OK: OK 0/6"),
+                ("both=alice", "OVER: OVER 0/6"),
+            ] {
+                assert_eq!(decide(&local, request).await, expected, "{request}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_takes_less_than_envoy_waits() {
+    let service = service(Broken::Hanging, Outage::Closed, WhenOver::CountAll);
+    let patience = Duration::from_millis(20);
+    let answer = tokio::time::timeout(patience, service.decide(ask("user=alice, both=alice"))).await;
+    assert!(matches!(answer, Ok(Err(DescriptorFault::Unavailable(_)))));
+}
