@@ -1,0 +1,12 @@
+//! Generated code is what the files say, and what Envoy says.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a story ends where it goes wrong"
+)]
+
+mod generated;
+mod json;
+mod numbers;
