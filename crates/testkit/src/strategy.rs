@@ -102,11 +102,8 @@ pub enum Patience {
 pub fn every_algorithm() -> Vec<(&'static str, BoxedStrategy<Sample>)> {
     let burst = || prop_oneof![1_u64..=5, 1_u64..=1_000, 1_u64..=1_000_000_000];
     let queue = || prop_oneof![0_u64..=5, 0_u64..=1_000];
-    let starts = prop_oneof![
-        Just(WindowStart::Calendar),
-        Just(WindowStart::Epoch),
-        Just(WindowStart::FirstHit)
-    ];
+    let starts =
+        prop_oneof![Just(WindowStart::Calendar), Just(WindowStart::Epoch), Just(WindowStart::FirstHit)];
     let algorithms = [
         of((rates(), burst()), |(rate, burst)| Some(Kind::TokenBucket(TokenBucket::new(rate, burst).ok()?))),
         of((rates(), queue(), queue()), |(rate, a, b)| {

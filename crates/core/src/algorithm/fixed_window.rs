@@ -82,7 +82,9 @@ impl FixedWindow {
         let length = self.length().get();
         match self.start {
             WindowStart::FirstHit => Micros::ZERO,
-            WindowStart::Calendar | WindowStart::Epoch => Micros::new((at.get() + (length - self.phase())) % length),
+            WindowStart::Calendar | WindowStart::Epoch => {
+                Micros::new((at.get() + (length - self.phase())) % length)
+            }
         }
     }
 

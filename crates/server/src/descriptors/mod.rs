@@ -9,6 +9,7 @@
 mod ask;
 mod counters;
 mod debug;
+mod decide;
 mod exposition;
 mod force;
 mod health;
@@ -17,11 +18,13 @@ mod metrics;
 mod service;
 mod settings;
 mod verdict;
+pub mod wire;
 
 pub use ask::{
     AskedDescriptor, DescriptorFault, DescriptorStatus, DomainAsk, DomainVerdict, OverLimit, Override,
 };
 pub use debug::{debug_page, health_page, metrics_page};
+pub use decide::Decide;
 pub use health::{ConfigNeed, Health, HealthStatus};
 pub use lookup::{DomainLookup, Lookup};
 pub use metrics::ServiceMetrics;

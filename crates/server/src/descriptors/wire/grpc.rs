@@ -1,0 +1,166 @@
+//! gRPC: `envoy.service.ratelimit.v3.RateLimitService`, with health and reflection beside it.
+//!
+//! It is tonic's code for the protocol on hyper's for HTTP/2. Which service is asked is read off the path, and that of limits is
+//! looked for first: nothing else stands between a connection and a decision.
+
+use super::{Accept, GrpcHealth, GrpcTerms, MOST_MESSAGE, Serving, serve::serve, translate};
+use crate::descriptors::{Decide, DescriptorFault};
+use http::Request;
+use hyper::{body::Incoming, service};
+use std::{convert::Infallible, fmt, future::Future, sync::Arc};
+use tidegate_proto::rls::{
+    FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
+};
+use tokio_rustls::TlsAcceptor;
+use tonic::{
+    Response, Status,
+    body::Body,
+    codegen::{BoxFuture, Service},
+    server::NamedService,
+};
+use tonic_health::{pb::health_server::HealthServer, server::HealthService};
+use tonic_reflection::server::Builder;
+
+/// The decision service for those who speak gRPC. A clone is the same service, for one more listener.
+pub struct GrpcWire<D> {
+    limits: RateLimitServiceServer<Limits<D>>,
+    health: GrpcHealth,
+    others: Arc<[Other]>,
+}
+
+impl<D: Decide> GrpcWire<D> {
+    /// Asks this about every request. Clients are told that it serves once [`health`](Self::health) says so.
+    pub async fn new(decide: D) -> Self {
+        let health = GrpcHealth::new();
+        health.set(Serving::No).await;
+        let limits = RateLimitServiceServer::new(Limits { decide }).max_decoding_message_size(MOST_MESSAGE);
+        let others =
+            [Some(Other::of(HealthServer::new(HealthService::from_health_reporter(health.reporter()))))]
+                .into_iter()
+                .chain(reflections())
+                .flatten();
+        Self { limits, others: others.collect(), health }
+    }
+
+    /// What clients are told of whether to ask.
+    pub fn health(&self) -> GrpcHealth {
+        self.health.clone()
+    }
+
+    /// Serves connections until `stop`. Then clients are told not to ask any more, no connection is taken, and requests in
+    /// flight may end for as long as [`drain`](GrpcTerms::drain) says.
+    ///
+    /// An acceptor of TLS has to offer `h2`.
+    pub async fn serve(
+        self,
+        accept: impl Accept,
+        tls: Option<TlsAcceptor>,
+        terms: GrpcTerms,
+        stop: impl Future<Output = ()>,
+    ) {
+        let health = self.health();
+        let stopping = async {
+            stop.await;
+            health.set(Serving::No).await;
+        };
+        serve(accept, tls, self, terms, stopping).await;
+    }
+}
+
+impl<D: Decide> service::Service<Request<Incoming>> for GrpcWire<D> {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        let path = request.uri().path().trim_start_matches('/');
+        let asked = path.split('/').next().unwrap_or_default();
+        if asked == <RateLimitServiceServer<Limits<D>> as NamedService>::NAME {
+            return self.limits.clone().call(request);
+        }
+        match self.others.iter().find(|other| other.name == asked) {
+            Some(other) => (other.answer)(request),
+            None => {
+                let told = Status::unimplemented(format!("{} is not here", shown(path)));
+                Box::pin(async move { Ok(told.into_http()) })
+            }
+        }
+    }
+}
+
+impl<D> Clone for GrpcWire<D> {
+    fn clone(&self) -> Self {
+        Self { limits: self.limits.clone(), health: self.health.clone(), others: self.others.clone() }
+    }
+}
+
+impl<D> fmt::Debug for GrpcWire<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcWire").field("health", &self.health).finish_non_exhaustive()
+    }
+}
+
+type Answering = BoxFuture<http::Response<Body>, Infallible>;
+
+/// A service that is asked rarely.
+struct Other {
+    name: &'static str,
+    answer: Box<dyn Fn(Request<Incoming>) -> Answering + Send + Sync>,
+}
+
+impl Other {
+    fn of<S>(service: S) -> Self
+    where
+        S: Service<Request<Incoming>, Future = Answering> + NamedService + Clone + Send + Sync + 'static,
+    {
+        Self { name: S::NAME, answer: Box::new(move |request| service.clone().call(request)) }
+    }
+}
+
+/// Those that tell what is here: tools ask the old one, too.
+fn reflections() -> [Option<Other>; 2] {
+    let described = || {
+        Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // Limits hold without it.
+    let missing = |error: &_| tracing::error!(%error, "the service cannot describe itself");
+    [
+        described().build_v1().inspect_err(missing).ok().map(Other::of),
+        described().build_v1alpha().inspect_err(missing).ok().map(Other::of),
+    ]
+}
+
+/// The service itself.
+struct Limits<D> {
+    decide: D,
+}
+
+#[tonic::async_trait]
+impl<D: Decide> RateLimitService for Limits<D> {
+    async fn should_rate_limit(
+        &self,
+        request: tonic::Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let ask = translate::asked(request.into_inner()).map_err(|fault| status(&fault))?;
+        let verdict = self.decide.decide(ask).await.map_err(|fault| status(&fault))?;
+        Ok(Response::new(translate::said(verdict)))
+    }
+}
+
+/// `UNAVAILABLE` is what Envoy's `failure_mode_deny` is about, so a fault of ours is always that.
+fn status(fault: &DescriptorFault) -> Status {
+    let told = shown(&fault.to_string()).to_owned();
+    match fault {
+        DescriptorFault::Invalid(_) => Status::invalid_argument(told),
+        DescriptorFault::NoConfiguration | DescriptorFault::Unavailable(_) => Status::unavailable(told),
+    }
+}
+
+/// Signs of a text that are told: it travels in a header.
+const MOST_TOLD: usize = 1_024;
+
+fn shown(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MOST_TOLD)]
+}

@@ -1,0 +1,25 @@
+//! What clients speak: gRPC, and JSON over HTTP.
+//!
+//! | client sees | gRPC | `/json` |
+//! |---|---|---|
+//! | let through | `OK`, code `OK` | 200 |
+//! | over a limit | `OK`, code `OVER_LIMIT` | 429 |
+//! | a request that makes no sense, or too much in it | `INVALID_ARGUMENT` | 400 |
+//! | no message at all | `INTERNAL` | 400 |
+//! | a message of more than 4 MiB | `OUT_OF_RANGE` | 413 |
+//! | nothing loaded, or no store | `UNAVAILABLE` | 503 |
+//! | a method that there is not | `UNIMPLEMENTED` | |
+
+mod accept;
+mod grpc;
+mod health;
+mod json;
+mod serve;
+mod translate;
+
+pub use accept::Accept;
+pub use grpc::GrpcWire;
+pub use health::{GrpcHealth, Serving};
+pub use json::JsonWire;
+pub use serve::GrpcTerms;
+pub use translate::{MOST_DESCRIPTORS, MOST_ENTRIES, MOST_MESSAGE, MOST_TEXT};

@@ -1,0 +1,171 @@
+//! Messages of Envoy to what is asked, and what is said to messages of Envoy.
+
+use crate::descriptors::{
+    AskedDescriptor, DescriptorFault, DescriptorStatus, DomainAsk, DomainVerdict, OverLimit, Override,
+};
+use prost_types::{ListValue, NullValue, Struct, Value, value::Kind};
+use tidegate_policy::descriptors::{Entry, Unit};
+use tidegate_proto::rls;
+
+/// As many descriptors as a request may have.
+pub const MOST_DESCRIPTORS: usize = 1_000;
+
+/// As many entries as a descriptor may have.
+pub const MOST_ENTRIES: usize = 64;
+
+/// As many bytes as a key or a value may have.
+pub const MOST_TEXT: usize = 64 * 1024;
+
+/// As many bytes as a request may have.
+pub const MOST_MESSAGE: usize = 4 * 1024 * 1024;
+
+/// What a request asks, if it makes sense. The first two texts are those of the reference service.
+pub(super) fn asked(request: rls::RateLimitRequest) -> Result<DomainAsk, DescriptorFault> {
+    if request.domain.is_empty() {
+        return Err(invalid("rate limit domain must not be empty"));
+    }
+    if request.descriptors.is_empty() {
+        return Err(invalid("rate limit descriptor list must not be empty"));
+    }
+    let count = request.descriptors.len();
+    if count > MOST_DESCRIPTORS {
+        return Err(invalid(format!(
+            "a request may have {MOST_DESCRIPTORS} descriptors, and this one has {count}: ask in several requests"
+        )));
+    }
+    is_short(&request.domain, || "the domain".to_owned())?;
+    let descriptors =
+        request.descriptors.into_iter().enumerate().map(|(place, said)| descriptor(place, said));
+    Ok(DomainAsk {
+        domain: request.domain,
+        descriptors: descriptors.collect::<Result<_, _>>()?,
+        hits: request.hits_addend,
+    })
+}
+
+fn descriptor(place: usize, said: rls::RateLimitDescriptor) -> Result<AskedDescriptor, DescriptorFault> {
+    let count = said.entries.len();
+    if count > MOST_ENTRIES {
+        return Err(invalid(format!(
+            "descriptors[{place}]: a descriptor may have {MOST_ENTRIES} entries, and this one has {count}"
+        )));
+    }
+    for (number, entry) in said.entries.iter().enumerate() {
+        is_short(&entry.key, || format!("descriptors[{place}].entries[{number}].key"))?;
+        is_short(&entry.value, || format!("descriptors[{place}].entries[{number}].value"))?;
+    }
+    let limit = said.limit.map(|limit| limit_override(place, limit)).transpose()?;
+    let entries = said.entries.into_iter().map(|entry| Entry { key: entry.key, value: entry.value });
+    Ok(AskedDescriptor { entries: entries.collect(), limit, hits: said.hits_addend })
+}
+
+fn limit_override(place: usize, limit: rls::RateLimitOverride) -> Result<Override, DescriptorFault> {
+    let unit = match limit.unit() {
+        rls::RateLimitUnit::Unknown => None,
+        rls::RateLimitUnit::Second => Some(Unit::Second),
+        rls::RateLimitUnit::Minute => Some(Unit::Minute),
+        rls::RateLimitUnit::Hour => Some(Unit::Hour),
+        rls::RateLimitUnit::Day => Some(Unit::Day),
+        rls::RateLimitUnit::Week => Some(Unit::Week),
+        rls::RateLimitUnit::Month => Some(Unit::Month),
+        rls::RateLimitUnit::Year => Some(Unit::Year),
+    };
+    // A number that nobody knows reads as `UNKNOWN`, too.
+    let unit = unit.ok_or_else(|| {
+        invalid(format!(
+            "descriptors[{place}].limit: the unit {} is none; say SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR",
+            match limit.unit {
+                0 => "UNKNOWN".to_owned(),
+                number => number.to_string(),
+            }
+        ))
+    })?;
+    Ok(Override { requests: limit.requests_per_unit, unit })
+}
+
+fn is_short(text: &str, place: impl FnOnce() -> String) -> Result<(), DescriptorFault> {
+    match text.len() {
+        length if length > MOST_TEXT => {
+            Err(invalid(format!("{} has {length} bytes, and may have {MOST_TEXT}", place())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn invalid(told: impl Into<String>) -> DescriptorFault {
+    DescriptorFault::Invalid(told.into())
+}
+
+/// What is said, as a message.
+pub(super) fn said(verdict: DomainVerdict) -> rls::RateLimitResponse {
+    let header = |(key, value)| rls::HeaderValue { key, value, raw_value: Vec::new() };
+    rls::RateLimitResponse {
+        overall_code: code(verdict.overall).into(),
+        statuses: verdict.statuses.into_iter().map(status).collect(),
+        response_headers_to_add: verdict.headers.into_iter().map(header).collect(),
+        request_headers_to_add: Vec::new(),
+        raw_body: verdict.body.map_or_else(Vec::new, String::into_bytes),
+        dynamic_metadata: verdict.metadata.and_then(structure),
+        quota: None,
+    }
+}
+
+fn status(status: DescriptorStatus) -> rls::DescriptorStatus {
+    let limit = |(requests_per_unit, unit, name): (_, _, Option<std::sync::Arc<str>>)| rls::RateLimit {
+        name: name.map_or_else(String::new, |name| name.to_string()),
+        requests_per_unit,
+        unit: unit_of(unit).into(),
+    };
+    rls::DescriptorStatus {
+        code: code(status.over).into(),
+        current_limit: status.limit.map(limit),
+        limit_remaining: status.remaining,
+        // One that is too long for the protocol is longer than anybody waits.
+        duration_until_reset: status.reset.and_then(|reset| reset.try_into().ok()),
+        quota: None,
+    }
+}
+
+fn code(over: OverLimit) -> rls::Code {
+    match over {
+        OverLimit::No => rls::Code::Ok,
+        OverLimit::Yes => rls::Code::OverLimit,
+    }
+}
+
+fn unit_of(unit: Unit) -> rls::Unit {
+    match unit {
+        Unit::Second => rls::Unit::Second,
+        Unit::Minute => rls::Unit::Minute,
+        Unit::Hour => rls::Unit::Hour,
+        Unit::Day => rls::Unit::Day,
+        Unit::Week => rls::Unit::Week,
+        Unit::Month => rls::Unit::Month,
+        Unit::Year => rls::Unit::Year,
+    }
+}
+
+/// An object as a message; the protocol has none for anything else.
+fn structure(json: serde_json::Value) -> Option<Struct> {
+    match value(json).kind {
+        Some(Kind::StructValue(structure)) => Some(structure),
+        _ => None,
+    }
+}
+
+fn value(json: serde_json::Value) -> Value {
+    let kind = match json {
+        serde_json::Value::Null => Kind::NullValue(NullValue::NullValue.into()),
+        serde_json::Value::Bool(truth) => Kind::BoolValue(truth),
+        // A number of JSON always has a nearest one.
+        serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        serde_json::Value::String(text) => Kind::StringValue(text),
+        serde_json::Value::Array(all) => {
+            Kind::ListValue(ListValue { values: all.into_iter().map(value).collect() })
+        }
+        serde_json::Value::Object(fields) => Kind::StructValue(Struct {
+            fields: fields.into_iter().map(|(name, json)| (name, value(json))).collect(),
+        }),
+    };
+    Value { kind: Some(kind) }
+}
