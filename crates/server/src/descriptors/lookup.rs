@@ -1,7 +1,7 @@
 //! What the service needs to know of the files of descriptors.
 
 use std::{fmt, sync::Arc};
-use tidegate_policy::descriptors::{DescriptorLimit, Entry, Matched};
+use tidegate_policy::descriptors::{DescriptorLimit, DescriptorSet, Domain, Entry, Matched};
 
 /// All domains of a configuration.
 pub trait Lookup: fmt::Debug + Send + Sync + 'static {
@@ -19,4 +19,24 @@ pub trait Lookup: fmt::Debug + Send + Sync + 'static {
 pub trait DomainLookup: fmt::Debug + Send + Sync {
     /// The limit of a descriptor with these entries.
     fn find<'a>(&'a self, entries: &'a [Entry]) -> Option<Matched<'a>>;
+}
+
+impl Lookup for DescriptorSet {
+    fn domain(&self, name: &str) -> Option<&dyn DomainLookup> {
+        self.domain(name).map(|domain| domain as &dyn DomainLookup)
+    }
+
+    fn limits(&self) -> Vec<Arc<DescriptorLimit>> {
+        self.limits().cloned().collect()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.lines().collect()
+    }
+}
+
+impl DomainLookup for Domain {
+    fn find<'a>(&'a self, entries: &'a [Entry]) -> Option<Matched<'a>> {
+        self.find(entries)
+    }
 }

@@ -13,10 +13,12 @@ mod decide;
 mod exposition;
 mod force;
 mod health;
+mod host;
 mod lookup;
 mod metrics;
 mod service;
 mod settings;
+mod source;
 mod verdict;
 pub mod wire;
 
@@ -26,6 +28,7 @@ pub use ask::{
 pub use debug::{debug_page, health_page, metrics_page};
 pub use decide::Decide;
 pub use health::{ConfigNeed, Health, HealthStatus};
+pub use host::{HostError, HostSettings, ServiceHost};
 pub use lookup::{DomainLookup, Lookup};
 pub use metrics::ServiceMetrics;
 pub use service::DescriptorService;
@@ -33,3 +36,4 @@ pub use settings::{
     Counting, Enforcement, HeaderNames, QuotaMode, ServiceSettings, TellBody, TellHeaders, TellMetadata,
     WhenOver,
 };
+pub use source::{DescriptorSource, Hidden};

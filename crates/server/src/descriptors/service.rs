@@ -1,7 +1,7 @@
 //! Decides what is asked of a domain.
 
 use super::{
-    DescriptorFault, DescriptorStatus, DomainAsk, DomainVerdict, Lookup, OverLimit,
+    Decide, DescriptorFault, DescriptorStatus, DomainAsk, DomainVerdict, Lookup, OverLimit,
     counters::{Before, Charge, Count, CountedKey, Held, Hits, Home, Manner, UnitCounters, charge_all},
     exposition,
     force::{Force, How, Limited, Subject},
@@ -370,6 +370,12 @@ fn unlimited(ask: &DomainAsk) -> DomainVerdict {
         headers: Vec::new(),
         body: None,
         metadata: None,
+    }
+}
+
+impl Decide for DescriptorService {
+    fn decide(&self, ask: DomainAsk) -> impl Future<Output = Result<DomainVerdict, DescriptorFault>> + Send {
+        self.decide(ask)
     }
 }
 
