@@ -2,10 +2,17 @@
 
 use crate::{
     failure::Failure,
-    serve::{example::Example, report},
+    serve::{
+        example::Example,
+        report,
+        service::{self, ServiceArgs},
+    },
     terminal::{self, Paint},
 };
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+};
 use tidegate_server::{Gateway, GatewayError, Handle, PolicySource};
 use tokio::{
     runtime::Builder,
@@ -27,6 +34,9 @@ pub(crate) struct Args {
     /// Threads that serve; one for each core unless told otherwise
     #[arg(long, value_name = "COUNT")]
     workers: Option<NonZeroUsize>,
+
+    #[command(flatten)]
+    service: ServiceArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -34,7 +44,8 @@ SIGTERM and SIGINT end it when requests in flight have ended; a second one ends 
 
 Examples:
   tidegate serve
-  tidegate serve policy.yaml";
+  tidegate serve policy.yaml
+  tidegate serve --envoy-config limits/";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     tracing_subscriber::fmt()
@@ -43,10 +54,29 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .with_target(false)
         .with_ansi(false)
         .init();
-    // Two threads: what a store answers does not wait while a policy is read.
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let mut runtime = Builder::new_multi_thread();
+    if args.service.envoy_config.is_none() {
+        // Workers have threads of their own. Two more: what a store answers does not wait while a policy is read.
+        runtime.worker_threads(1);
+    }
+    let runtime = runtime.enable_all().build();
     let runtime = runtime.map_err(|error| Failure::input(format!("no runtime: {error}")))?;
-    runtime.block_on(serve(args))
+    match &args.service.envoy_config {
+        Some(directory) => runtime.block_on(decide(&args.service, directory)),
+        None => runtime.block_on(serve(args)),
+    }
+}
+
+/// Serves limits by descriptors.
+async fn decide(args: &ServiceArgs, directory: &Path) -> Result<(), Failure> {
+    let Signals { end, .. } = Signals::new()?;
+    let host = service::open(args, directory)?;
+    service::tell(&host, Paint::of_stdout())?;
+    let ended = async {
+        end.first().await;
+        tracing::info!("ends when requests in flight have ended");
+    };
+    host.run(ended).await.map_err(|error| Failure::input(error.to_string()))
 }
 
 async fn serve(args: &Args) -> Result<(), Failure> {

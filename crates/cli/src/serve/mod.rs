@@ -2,3 +2,4 @@
 
 pub(crate) mod example;
 pub(crate) mod report;
+pub(crate) mod service;
