@@ -76,7 +76,7 @@ impl DescriptorService {
     /// Decides a request. In memory it never waits.
     pub async fn decide(&self, ask: DomainAsk) -> Result<DomainVerdict, DescriptorFault> {
         let started = self.settings.clock.now();
-        let verdict = self.judge(&ask).await;
+        let verdict = self.home.decision(self.judge(&ask)).await;
         self.metrics.answered(self.settings.clock.now().since(started).into());
         match &verdict {
             Ok(_) => {}
@@ -157,7 +157,7 @@ impl DescriptorService {
                 (Counting::Atomic, _) => !is_over && refused == OverLimit::No,
             };
             if let Some(held) = compared.held.take() {
-                if stays { held.keep() } else { drop(held) }
+                if stays { held.keep() } else { held.give_back().await }
             }
             if !stays && !is_over {
                 let given_back = std::mem::take(&mut compared.hit.hits);

@@ -14,7 +14,7 @@ pub struct ServiceSettings {
     pub store: Option<Arc<dyn Store>>,
     /// What is decided when that store is away or late.
     pub outage: Outage,
-    /// When the store is late. Envoy waits for 20 ms unless told otherwise, and some of that is the way.
+    /// When the store is late, with all that it is asked for one decision. Envoy waits for 20 ms unless told otherwise, and some of that is the way.
     pub deadline: Duration,
     /// The most memory that counts of one unit take in this process, and those of all limits with quotas together.
     pub capacity: Capacity,

@@ -19,7 +19,7 @@ fn headers(tell: TellHeaders) -> (DescriptorService, tidegate_engine::ClockHand)
         ("both", quotas(&["2 per 10s", "9/h"])),
     ];
     let (service, hand) = in_memory(settings, files(&limits));
-    hand.set(Micros::from_secs(3_600 * 1_000 + 10));
+    hand.set(Micros::from_secs(3_600 * 300_000 + 10));
     (service, hand)
 }
 

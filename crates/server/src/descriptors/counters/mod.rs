@@ -38,6 +38,14 @@ impl Home {
         }
     }
 
+    /// All that is asked for one decision.
+    pub(super) async fn decision<T>(&self, decision: impl Future<Output = T>) -> T {
+        match &self.store {
+            Some((_, store)) => store.decision(decision).await,
+            None => decision.await,
+        }
+    }
+
     /// How often the store was away or late.
     pub(super) fn failures(&self) -> u64 {
         self.store.as_ref().map_or(0, |(_, store)| store.failures())

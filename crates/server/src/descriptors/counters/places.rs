@@ -143,7 +143,11 @@ pub(crate) async fn charge_all(charges: &[Charge<'_>], before: Before) -> Vec<De
     }
 
     match after {
-        Before::Refused => drop(held),
+        Before::Refused => {
+            for claim in held {
+                give_back(claim).await;
+            }
+        }
         Before::RoomTogether | Before::Nothing => {
             held.into_iter().for_each(keep);
             for (place, charge) in of(Manner::Watch) {
@@ -163,8 +167,15 @@ pub(crate) async fn charge_all(charges: &[Charge<'_>], before: Before) -> Vec<De
     all
 }
 
+/// Gives it back, and waits until it has been: whoever asks next must not be told of it.
+pub(super) async fn give_back(claim: Claim) {
+    if let (Some(tokens), _) = claim.into_parts() {
+        tokens.cancel().await;
+    }
+}
+
 /// Leaves it charged. Slots are given back at once: nobody tells when a request ends.
-fn keep(claim: Claim) {
+pub(super) fn keep(claim: Claim) {
     if let (Some(tokens), _) = claim.into_parts() {
         SharedReservation::keep(tokens);
     }

@@ -4,11 +4,15 @@
 //! many were counted. So the limits that counts are compared with can change, or come with the request, and nothing has to be
 //! kept for each of them.
 
-use super::{Home, key::CountedKey};
+use super::{
+    Home,
+    key::CountedKey,
+    places::{give_back, keep},
+};
 use std::{collections::HashMap, sync::Arc};
 use tidegate_core::{Decision, Quota};
 use tidegate_engine::{
-    BuildError, Claim, OwnedAsk, SharedLimiter, SharedReservation, decide_all, decide_all_shared, reserve_all,
+    BuildError, Claim, OwnedAsk, SharedLimiter, decide_all, decide_all_shared, reserve_all,
 };
 use tidegate_policy::descriptors::Unit;
 
@@ -52,9 +56,14 @@ pub(crate) struct Held {
 
 impl Held {
     /// Leaves it counted.
-    pub(crate) fn keep(mut self) {
-        if let (Some(tokens), _) = self.claim.take().map(Claim::into_parts).unwrap_or_default() {
-            SharedReservation::keep(tokens);
+    pub(crate) fn keep(self) {
+        self.claim.into_iter().for_each(keep);
+    }
+
+    /// Gives it back.
+    pub(crate) async fn give_back(self) {
+        if let Some(claim) = self.claim {
+            give_back(claim).await;
         }
     }
 }
