@@ -16,12 +16,27 @@ fn limits() -> Vec<(&'static str, Counting, DescriptorLimit)> {
         ("counts of theirs", Counting::Theirs, year()),
         ("windows, all or none", Counting::Atomic, year()),
         ("token-bucket", Counting::Theirs, quotas(&["50 per 52w"])),
+        ("leaky-bucket", Counting::Theirs, quotas(&["50 per 52w leaky-bucket queue 49 nodelay"])),
         ("fixed-window", Counting::Theirs, quotas(&["50 per 364d fixed-window from-first-hit"])),
         ("sliding-window", Counting::Theirs, quotas(&["50 per 52w sliding-window"])),
         ("sliding-strict", Counting::Theirs, quotas(&["50 per 52w sliding-strict 4"])),
         ("sliding-log", Counting::Theirs, quotas(&["50 per 52w sliding-log"])),
         ("several", Counting::Atomic, quotas(&["50 per 52w", "60 per 104w sliding-window"])),
     ]
+}
+
+/// Those that space calls out grant one at once, whatever their rate is.
+fn spaced() -> Vec<(&'static str, Counting, DescriptorLimit)> {
+    vec![
+        ("smooth", Counting::Theirs, quotas(&["50 per 52w smooth"])),
+        ("warm-up", Counting::Theirs, quotas(&["50 per 52w warm-up 4s cold 3"])),
+    ]
+}
+
+/// All of them, with how many they grant.
+fn every() -> impl Iterator<Item = ((&'static str, Counting, DescriptorLimit), usize)> {
+    let of = |limit| (limit, LIMIT);
+    limits().into_iter().map(of).chain(spaced().into_iter().map(|limit| (limit, 1)))
 }
 
 async fn admitted(service: Arc<DescriptorService>, request: &'static str) -> usize {
@@ -40,19 +55,19 @@ async fn admitted(service: Arc<DescriptorService>, request: &'static str) -> usi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_crowd_gets_the_limit_in_memory() {
-    for (name, way, limit) in limits() {
+    for ((name, way, limit), most) in every() {
         let (service, _hand) = in_memory(counting(way), files(&[("user", limit)]));
-        assert_eq!(admitted(service.into(), "user=alice").await, LIMIT, "{name}");
+        assert_eq!(admitted(service.into(), "user=alice").await, most, "{name}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_crowd_gets_the_limit_in_redis() {
     let server = RedisServer::start().unwrap();
-    for (name, way, limit) in limits() {
+    for ((name, way, limit), most) in every() {
         server.command(&["FLUSHALL"]).unwrap();
         let service = in_redis(&server, counting(way), files(&[("user", limit)])).await;
-        assert_eq!(admitted(service.into(), "user=alice").await, LIMIT, "{name}");
+        assert_eq!(admitted(service.into(), "user=alice").await, most, "{name}");
     }
 }
 
