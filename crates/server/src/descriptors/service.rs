@@ -4,7 +4,7 @@ use super::{
     Decide, DescriptorFault, DescriptorStatus, DomainAsk, DomainVerdict, Lookup, OverLimit,
     counters::{Before, Charge, Count, CountedKey, Held, Hits, Home, Manner, UnitCounters, charge_all},
     exposition,
-    force::{Force, How, Limited, Subject},
+    force::{Force, How, LimitState, Limited, Subject},
     metrics::{Hit, ServiceMetrics, Shadow, near},
     settings::{Counting, ServiceSettings, WhenOver},
     verdict::{Finding, fold, refuses},
@@ -229,9 +229,8 @@ impl DescriptorService {
         held: Option<Held>,
     ) -> Compared {
         let (limit, (after, ends)) = match (count, self.settings.outage) {
-            (Count::Known { after, ends }, _) => (told.0, (after, ends)),
             (Count::Local { after, ends }, Outage::Local { nodes }) => (share(told.0, nodes), (after, ends)),
-            (Count::Local { after, ends }, _) => (told.0, (after, ends)),
+            (Count::Known { after, ends } | Count::Local { after, ends }, _) => (told.0, (after, ends)),
             (Count::Open | Count::Closed, _) => (told.0, (0, None)),
         };
         let limit = u64::from(limit);
@@ -292,7 +291,7 @@ impl DescriptorService {
             true => Some(decision.more_after()).filter(|wait| *wait != Micros::ZERO && *wait != Micros::MAX),
             false => decision.retry_after(),
         };
-        let unit = limited.state.and_then(|state| state.unit());
+        let unit = limited.state.and_then(LimitState::unit);
         let reset = match (wait, unit) {
             (None, Some(unit)) => Some(self.reset(None, unit)),
             (wait, _) => wait.map(|wait| Duration::from_secs(seconds(wait))),
