@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
 
     fn limit(&self, entries: &Entries<'a>) -> Result<RawLimit, DescriptorError> {
         let replaces = self.list(entries, "replaces")?.iter().map(|item| {
-            let entries = self.map(item, "an entry of replaces")?;
+            let entries = self.map(item, "replaces")?;
             self.string(&entries, "name")
         });
         Ok(RawLimit {

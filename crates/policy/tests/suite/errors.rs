@@ -68,7 +68,9 @@ fn told_of(text: &str) -> Vec<String> {
 }
 
 /// Texts that are no case of `errors.txt`, and where they are shown.
-const ELSEWHERE: [(&str, &str); 15] = [
+const ELSEWHERE: [(&str, &str); 17] = [
+    ("they are what they say", "a word to the linter"),
+    ("they are those of the file", "a word to the linter"),
     ("dropping it gives back the slots of the request", "a warning of the compiler"),
     ("whatever prints can be given, by reference or not", "a word to the linter"),
     (

@@ -1,6 +1,7 @@
 //! Policies, in one program: it is built and linked once.
 
 mod counting;
+mod descriptors;
 mod errors;
 mod explain;
 mod forms;

@@ -258,10 +258,15 @@ fn no_word_is_read_as_another() {
     try_all("words");
 }
 
+#[test]
+fn no_descriptor_is_read_or_found_wrongly() {
+    try_all("descriptors");
+}
+
 /// Every target is among the tests above, and has what it starts from.
 #[test]
 fn each_input_is_for_a_target() {
-    let all = ["policy", "matchers", "expression", "keys", "accept", "forwarded", "words"];
+    let all = ["policy", "matchers", "expression", "keys", "accept", "forwarded", "words", "descriptors"];
     assert_eq!(TARGETS.map(|(name, _)| name), all);
     assert!(!CUT.is_empty());
 }

@@ -11,6 +11,7 @@ use tidegate_engine::{BanRule, Prefix};
 use tidegate_policy::{
     Format, Policy,
     compile::{self, Compiler, Passage, PolicyAsked, PolicyGate},
+    descriptors::{DescriptorFile, DescriptorSet, Entry, Merge, Metric},
     explain,
     index::RuleIndex,
     lint,
@@ -232,6 +233,40 @@ pub(crate) fn words(bytes: &[u8]) {
     }
 }
 
+/// Files of descriptors, and requests (`? key=value key=value`): what is found is one of the limits, and is counted with as many
+/// entries.
+pub(crate) fn descriptors(bytes: &[u8]) {
+    let parts = parts(bytes);
+    let (requests, files): (Vec<&[u8]>, Vec<&[u8]>) =
+        parts.into_iter().partition(|part| part.starts_with(b"?"));
+    let named = files.iter().enumerate().map(|(at, part)| DescriptorFile {
+        name: format!("{at}.yaml"),
+        text: String::from_utf8_lossy(part).into_owned(),
+    });
+    let files: Vec<_> = named.collect();
+    let set = match DescriptorSet::read(&files, Merge::Join) {
+        Ok(set) => set,
+        Err(error) => return assert!(!error.problem().is_empty() && error.file().ends_with(".yaml")),
+    };
+    assert_eq!(set.lines().count(), set.limits().count());
+    for request in requests {
+        let text = String::from_utf8_lossy(request);
+        let entries: Vec<_> = text
+            .split_whitespace()
+            .skip(1)
+            .map(|word| word.split_once('=').unwrap_or((word, "")))
+            .map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() })
+            .collect();
+        for domain in set.domains() {
+            let Some(found) = domain.find(&entries) else { continue };
+            assert_eq!(found.counted.len(), entries.len());
+            assert!(found.limit.place.starts_with(domain.name()));
+            assert!(found.metric != Metric::Detailed(found.limit.place.to_string()));
+            assert!(domain.limits().any(|limit| std::sync::Arc::ptr_eq(limit, found.limit)));
+        }
+    }
+}
+
 fn round_trip<T>(text: &str)
 where
     T: FromStr<Err: Display> + Display + PartialEq,
@@ -333,7 +368,7 @@ impl Head for Request {
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub(crate) const TARGETS: [Target; 7] = [
+pub(crate) const TARGETS: [Target; 8] = [
     ("policy", policy),
     ("matchers", matchers),
     ("expression", expression),
@@ -341,4 +376,5 @@ pub(crate) const TARGETS: [Target; 7] = [
     ("accept", accept),
     ("forwarded", forwarded),
     ("words", words),
+    ("descriptors", descriptors),
 ];
