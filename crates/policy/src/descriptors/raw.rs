@@ -27,7 +27,7 @@ pub struct RawDescriptor {
     /// `metadata`, as JSON.
     pub metadata: Option<serde_json::Value>,
     /// `descriptors`
-    pub descriptors: Vec<RawDescriptor>,
+    pub descriptors: Vec<Self>,
 }
 
 /// A limit that was said.

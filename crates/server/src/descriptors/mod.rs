@@ -10,6 +10,7 @@ mod ask;
 mod counters;
 mod debug;
 mod decide;
+mod environment;
 mod exposition;
 mod force;
 mod health;
@@ -27,6 +28,10 @@ pub use ask::{
 };
 pub use debug::{debug_page, health_page, metrics_page};
 pub use decide::Decide;
+pub use environment::{
+    AnswerSettings, CountingSettings, Endpoint, Environment, EnvironmentError, GrpcEndpoint, LogFormat, PrometheusSettings,
+    RedisSettings, ServerTls, SourceSettings, Start, XdsSettings, XdsTls,
+};
 pub use health::{ConfigNeed, Health, HealthStatus};
 pub use host::{HostError, HostSettings, ServiceHost};
 pub use lookup::{DomainLookup, Lookup};
@@ -36,4 +41,4 @@ pub use settings::{
     Counting, Enforcement, HeaderNames, QuotaMode, ServiceSettings, TellBody, TellHeaders, TellMetadata,
     WhenOver,
 };
-pub use source::{DescriptorSource, Hidden};
+pub use source::{DescriptorSource, Dotfiles, LoadCounts, SourceError};

@@ -1,103 +1,299 @@
-//! A directory of descriptor files, read again when it changes.
+//! A folder of files as where descriptors come from.
+//!
+//! Every file right in the folder is read, whatever its name ends with, in the order of their names. Folders inside of it are
+//! not: those that Kubernetes keeps beside its links say everything once more.
 
+use crate::{FileWatch, ReadFiles};
 use std::{
-    fs, io,
-    io::Read as _,
+    error, fmt, io,
     path::{Path, PathBuf},
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
-use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Merge};
-use tokio::time;
+use tidegate_policy::{
+    Files as _,
+    descriptors::{DescriptorError, DescriptorFile, DescriptorSet, Merge},
+};
 
-/// A directory of descriptor files.
-///
-/// It is compared by what is in it, not by times or events: editors replace files, Kubernetes swaps links, and neither
-/// network drives nor containers are reliable at telling.
-#[derive(Clone, Debug)]
-pub struct DescriptorSource {
-    directory: PathBuf,
-    hidden: Hidden,
-    merge: Merge,
-    /// What was read last, whether or not it made sense.
-    last: Option<Vec<DescriptorFile>>,
-}
-
-/// Whether files count whose names start with a dot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Hidden {
-    /// They do not: Kubernetes keeps what was there before in such.
-    #[default]
-    Ignored,
-    /// They do, as with envoyproxy/ratelimit unless told otherwise.
-    Read,
-}
-
-/// How often it is looked at.
-const EVERY: Duration = Duration::from_secs(1);
-/// A larger file is a mistake; so are more of them.
-const MOST_BYTES: u64 = 16 << 20;
+/// More files are a mistake.
 const MOST_FILES: usize = 10_000;
 
+/// What all of them may take.
+const MOST_BYTES: usize = 64 * 1024 * 1024;
+
+/// A folder of files of descriptors, which is read again when something in it changes.
+///
+/// ```no_run
+/// # async fn story() -> Result<(), tidegate_server::descriptors::SourceError> {
+/// use tidegate_server::descriptors::DescriptorSource;
+///
+/// let mut source = DescriptorSource::new("/data/ratelimit/config");
+/// let mut set = source.load()?;
+/// loop {
+///     source.changed().await;
+///     // What is wrong is told and counted, and the old set stays.
+///     if let Ok(next) = source.load() {
+///         set = next;
+///     }
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct DescriptorSource {
+    folder: PathBuf,
+    dotfiles: Dotfiles,
+    merge: Merge,
+    loads: Arc<LoadCounts>,
+    watch: Option<FileWatch>,
+}
+
+/// What becomes of files whose names start with a dot (`RUNTIME_IGNOREDOTFILES`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dotfiles {
+    /// They are read.
+    #[default]
+    Read,
+    /// They are not looked at.
+    Ignore,
+}
+
+/// How often descriptors were loaded: `config_load_success` and `config_load_error`.
+#[derive(Debug, Default)]
+pub struct LoadCounts {
+    successes: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// Why descriptors could not be loaded.
+#[derive(Debug)]
+pub enum SourceError {
+    /// A file or the folder cannot be read.
+    Unread {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// They are wrong.
+    Descriptors(DescriptorError),
+}
+
 impl DescriptorSource {
-    /// All files of this directory, and of none below.
-    pub fn directory(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), hidden: Hidden::default(), merge: Merge::default(), last: None }
+    /// All files in a folder.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+            dotfiles: Dotfiles::default(),
+            merge: Merge::default(),
+            loads: Arc::default(),
+            watch: None,
+        }
     }
 
-    /// The same with files whose names start with a dot, or without.
+    /// Whether files with a dot count.
     #[must_use]
-    pub fn hidden(self, hidden: Hidden) -> Self {
-        Self { hidden, ..self }
+    pub fn dotfiles(self, dotfiles: Dotfiles) -> Self {
+        Self { dotfiles, ..self }
     }
 
-    /// What becomes of a domain that is in several files.
+    /// Whether several files may speak of a domain.
     #[must_use]
     pub fn merge(self, merge: Merge) -> Self {
         Self { merge, ..self }
     }
 
-    /// What they say now; else which of them makes no sense, and why.
-    pub fn load(&mut self) -> Result<DescriptorSet, String> {
-        let files = self.read()?;
-        self.last = Some(files);
-        let files = self.last.as_deref().unwrap_or_default();
-        DescriptorSet::read(files, self.merge).map_err(|error| error.to_string())
+    /// What is counted of loads, by this source and by whoever else is given it.
+    pub fn loads(&self) -> Arc<LoadCounts> {
+        self.loads.clone()
     }
 
-    /// Waits until they say something else than was [loaded](Self::load).
-    pub async fn changed(&self) {
-        loop {
-            time::sleep(EVERY).await;
-            // A directory that cannot be read is one that is being replaced, or one that is told of when it is loaded.
-            if self.read().is_ok_and(|files| Some(&files) != self.last.as_ref()) {
-                return;
-            }
+    /// Reads all files: all that they say, or the first error, which is counted. Blocks as a disk does.
+    pub fn load(&mut self) -> Result<DescriptorSet, SourceError> {
+        let files = ReadFiles::default();
+        let loaded = self.read(&files);
+        match &mut self.watch {
+            Some(watch) => watch.follow(&files),
+            None => self.watch = Some(FileWatch::of(&files)),
+        }
+        match &loaded {
+            Ok(_) => self.loads.count_success(),
+            Err(_) => self.loads.count_error(),
+        }
+        loaded
+    }
+
+    /// Waits until files say something else than was loaded, come or go. What was never loaded has changed. To be used in a
+    /// runtime of tokio; nothing is lost if this is given up and called again.
+    pub async fn changed(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.changed().await;
         }
     }
 
-    fn read(&self) -> Result<Vec<DescriptorFile>, String> {
-        let directory = &self.directory;
-        let blame = |path: &Path, error: &io::Error| format!("{}: {error}", path.display());
-        let mut files = Vec::new();
-        for entry in fs::read_dir(directory).map_err(|error| blame(directory, &error))? {
-            let path = entry.map_err(|error| blame(directory, &error))?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if name.starts_with('.') && self.hidden == Hidden::Ignored || !path.is_file() {
+    fn read(&self, files: &ReadFiles) -> Result<DescriptorSet, SourceError> {
+        let unread = |path: &Path| {
+            let path = path.to_owned();
+            move |source| SourceError::Unread { path, source }
+        };
+        let names = files.list(&self.folder).map_err(unread(&self.folder))?;
+        let is_meant = |name: &&PathBuf| {
+            let is_dotfile = name.to_string_lossy().starts_with('.');
+            !(is_dotfile && self.dotfiles == Dotfiles::Ignore)
+        };
+        let (mut read, mut bytes) = (Vec::new(), 0);
+        for name in names.iter().filter(is_meant) {
+            let path = self.folder.join(name);
+            if path.is_dir() {
                 continue;
             }
-            if files.len() == MOST_FILES {
-                return Err(format!("{}: more than {MOST_FILES} files; take some out", directory.display()));
+            let text = files.read(&path).map_err(unread(&path))?;
+            bytes += text.len();
+            if bytes > MOST_BYTES || read.len() >= MOST_FILES {
+                let problem = "there are more than 10,000 files or 64 MiB of them; use fewer";
+                return Err(unread(&self.folder)(io::Error::other(problem)));
             }
-            let mut text = String::new();
-            let read =
-                fs::File::open(&path).and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text));
-            let length = read.map_err(|error| blame(&path, &error))?;
-            if length as u64 > MOST_BYTES {
-                return Err(format!("{}: more than {MOST_BYTES} bytes; split it", path.display()));
-            }
-            files.push(DescriptorFile { name, text });
+            let text = String::from_utf8(text)
+                .map_err(|_| unread(&path)(io::Error::other("it is not UTF-8; save it as UTF-8")))?;
+            read.push(DescriptorFile { name: name.to_string_lossy().into_owned(), text });
         }
-        files.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(files)
+        DescriptorSet::read(&read, self.merge).map_err(SourceError::Descriptors)
+    }
+}
+
+impl LoadCounts {
+    /// How often everything was well.
+    pub fn successes(&self) -> u64 {
+        self.successes.load(Ordering::Relaxed)
+    }
+
+    /// How often something was wrong.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// One more that was well.
+    pub fn count_success(&self) {
+        self.successes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One more that was not.
+    pub fn count_error(&self) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unread { path, source } => write!(f, "{} cannot be read: {source}", path.display()),
+            Self::Descriptors(error) => error.fmt(f),
+        }
+    }
+}
+
+impl error::Error for SourceError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Unread { source, .. } => Some(source),
+            Self::Descriptors(error) => Some(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, time::Duration};
+
+    fn limits(source: &mut DescriptorSource) -> Result<Vec<String>, String> {
+        let set = source.load().map_err(|error| error.to_string())?;
+        Ok(set.limits().map(|limit| limit.place.to_string()).collect())
+    }
+
+    fn file(domain: &str, key: &str) -> String {
+        format!("domain: {domain}\ndescriptors: [{{ key: {key}, rate_limit: {{ unit: day }} }}]")
+    }
+
+    /// Waits without an end where nothing is told, so that the test is no slower where all is well.
+    async fn changed(source: &mut DescriptorSource) {
+        tokio::time::timeout(Duration::from_secs(20), source.changed()).await.expect("nothing was told");
+    }
+
+    #[test]
+    fn every_file_of_a_folder_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("config");
+        let mut source = DescriptorSource::new(&folder);
+        let told = limits(&mut source).unwrap_err();
+        assert!(told.starts_with(&format!("{} cannot be read: ", folder.display())), "{told}");
+
+        fs::create_dir_all(folder.join("inner")).unwrap();
+        assert_eq!(limits(&mut source), Ok(vec![]));
+        fs::write(folder.join("inner/c.yaml"), file("c", "k")).unwrap();
+        fs::write(folder.join("b"), file("b", "k")).unwrap();
+        fs::write(folder.join("a.txt"), file("a", "k")).unwrap();
+        assert_eq!(limits(&mut source), Ok(vec!["a.k".to_owned(), "b.k".to_owned()]));
+
+        fs::write(folder.join(".b.swp"), file("b", "l")).unwrap();
+        assert_eq!(limits(&mut source), Err("b: duplicate domain 'b' in config file".to_owned()));
+        let mut joined = DescriptorSource::new(&folder).merge(Merge::Join);
+        assert_eq!(limits(&mut joined).unwrap().len(), 3);
+        let mut source = source.dotfiles(Dotfiles::Ignore);
+        assert_eq!(limits(&mut source).unwrap().len(), 2);
+
+        fs::write(folder.join("d"), b"domain: \xff").unwrap();
+        assert!(
+            limits(&mut source).unwrap_err().ends_with("d cannot be read: it is not UTF-8; save it as UTF-8")
+        );
+        assert_eq!((source.loads().successes(), source.loads().errors()), (3, 3));
+    }
+
+    #[tokio::test]
+    async fn whatever_changes_in_the_folder_is_told_of() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("config");
+        let mut source = DescriptorSource::new(&folder);
+        assert!(source.load().is_err());
+
+        fs::create_dir(&folder).unwrap();
+        changed(&mut source).await;
+        assert_eq!(limits(&mut source), Ok(vec![]));
+
+        // One that comes, one that is written to, one that is wrong, one that goes.
+        fs::write(folder.join("a"), file("a", "k")).unwrap();
+        changed(&mut source).await;
+        assert_eq!(limits(&mut source), Ok(vec!["a.k".to_owned()]));
+        fs::write(folder.join("a"), file("a", "other")).unwrap();
+        changed(&mut source).await;
+        assert_eq!(limits(&mut source), Ok(vec!["a.other".to_owned()]));
+        fs::write(folder.join("b"), "domian: b").unwrap();
+        changed(&mut source).await;
+        assert_eq!(limits(&mut source), Err("b: config error, unknown key 'domian'".to_owned()));
+        fs::remove_file(folder.join("b")).unwrap();
+        changed(&mut source).await;
+        assert_eq!(limits(&mut source), Ok(vec!["a.other".to_owned()]));
+    }
+
+    /// As Kubernetes does it: a link to a folder is swapped, and the files are links through it.
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_swap_of_links_is_told_of() {
+        use std::os::unix::fs::symlink;
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        for (folder, key) in [("..1", "one"), ("..2", "two")] {
+            fs::create_dir(root.join(folder)).unwrap();
+            fs::write(root.join(folder).join("a.yaml"), file("a", key)).unwrap();
+        }
+        symlink("..1", root.join("..data")).unwrap();
+        symlink("..data/a.yaml", root.join("a.yaml")).unwrap();
+        let mut source = DescriptorSource::new(root);
+        assert_eq!(limits(&mut source), Ok(vec!["a.one".to_owned()]));
+        symlink("..2", root.join("..next")).unwrap();
+        fs::rename(root.join("..next"), root.join("..data")).unwrap();
+        changed(&mut source).await;
+        assert_eq!(limits(&mut source), Ok(vec!["a.two".to_owned()]));
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    hash::{DefaultHasher, Hasher as _},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Read as _},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -13,11 +13,14 @@ use tidegate_policy::Files;
 /// A file that is larger is no list of networks any more.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
 
+/// A folder with more names in it is no folder of settings any more.
+const MOST_NAMES: usize = 100_000;
+
 /// Files as they are on the disk, with a note of what each said, for a [`FileWatch`](crate::FileWatch).
 #[derive(Debug, Default)]
 pub struct ReadFiles(Mutex<BTreeMap<PathBuf, Digest>>);
 
-/// What a file says, in short; `None` if it cannot be read. Whoever may write a policy need not look for collisions.
+/// What a file says, in short, or the names in a folder; `None` if it cannot be read. Whoever may write a policy need not look for collisions.
 pub(super) type Digest = Option<(u64, u64)>;
 
 /// How a file looks from outside, at the end of all links; `None` if it is not there.
@@ -39,8 +42,11 @@ pub(super) enum Depth {
 impl Files for ReadFiles {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let read = read(path);
-        let digest = read.as_ref().ok().map(|bytes| digest(bytes));
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), digest);
+        let digest = match &read {
+            Ok(bytes) => Some(digest(bytes)),
+            Err(_) => list(path).ok().map(|names| digest_of_names(&names)),
+        };
+        self.note(path, digest);
         read
     }
 }
@@ -49,6 +55,17 @@ impl ReadFiles {
     /// The files that were asked for, also those that are not there.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.noted().into_keys().collect()
+    }
+
+    /// The names in a folder, in order. It has changed when there are others.
+    pub(crate) fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let names = list(folder);
+        self.note(folder, names.as_ref().ok().map(|names| digest_of_names(names)));
+        names
+    }
+
+    fn note(&self, path: &Path, digest: Digest) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), digest);
     }
 
     pub(super) fn noted(&self) -> BTreeMap<PathBuf, Digest> {
@@ -61,7 +78,7 @@ pub(super) fn look(paths: &[PathBuf], depth: Depth) -> Look {
     let stamps = paths.iter().map(|path| fs::metadata(path).ok().map(|found| imp::stamp(&found))).collect();
     let digests = match depth {
         Depth::Outside => None,
-        Depth::Inside => Some(paths.iter().map(|path| read(path).ok().map(|bytes| digest(&bytes))).collect()),
+        Depth::Inside => Some(paths.iter().map(|path| inside(path)).collect()),
     };
     Look { stamps, digests }
 }
@@ -77,6 +94,27 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         true => Err(io::Error::other("it is larger than 64 MB; split it")),
         false => Ok(bytes),
     }
+}
+
+fn inside(path: &Path) -> Digest {
+    match read(path) {
+        Ok(bytes) => Some(digest(&bytes)),
+        Err(_) => list(path).ok().map(|names| digest_of_names(&names)),
+    }
+}
+
+/// No more names than show that there are too many.
+fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder)?.take(MOST_NAMES);
+    let mut names: Vec<_> = entries.map(|entry| Ok(entry?.file_name().into())).collect::<io::Result<_>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn digest_of_names(names: &[PathBuf]) -> (u64, u64) {
+    let mut hasher = DefaultHasher::new();
+    names.hash(&mut hasher);
+    (names.len() as u64, hasher.finish())
 }
 
 fn digest(bytes: &[u8]) -> (u64, u64) {

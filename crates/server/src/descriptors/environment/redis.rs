@@ -1,0 +1,90 @@
+//! `REDIS_*` as the addresses that stores take.
+
+use super::{EnvironmentError, RedisSettings, variables::Variables};
+use std::fmt::Write as _;
+
+pub(super) fn settings(variables: &Variables) -> Result<RedisSettings, EnvironmentError> {
+    if variables.choice("BACKEND_TYPE", &["redis", "memcache"])? == "memcache" {
+        return Err(variables.error("BACKEND_TYPE", "redis; there is no memcached"));
+    }
+    let per_second = match variables.is("REDIS_PERSECOND")? {
+        false => None,
+        true => match url(variables, "REDIS_PERSECOND_")? {
+            Some(url) => Some(url),
+            None => {
+                let fix = "host:port of the second Redis, since REDIS_PERSECOND is true";
+                return Err(variables.error("REDIS_PERSECOND_URL", fix));
+            }
+        },
+    };
+    Ok(RedisSettings {
+        url: url(variables, "REDIS_")?,
+        per_second,
+        authority: variables.path("REDIS_TLS_CACERT"),
+    })
+}
+
+/// The address that the variables with this prefix say.
+fn url(variables: &Variables, prefix: &str) -> Result<Option<String>, EnvironmentError> {
+    let name = |suffix: &str| format!("{prefix}{suffix}");
+    let Some(url) = variables.get(&name("URL")) else { return Ok(None) };
+    // Whoever writes an address in full is taken at their word.
+    if url.contains("://") {
+        return Ok(Some(url.to_owned()));
+    }
+    let kind = variables.choice(&name("TYPE"), &["SINGLE", "SENTINEL", "CLUSTER"])?;
+    let tls = variables.is(&name("TLS"))?;
+    let login = login(variables.get(&name("AUTH")));
+    let is_socket = match variables.get(&name("SOCKET_TYPE")) {
+        None => url.starts_with('/'),
+        Some("unix") => true,
+        Some("tcp" | "tls") => false,
+        Some(_) => return Err(variables.error(&name("SOCKET_TYPE"), "tcp or unix")),
+    };
+    let error = |fix: &str| Err(variables.hidden(&name("URL"), fix));
+    if is_socket {
+        if kind != "SINGLE" || !url.starts_with('/') {
+            return error("the path of a socket, or the socket type to tcp");
+        }
+        let password = login.strip_suffix('@').and_then(|login| login.split_once(':'));
+        let password = password.map_or(String::new(), |(user, password)| match user {
+            "" => format!("?pass={password}"),
+            user => format!("?user={user}&pass={password}"),
+        });
+        return Ok(Some(format!("redis+unix://{url}{password}")));
+    }
+    let nodes: Vec<_> = url.split(',').map(str::trim).collect();
+    if nodes.iter().any(|node| node.is_empty()) {
+        return error("host:port, or several with commas between them");
+    }
+    let s = if tls { "s" } else { "" };
+    match (kind, nodes.as_slice()) {
+        ("CLUSTER", nodes) => Ok(Some(format!("redis{s}+cluster://{login}{}", nodes.join(",")))),
+        ("SENTINEL", _) if tls => error("sentinels without TLS: there is no TLS to those"),
+        ("SENTINEL", [master, sentinels @ ..]) if !sentinels.is_empty() => {
+            Ok(Some(format!("redis+sentinel://{login}{}/{master}", sentinels.join(","))))
+        }
+        ("SENTINEL", _) => error("the name of the primary and its sentinels: mymaster,host:port,host:port"),
+        (_, [node]) => Ok(Some(format!("redis{s}://{login}{node}"))),
+        _ => error("one host:port, or the type to CLUSTER or SENTINEL"),
+    }
+}
+
+/// `password` or `user:password`, as an address has it.
+fn login(auth: Option<&str>) -> String {
+    match auth.map(|auth| auth.split_once(':').unwrap_or(("", auth))) {
+        None => String::new(),
+        Some((user, password)) => format!("{}:{}@", escaped(user), escaped(password)),
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut whole = String::new();
+    for byte in text.bytes() {
+        match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            true => whole.push(byte.into()),
+            false => _ = write!(whole, "%{byte:02X}"),
+        }
+    }
+    whole
+}

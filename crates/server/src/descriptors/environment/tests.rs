@@ -1,0 +1,210 @@
+use super::*;
+
+fn read(pairs: &[(&str, &str)]) -> Result<Environment, EnvironmentError> {
+    Environment::read(pairs.iter().copied())
+}
+
+fn endpoint(host: &str, port: u16) -> Endpoint {
+    Endpoint { host: host.parse().unwrap(), port }
+}
+
+#[test]
+fn without_a_word_only_this_machine_is_heard() {
+    let settings = read(&[]).unwrap();
+    assert_eq!(settings.http, endpoint("127.0.0.1", 8080));
+    assert_eq!(settings.grpc, GrpcEndpoint::Tcp(endpoint("127.0.0.1", 8081)));
+    assert_eq!(settings.debug, endpoint("127.0.0.1", 6070));
+    assert_eq!((settings.prometheus, settings.tls), (None, None));
+    let folder = PathBuf::from("/srv/runtime_data/current/config");
+    assert_eq!(settings.source, SourceSettings::Folder { folder, dotfiles: Dotfiles::Read });
+    assert_eq!(
+        (settings.merge, settings.start, settings.health),
+        (Merge::Refuse, Start::WithDescriptors, ConfigNeed::Never)
+    );
+    assert_eq!(settings.redis.url, None);
+    assert_eq!(settings.counting.expiration_jitter, Duration::from_secs(300));
+    assert_eq!((settings.log_level.as_str(), settings.log_format), ("warn", LogFormat::Text));
+    assert_eq!(settings.connection_age, Duration::from_secs(86_400));
+    assert!(settings.ignored.is_empty());
+}
+
+/// As Envoy Gateway starts it.
+#[test]
+fn a_gateway_is_understood() {
+    let settings = read(&[
+        ("RUNTIME_ROOT", "/data"),
+        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+        ("RUNTIME_WATCH_ROOT", "false"),
+        ("LOG_LEVEL", "info"),
+        ("USE_STATSD", "false"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
+        ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
+        ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_URL", "redis:6379"),
+        ("USE_PROMETHEUS", "true"),
+        ("PROMETHEUS_ADDR", ":19001"),
+        ("TRACING_ENABLED", "true"),
+        ("HOME", "elsewhere"),
+    ])
+    .unwrap();
+    let SourceSettings::Xds(xds) = settings.source else { panic!("{:?}", settings.source) };
+    assert_eq!((xds.server.as_str(), xds.node_id.as_str()), ("envoy-gateway:18001", "envoy-ratelimit"));
+    let tls = xds.tls.unwrap();
+    assert_eq!((tls.authority, tls.server_name), (Some("/certs/ca.crt".into()), None));
+    assert_eq!(xds.backoff, (Duration::from_secs(10), Duration::from_secs(60)));
+    let tls = settings.tls.unwrap();
+    assert_eq!((tls.certificate, tls.client_authority), (PathBuf::from("/certs/tls.crt"), None));
+    assert_eq!(settings.start, Start::AtOnce);
+    assert_eq!(settings.prometheus.unwrap().endpoint, endpoint("::", 19001));
+    assert_eq!(settings.log_level, "info");
+    let ignored: Vec<_> = settings.ignored.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(ignored, ["RUNTIME_WATCH_ROOT", "TRACING_ENABLED", "USE_STATSD"]);
+}
+
+#[test]
+fn variables_have_their_meaning() {
+    let settings = read(&[
+        ("HOST", "::"),
+        ("GRPC_HOST", "0.0.0.0"),
+        ("GRPC_PORT", "9"),
+        ("RUNTIME_ROOT", "/data"),
+        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ("RUNTIME_IGNOREDOTFILES", "1"),
+        ("MERGE_DOMAIN_CONFIG", "T"),
+        ("SHADOW_MODE", "true"),
+        ("QUOTA_MODE", "true"),
+        ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
+        ("LOCAL_CACHE_SIZE_IN_BYTES", "1024"),
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        ("LIMIT_RESET_HEADER", "x-reset"),
+        ("RESPONSE_DYNAMIC_METADATA", "true"),
+        ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
+        ("LOG_FORMAT", "json"),
+        ("CACHE_KEY_PREFIX", "p_"),
+    ])
+    .unwrap();
+    assert_eq!(settings.http.host.to_string(), "::");
+    assert_eq!(settings.grpc, GrpcEndpoint::Tcp(endpoint("0.0.0.0", 9)));
+    let folder = PathBuf::from("/data/ratelimit/config");
+    assert_eq!(settings.source, SourceSettings::Folder { folder, dotfiles: Dotfiles::Ignore });
+    assert_eq!(settings.merge, Merge::Join);
+    let counting = settings.counting;
+    assert_eq!((counting.shadow, counting.quota_mode), (Enforcement::Shadow, QuotaMode::Every));
+    assert_eq!((counting.over_limit, counting.local_cache), (WhenOver::CountOver, Some(1024)));
+    assert_eq!(counting.prefix, "p_");
+    let headers = settings.answers.headers.unwrap();
+    assert_eq!((headers.limit.as_str(), headers.reset.as_str()), ("RateLimit-Limit", "x-reset"));
+    assert_eq!(settings.answers.metadata, TellMetadata::Asked);
+    assert_eq!(settings.connection_age, Duration::from_secs(5_400));
+    assert_eq!(settings.log_format, LogFormat::Json);
+    let socket = read(&[("GRPC_UDS", "/run/rl.sock")]).unwrap().grpc;
+    assert_eq!(socket, GrpcEndpoint::Socket("/run/rl.sock".into()));
+}
+
+#[test]
+fn stores_are_addresses() {
+    let table: [(&[(&str, &str)], &str); 9] = [
+        (&[("URL", "redis:6379")], "redis://redis:6379"),
+        (&[("URL", "redis:6379"), ("TLS", "true")], "rediss://redis:6379"),
+        (&[("URL", "redis:6379"), ("AUTH", "p@ss")], "redis://:p%40ss@redis:6379"),
+        (&[("URL", "redis:6379"), ("AUTH", "me:pw")], "redis://me:pw@redis:6379"),
+        (&[("URL", "m,a:1,b:2"), ("TYPE", "SENTINEL")], "redis+sentinel://a:1,b:2/m"),
+        (&[("URL", "a:1,b:2"), ("TYPE", "cluster"), ("AUTH", "x")], "redis+cluster://:x@a:1,b:2"),
+        (&[("URL", "a:1"), ("TYPE", "CLUSTER"), ("TLS", "true")], "rediss+cluster://a:1"),
+        (
+            &[("URL", "/run/r.sock"), ("SOCKET_TYPE", "unix"), ("AUTH", "x")],
+            "redis+unix:///run/r.sock?pass=x",
+        ),
+        (&[("URL", "rediss://db:1/2")], "rediss://db:1/2"),
+    ];
+    for (pairs, url) in table {
+        for prefix in ["REDIS_", "REDIS_PERSECOND_"] {
+            let named = pairs.iter().map(|(name, value)| (format!("{prefix}{name}"), (*value).to_owned()));
+            let per_second = ("REDIS_PERSECOND".to_owned(), (prefix != "REDIS_").to_string());
+            let redis = Environment::read(named.chain([per_second])).unwrap().redis;
+            let found = if prefix == "REDIS_" { &redis.url } else { &redis.per_second };
+            assert_eq!(found.as_deref(), Some(url));
+        }
+    }
+    let secret = read(&[("REDIS_URL", "r:1"), ("REDIS_AUTH", "hunter2")]).unwrap();
+    assert!(!format!("{secret:?}").contains("hunter2"));
+}
+
+#[test]
+fn what_cannot_be_read_is_named_with_a_way_out() {
+    let table: [(&[(&str, &str)], &str); 18] = [
+        (&[("PORT", "many")], "PORT is `many`; set it to a port from 0 to 65535"),
+        (&[("HOST", "here")], "HOST is `here`; set it to an address such as 0.0.0.0, :: or 127.0.0.1"),
+        (&[("SHADOW_MODE", "maybe")], "SHADOW_MODE is `maybe`; set it to true or false"),
+        (&[("CONFIG_TYPE", "S3")], "CONFIG_TYPE is `S3`; set it to one of FILE, GRPC_XDS_SOTW"),
+        (
+            &[("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "9090")],
+            "PROMETHEUS_ADDR is `9090`; set it to an address and a port such as :9090 or 127.0.0.1:9090",
+        ),
+        (
+            &[("USE_PROMETHEUS", "true"), ("PROMETHEUS_PATH", "m")],
+            "PROMETHEUS_PATH is `m`; set it to a path that starts with a slash, such as /metrics",
+        ),
+        (
+            &[("GRPC_SERVER_USE_TLS", "true")],
+            "GRPC_SERVER_TLS_CERT is ``; set it to the path of a file in PEM, since GRPC_SERVER_USE_TLS is true",
+        ),
+        (
+            &[("NEAR_LIMIT_RATIO", "80")],
+            "NEAR_LIMIT_RATIO is `80`; set it to a share from 0 to 1, such as 0.8",
+        ),
+        (
+            &[("NEAR_LIMIT_RATIO", "NaN")],
+            "NEAR_LIMIT_RATIO is `NaN`; set it to a share from 0 to 1, such as 0.8",
+        ),
+        (
+            &[("EXPIRATION_JITTER_MAX_SECONDS", "-1")],
+            "EXPIRATION_JITTER_MAX_SECONDS is `-1`; set it to a number of seconds, such as 300",
+        ),
+        (
+            &[("GRPC_MAX_CONNECTION_AGE", "1 day")],
+            "GRPC_MAX_CONNECTION_AGE is `1 day`; set it to a time such as 24h, 90s or 1h30m",
+        ),
+        (
+            &[("LIMIT_RESPONSE_HEADERS_ENABLED", "1"), ("LIMIT_LIMIT_HEADER", "a b")],
+            "LIMIT_LIMIT_HEADER is `a b`; set it to the name of a header, such as RateLimit-Limit",
+        ),
+        (
+            &[("BACKEND_TYPE", "memcache")],
+            "BACKEND_TYPE is `memcache`; set it to redis; there is no memcached",
+        ),
+        (
+            &[("REDIS_URL", "a:1,b:2")],
+            "REDIS_URL cannot be used; set it to one host:port, or the type to CLUSTER or SENTINEL",
+        ),
+        (
+            &[("REDIS_URL", "m"), ("REDIS_TYPE", "SENTINEL")],
+            "REDIS_URL cannot be used; set it to the name of the primary and its sentinels: mymaster,host:port,host:port",
+        ),
+        (
+            &[("REDIS_URL", "a:1"), ("REDIS_SOCKET_TYPE", "unix")],
+            "REDIS_URL cannot be used; set it to the path of a socket, or the socket type to tcp",
+        ),
+        (
+            &[("REDIS_PERSECOND", "true")],
+            "REDIS_PERSECOND_URL is ``; set it to host:port of the second Redis, since REDIS_PERSECOND is true",
+        ),
+        (
+            &[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "secret")],
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS cannot be used; set it to pairs such as a:b,c:d",
+        ),
+    ];
+    for (pairs, told) in table {
+        assert_eq!(read(pairs).unwrap_err().to_string(), told);
+    }
+}
