@@ -22,6 +22,7 @@ mod settings;
 mod source;
 mod verdict;
 pub mod wire;
+pub mod xds;
 
 pub use ask::{
     AskedDescriptor, DescriptorFault, DescriptorStatus, DomainAsk, DomainVerdict, OverLimit, Override,

@@ -33,7 +33,7 @@ impl Roots {
         Ok(TlsConnector::from(Arc::new(config)))
     }
 
-    fn store(&self) -> Result<RootCertStore, Fault> {
+    pub(crate) fn store(&self) -> Result<RootCertStore, Fault> {
         let mut store = RootCertStore::empty();
         match self {
             Self::System => {
