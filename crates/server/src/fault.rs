@@ -43,6 +43,11 @@ pub enum Fault {
         /// Why.
         reason: String,
     },
+    /// A token that a policy asks for is not there.
+    Token {
+        /// The variable that should hold it.
+        variable: String,
+    },
     /// The machine refused a thread, a socket or a runtime.
     Machine(io::Error),
 }
@@ -60,6 +65,12 @@ impl fmt::Display for Fault {
             }
             Self::Log { file, source } => write!(f, "cannot write the log to {}: {source}", file.display()),
             Self::Traces { endpoint, reason } => write!(f, "traces to `{endpoint}`: {reason}"),
+            Self::Token { variable } => {
+                write!(
+                    f,
+                    "the variable {variable} is to hold a token and holds none: set it in the environment"
+                )
+            }
             Self::Machine(source) => write!(f, "the machine refused what a worker needs: {source}"),
         }
     }
@@ -69,7 +80,9 @@ impl std::error::Error for Fault {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Listen { source, .. } | Self::Log { source, .. } | Self::Machine(source) => Some(source),
-            Self::Certificate { .. } | Self::Upstream { .. } | Self::Traces { .. } => None,
+            Self::Certificate { .. } | Self::Upstream { .. } | Self::Traces { .. } | Self::Token { .. } => {
+                None
+            }
         }
     }
 }

@@ -23,6 +23,7 @@
 mod answer;
 mod client;
 mod config;
+mod decisions;
 pub mod descriptors;
 mod fault;
 mod files;

@@ -13,6 +13,11 @@ pub(crate) fn of(gateway: &Gateway, paint: Paint) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "gateway  {}", paint.tone(Tone::Strong, format!("{scheme}://{address}")));
     }
+    if let Some(address) = gateway.decisions_address() {
+        let has_tls = gateway.policy().decisions.as_ref().is_some_and(|decisions| decisions.tls.is_some());
+        let scheme = if has_tls { "https" } else { "http" };
+        let _ = writeln!(text, "decide   {}", paint.tone(Tone::Strong, format!("{scheme}://{address}")));
+    }
     if let Some(address) = gateway.admin_address() {
         let _ = writeln!(text, "admin    {}", paint.tone(Tone::Strong, format!("http://{address}")));
     }

@@ -12,6 +12,7 @@ mod guards;
 mod instead;
 mod keys;
 mod live;
+mod named;
 mod rules;
 
 pub use ask::{Admission, Asking, Held, Passage, PolicyAsked, Refusal, Why};
@@ -19,6 +20,7 @@ pub use error::{PolicyError, PolicyProblem};
 pub use guards::breaker_settings;
 pub use instead::Instead;
 pub use live::LivePolicy;
+pub use named::{Holds, NamedRule};
 
 use crate::{
     index::RuleIndex,
@@ -103,6 +105,10 @@ impl Compiler {
         let limited = made.rules.iter().enumerate().filter(|(_, rule)| rule.limit.is_some());
         let inner = Inner {
             gate,
+            names: named::names(
+                limited.clone().map(|(place, rule)| (place, &rule.source)),
+                policy.user.as_ref(),
+            ),
             owners: limited.map(|(place, _)| place).collect(),
             index: made.index,
             rules: made.rules,
@@ -128,6 +134,8 @@ pub struct PolicyGate {
 pub(crate) struct Inner {
     /// All limits, one for each rule that has some.
     gate: Gate,
+    /// Rules with quotas, by their names.
+    names: named::Names,
     /// By the place of a limit, that of its rule.
     owners: Vec<usize>,
     index: RuleIndex,

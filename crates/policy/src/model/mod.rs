@@ -3,12 +3,14 @@
 //! Everything here was checked when it was read. Two files that say the same, in YAML, TOML or JSON, are equal values.
 
 mod action;
+mod decisions;
 mod key;
 mod matching;
 mod rule;
 mod server;
 
 pub use action::{Fallback, OnLimit, Reject};
+pub use decisions::{Admin, Decisions, Token, Variable};
 pub use key::{Cost, Expression, Key, Part};
 pub use matching::{Glob, Match, Network, PathPattern, Rest, Segment, Values};
 pub use rule::{
@@ -20,7 +22,7 @@ pub use server::{
     Timeouts, Tls, Traces, Upstream, UpstreamServer,
 };
 
-use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 use tidegate_engine::{Outage, Prefix};
 use tidegate_rule::Fields;
 
@@ -29,8 +31,10 @@ use tidegate_rule::Fields;
 pub struct Policy {
     /// `listen`: where requests come in.
     pub listen: Vec<Listener>,
-    /// `admin`: where operators come in.
-    pub admin: Option<SocketAddr>,
+    /// `admin`: where operators come in, and what they must know.
+    pub admin: Admin,
+    /// `decisions`: where programs ask for decisions, over HTTP.
+    pub decisions: Option<Decisions>,
     /// `connections`: what a client may do before any rule is asked.
     pub connections: Connections,
     /// `upstreams`: where requests go, by name.

@@ -20,6 +20,8 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// `key`, in PEM.
     pub key: PathBuf,
+    /// `clients`: authorities, in PEM; only clients with a certificate of one of them are let in. All where it is left out.
+    pub clients: Option<PathBuf>,
 }
 
 /// `connections`: what a client may do before any rule is asked.

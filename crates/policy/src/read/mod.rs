@@ -2,6 +2,7 @@
 
 mod action;
 mod amount;
+mod decisions;
 mod include;
 mod key;
 mod matching;

@@ -2,6 +2,7 @@
 
 use super::{
     Reader,
+    decisions::{ADMIN_SHAPE, DECISIONS_SHAPE, write_admin, write_decisions},
     key::{self, write_key},
     rule::RULE,
     server::{CONNECTIONS, LISTEN, LOG, ROUTE, route_outline, write_listener},
@@ -48,9 +49,16 @@ pub(crate) static POLICY: Table<Policy> = Table {
         key(
             "admin",
             "Where operators come in.",
-            Shape::Text(&["127.0.0.1:9091"]),
-            |reader, node, it| it.admin = reader.socket(node),
-            |it| it.admin.map(Written::text),
+            ADMIN_SHAPE,
+            |reader, node, it| it.admin = reader.admin(node),
+            |it| write_admin(&it.admin),
+        ),
+        key(
+            "decisions",
+            "Where programs ask for decisions, over HTTP.",
+            DECISIONS_SHAPE,
+            |reader, node, it| it.decisions = reader.decisions(node),
+            |it| it.decisions.as_ref().map(write_decisions),
         ),
         key(
             "connections",

@@ -49,12 +49,13 @@ pub(super) const LISTEN: Shape =
     Shape::Several(&Shape::Either(&[Shape::Text(&["127.0.0.1:8080"]), Shape::Keys(|| LISTENER.outline())]));
 
 #[derive(Default)]
-struct TlsMap {
+pub(super) struct TlsMap {
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
+    clients: Option<PathBuf>,
 }
 
-static TLS: Table<TlsMap> = Table {
+pub(super) static TLS: Table<TlsMap> = Table {
     what: "tls",
     required: &["certificate", "key"],
     keys: &[
@@ -72,12 +73,20 @@ static TLS: Table<TlsMap> = Table {
             |reader, node, it| it.key = reader.path(node),
             |it| it.key.as_ref().map(|path| Written::text(path.display())),
         ),
+        key(
+            "clients",
+            "A file with authorities, in PEM: only clients with a certificate of one of them are let in.",
+            Shape::Text(&["clients.pem"]),
+            |reader, node, it| it.clients = reader.path(node),
+            |it| it.clients.as_ref().map(|path| Written::text(path.display())),
+        ),
     ],
 };
 
 impl TlsMap {
-    fn of(tls: &Tls) -> Self {
-        Self { certificate: Some(tls.certificate.clone()), key: Some(tls.key.clone()) }
+    pub(super) fn of(tls: &Tls) -> Self {
+        let Tls { certificate, key, clients } = tls.clone();
+        Self { certificate: Some(certificate), key: Some(key), clients }
     }
 }
 
@@ -228,10 +237,10 @@ impl Reader<'_> {
         })
     }
 
-    fn tls(&mut self, node: &Node) -> Option<Tls> {
+    pub(super) fn tls(&mut self, node: &Node) -> Option<Tls> {
         let mut map = TlsMap::default();
         self.fill(node, &TLS, &mut map);
-        Some(Tls { certificate: map.certificate?, key: map.key? })
+        Some(Tls { certificate: map.certificate?, key: map.key?, clients: map.clients })
     }
 
     pub(super) fn route(&mut self, node: &Node) -> Option<Route> {

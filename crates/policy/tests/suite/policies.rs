@@ -13,7 +13,8 @@ use tidegate_testkit::strategy::any_sample;
 /// Any policy that holds together.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     (servers(), stores(), rules_and_lists()).prop_map(|(server, stores, (user, lists, rules))| {
-        let (listen, admin, connections, upstreams, routes, log, traces, told, trusted_proxies) = server;
+        let (listen, (admin, decisions), connections, upstreams, routes, log, traces, told, trusted_proxies) =
+            server;
         let (mut stores, mut rules) = (stores, rules);
         for (index, rule) in rules.iter_mut().enumerate() {
             rule.name = format!("{} {index}", rule.name);
@@ -24,6 +25,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
         let mut policy = Policy {
             listen,
             admin,
+            decisions,
             connections,
             upstreams,
             routes,
@@ -306,7 +308,7 @@ fn outages() -> BoxedStrategy<Outage> {
 
 type Server = (
     Vec<Listener>,
-    Option<std::net::SocketAddr>,
+    (Admin, Option<Decisions>),
     Connections,
     BTreeMap<String, Upstream>,
     Vec<Route>,
@@ -318,8 +320,21 @@ type Server = (
 
 fn servers() -> BoxedStrategy<Server> {
     let address = || select(vec!["127.0.0.1:80", "[::1]:8443"]).prop_map(|text| text.parse().unwrap());
-    let tls = (paths(), paths()).prop_map(|(certificate, key)| Tls { certificate, key });
-    let listen = vec((address(), option::of(tls)).prop_map(|(address, tls)| Listener { address, tls }), 0..3);
+    let tls = || {
+        (paths(), paths(), option::of(paths())).prop_map(|(certificate, key, clients)| Tls {
+            certificate,
+            key,
+            clients,
+        })
+    };
+    let variable = || "[A-Z_][A-Z0-9_]{0,8}".prop_map(Variable);
+    let admin =
+        (option::of(address()), option::of(variable())).prop_map(|(listen, token)| Admin { listen, token });
+    let token = (names(), variable()).prop_map(|(name, token)| Token { name, token });
+    let decisions = (address(), option::of(tls()), vec(token, 0..3))
+        .prop_map(|(listen, tls, tokens)| Decisions { listen, tls, tokens });
+    let listen =
+        vec((address(), option::of(tls())).prop_map(|(address, tls)| Listener { address, tls }), 0..3);
     let routes =
         vec((matches(), names()).prop_map(|(matching, upstream)| Route { matching, upstream }), 0..3);
     let log = (select(vec![LogFormat::None, LogFormat::Json, LogFormat::Combined]), option::of(paths()))
@@ -332,7 +347,7 @@ fn servers() -> BoxedStrategy<Server> {
     let introduce = select(vec![Introduce::Full, Introduce::XForwarded, Introduce::None]);
     (
         listen,
-        option::of(address()),
+        (admin, option::of(decisions)),
         connections(),
         proptest::collection::btree_map(names(), upstreams(), 0..3),
         routes,

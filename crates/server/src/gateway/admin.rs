@@ -3,28 +3,47 @@
 //! | request | does |
 //! |---|---|
 //! | `GET /health` | says that the gateway runs |
-//! | `POST /reload` | has the policy read again, and says what has changed, or all that is wrong with it |
+//! | `POST /reload` | has the policy read again, and says what has changed, or all that is wrong with it; needs the token of operators where one is declared |
 
 use super::{GatewayError, Handle};
 use crate::{
     Bound, Config, Fault, Judge, Judged, Origin, Outcome,
     answer::problem,
+    decisions::{Secret, bearer},
     run::{Plans, Workers},
 };
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header, request};
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
-use tidegate_policy::{Policy, model::Listener};
+use tidegate_policy::{
+    Policy,
+    model::{Admin as Declared, Listener},
+};
 
 /// The listener of operators, with a worker of its own.
 pub(super) struct Admin {
     bound: Bound,
+    secret: Option<Arc<Secret>>,
     workers: Option<Workers>,
 }
 
 impl Admin {
-    pub(super) fn bind(address: SocketAddr) -> Result<Self, Fault> {
-        Ok(Self { bound: Bound::bind(&Listener { address, tls: None })?, workers: None })
+    /// Binds it, if it is declared.
+    pub(super) fn bind(declared: &Declared) -> Result<Option<Self>, Fault> {
+        let Some(address) = declared.listen else { return Ok(None) };
+        let bound = Bound::bind(&Listener { address, tls: None })?;
+        Ok(Some(Self { bound, secret: secret(declared)?, workers: None }))
+    }
+
+    /// The same socket where the address stays, with what is declared now.
+    pub(super) fn again(&self, declared: &Declared) -> Result<Option<Self>, Fault> {
+        match declared.listen {
+            Some(address) if address == self.bound.declared().address => {
+                let bound = self.bound.again(&Listener { address, tls: None })?;
+                Ok(Some(Self { bound, secret: secret(declared)?, workers: None }))
+            }
+            _ => Self::bind(declared),
+        }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -35,8 +54,11 @@ impl Admin {
     pub(super) async fn start(&mut self, gateway: Handle) -> Result<(), Fault> {
         let config = Config { workers: NonZeroUsize::MIN, ..Config::of(&Policy::default()) };
         let bound = std::slice::from_ref(&self.bound);
-        self.workers =
-            Some(Workers::start(Plans::of(config).await?, bound, Arc::new(Operators { gateway }))?);
+        self.workers = Some(Workers::start(
+            Plans::of(config).await?,
+            bound,
+            Arc::new(Operators { gateway, secret: self.secret.clone() }),
+        )?);
         Ok(())
     }
 
@@ -48,6 +70,8 @@ impl Admin {
 /// Does what operators ask for.
 struct Operators {
     gateway: Handle,
+    /// What they must know.
+    secret: Option<Arc<Secret>>,
 }
 
 impl Judge for Operators {
@@ -61,6 +85,7 @@ impl Judge for Operators {
         }
         let answer = match (&head.method, head.uri.path()) {
             (&Method::GET | &Method::HEAD, "/health") => text(StatusCode::OK, "ok\n"),
+            (&Method::POST, "/reload") if !self.is_operator(head) => unauthorized(),
             (&Method::POST, "/reload") => {
                 let gateway = self.gateway.clone();
                 return Judged::Later(Box::pin(async move { Outcome::Answer(reload(&gateway).await) }));
@@ -72,6 +97,24 @@ impl Judge for Operators {
         };
         Judged::Now(Outcome::Answer(answer))
     }
+}
+
+impl Operators {
+    fn is_operator(&self, head: &request::Parts) -> bool {
+        self.secret.as_ref().is_none_or(|secret| secret.is(bearer(&head.headers)))
+    }
+}
+
+fn secret(declared: &Declared) -> Result<Option<Arc<Secret>>, Fault> {
+    Ok(declared.token.as_ref().map(Secret::read).transpose()?.map(Arc::new))
+}
+
+fn unauthorized() -> Response<Bytes> {
+    let told = "Send the token of operators as `Authorization: Bearer TOKEN`.";
+    let mut response = problem(StatusCode::UNAUTHORIZED, told);
+    let scheme = HeaderValue::from_static("Bearer realm=\"tidegate\"");
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+    response
 }
 
 async fn reload(gateway: &Handle) -> Response<Bytes> {

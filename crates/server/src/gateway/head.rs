@@ -7,14 +7,19 @@ use tidegate_rule::request::{Head, Reply};
 
 /// A request that came in here.
 #[derive(Clone, Copy)]
-pub(super) struct GatewayHead<'a> {
+pub(crate) struct GatewayHead<'a> {
     parts: &'a request::Parts,
     peer: IpAddr,
 }
 
 impl<'a> GatewayHead<'a> {
     pub(super) fn new(parts: &'a request::Parts, origin: &Origin) -> Self {
-        Self { parts, peer: origin.peer.ip().to_canonical() }
+        Self::of(parts, origin.peer.ip())
+    }
+
+    /// One that came from there.
+    pub(crate) fn of(parts: &'a request::Parts, peer: IpAddr) -> Self {
+        Self { parts, peer: peer.to_canonical() }
     }
 }
 

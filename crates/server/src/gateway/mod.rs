@@ -17,18 +17,20 @@ mod note;
 mod source;
 
 pub use error::GatewayError;
+pub(crate) use head::GatewayHead;
 pub use source::PolicySource;
 
 use crate::{
     Bound, Config, Fault, FileWatch, ReadFiles,
+    decisions::{DecisionDoor, Desk, Tokens},
     run::{Plans, Workers},
     worker::Order,
 };
 use admin::Admin;
 use judge::{PolicyJudge, Served};
 use std::{
-    collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
-    time::Duration,
+    borrow::Cow, collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin,
+    sync::Arc, time::Duration,
 };
 use tidegate_policy::{
     Policy,
@@ -65,6 +67,11 @@ pub struct Gateway {
     calls: mpsc::Receiver<Call>,
     handle: Handle,
     admin: Option<Admin>,
+    decisions: Option<DecisionDoor>,
+    /// Who may ask, until there is a desk.
+    tokens: Option<Tokens>,
+    /// Where questions are answered, as soon as anybody serves.
+    desk: Option<Arc<Desk>>,
     serving: Option<Serving>,
     retired: VecDeque<Workers>,
 }
@@ -111,7 +118,9 @@ impl Gateway {
         let files = ReadFiles::default();
         let policy = source.read(&files)?;
         let listeners = listeners(&policy, &[])?;
-        let admin = policy.admin.map(Admin::bind).transpose()?;
+        let admin = Admin::bind(&policy.admin)?;
+        let decisions = policy.decisions.as_ref().map(DecisionDoor::bind).transpose()?;
+        let tokens = Tokens::of(&policy)?;
         let compiler = Compiler::new(rules);
         let gate = compiler.compile(&policy, None).map_err(|error| source.error(error))?;
         let (sender, calls) = mpsc::channel(CALLS);
@@ -128,6 +137,9 @@ impl Gateway {
             calls,
             handle: Handle { calls: sender },
             admin,
+            decisions,
+            tokens: Some(tokens),
+            desk: None,
             serving: None,
             retired: VecDeque::new(),
         })
@@ -149,6 +161,11 @@ impl Gateway {
         self.admin.as_ref().map(Admin::address)
     }
 
+    /// Where programs ask for decisions, if anywhere.
+    pub fn decisions_address(&self) -> Option<SocketAddr> {
+        self.decisions.as_ref().map(DecisionDoor::address)
+    }
+
     /// What is in force.
     pub fn policy(&self) -> &Policy {
         &self.policy
@@ -166,13 +183,21 @@ impl Gateway {
         if let Some(admin) = &mut self.admin {
             admin.start(self.handle.clone()).await?;
         }
+        let desk = Arc::new(Desk::new(self.gate.clone(), self.tokens.take().unwrap_or_default()));
+        self.desk = Some(desk.clone());
+        if let Some(decisions) = &mut self.decisions {
+            decisions.start(&desk, self.workers, &self.policy.connections)?;
+        }
         let mut moments = time::interval(MOMENT);
         moments.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shutdown = pin!(shutdown);
         loop {
             tokio::select! {
                 () = &mut shutdown => return self.end().await,
-                _ = moments.tick() => self.gate.follow_time(),
+                _ = moments.tick() => {
+                    self.gate.follow_time();
+                    desk.follow_time();
+                }
                 // What was wrong is told, and stays as it was.
                 () = self.watch.changed() => drop(self.reload().await),
                 call = self.calls.recv() => {
@@ -209,7 +234,13 @@ impl Gateway {
             return Ok(Reloaded::Lists);
         }
         let has_moved = policy.admin != self.policy.admin;
-        let admin = policy.admin.filter(|_| has_moved).map(Admin::bind).transpose()?;
+        let admin = match (&self.admin, has_moved) {
+            (_, false) => None,
+            (Some(before), true) => before.again(&policy.admin)?,
+            (None, true) => Admin::bind(&policy.admin)?,
+        };
+        let tokens = Tokens::of(&policy)?;
+        let decisions = self.next_decisions(&policy)?;
         let reloaded = match has_same_connections(&policy, &self.policy) {
             true => self.replace_rules(&policy)?,
             false => self.replace_all(&policy).await?,
@@ -220,9 +251,47 @@ impl Gateway {
                 admin.start(self.handle.clone()).await?;
             }
         }
+        self.replace_decisions(&policy, decisions, tokens).await?;
         advise(&policy);
         self.policy = policy;
         Ok(reloaded)
+    }
+
+    /// The listener of programs that the next policy has, where it is another one.
+    fn next_decisions(&self, policy: &Policy) -> Result<Next<DecisionDoor>, Fault> {
+        let listener = |policy: &Policy| policy.decisions.clone().map(|it| (it.listen, it.tls));
+        if listener(policy) == listener(&self.policy) && policy.connections == self.policy.connections {
+            return Ok(Next::Same);
+        }
+        Ok(match (&policy.decisions, &self.decisions) {
+            (None, _) => Next::None,
+            (Some(next), Some(before)) => Next::Other(before.again(next)?),
+            (Some(next), None) => Next::Other(DecisionDoor::bind(next)?),
+        })
+    }
+
+    /// Has questions answered by the policy that is in force now.
+    async fn replace_decisions(
+        &mut self,
+        policy: &Policy,
+        next: Next<DecisionDoor>,
+        tokens: Tokens,
+    ) -> Result<(), Fault> {
+        let Some(desk) = self.desk.clone() else { return Ok(()) };
+        desk.replace(self.gate.clone(), tokens);
+        let next = match next {
+            Next::Same => return Ok(()),
+            Next::None => None,
+            Next::Other(mut door) => {
+                door.start(&desk, self.workers, &policy.connections)?;
+                Some(door)
+            }
+        };
+        if let Some(before) = std::mem::replace(&mut self.decisions, next) {
+            // Those who ask there are answered; nobody waits for them.
+            drop(tokio::spawn(before.end()));
+        }
+        Ok(())
     }
 
     fn replace_rules(&mut self, policy: &Policy) -> Result<Reloaded, GatewayError> {
@@ -260,6 +329,7 @@ impl Gateway {
     }
 
     async fn end(self) -> Result<(), GatewayError> {
+        let decisions = self.decisions.map(|decisions| tokio::spawn(decisions.end()));
         let admin = self.admin.and_then(Admin::into_workers);
         let serving = self.serving.map(|serving| serving.workers);
         let all: Vec<Workers> = serving.into_iter().chain(self.retired).chain(admin).collect();
@@ -267,8 +337,20 @@ impl Gateway {
         for workers in all {
             workers.ended().await?;
         }
+        if let Some(decisions) = decisions {
+            // It says by itself what goes wrong.
+            let _ = decisions.await;
+        }
         Ok(())
     }
+}
+
+/// What a new policy has in the place of something.
+enum Next<T> {
+    /// The same.
+    Same,
+    None,
+    Other(T),
 }
 
 impl Handle {
@@ -298,8 +380,6 @@ fn advise(policy: &Policy) {
 
 /// The listeners of a policy; of those that are there already, the sockets stay, with all who wait to be accepted.
 fn listeners(policy: &Policy, before: &[Bound]) -> Result<Vec<Bound>, Fault> {
-    let usual = [Listener { address: USUAL, tls: None }];
-    let declared = if policy.listen.is_empty() { &usual[..] } else { &policy.listen };
     let open = |listener: &Listener| match before
         .iter()
         .find(|bound| bound.declared().address == listener.address)
@@ -307,12 +387,22 @@ fn listeners(policy: &Policy, before: &[Bound]) -> Result<Vec<Bound>, Fault> {
         Some(bound) => bound.again(listener),
         None => Bound::bind(listener),
     };
-    declared.iter().map(open).collect()
+    declared(policy).iter().map(open).collect()
+}
+
+/// The usual one where none is declared; none where there is nothing to go to, and decisions are asked for elsewhere.
+fn declared(policy: &Policy) -> Cow<'_, [Listener]> {
+    let only_decides = policy.decisions.is_some() && policy.upstreams.is_empty() && policy.routes.is_empty();
+    match policy.listen.is_empty() {
+        true if only_decides => Cow::Borrowed(&[]),
+        true => Cow::Owned(vec![Listener { address: USUAL, tls: None }]),
+        false => Cow::Borrowed(&policy.listen),
+    }
 }
 
 /// Whether connections can stay as they are from one of these policies to the other.
 fn has_same_connections(one: &Policy, other: &Policy) -> bool {
-    one.listen == other.listen
+    declared(one) == declared(other)
         && one.connections == other.connections
         && one.upstreams == other.upstreams
         && one.trusted_proxies == other.trusted_proxies

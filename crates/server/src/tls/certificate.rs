@@ -1,6 +1,6 @@
 //! The certificate of a listener, which is read again when its files change.
 
-use super::{HTTP1, HTTP2};
+use super::{HTTP1, HTTP2, Roots};
 use crate::Fault;
 use arc_swap::ArcSwap;
 use std::{
@@ -16,7 +16,7 @@ use tokio_rustls::{
         ServerConfig,
         crypto::{CryptoProvider, ring},
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-        server::{ClientHello, ResolvesServerCert},
+        server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier, danger::ClientCertVerifier},
         sign::CertifiedKey,
     },
 };
@@ -39,10 +39,11 @@ impl Certificate {
         let provider = Arc::new(ring::default_provider());
         let seen = stamps(files);
         let current = Arc::new(Current(ArcSwap::from_pointee(read(files, &provider)?)));
+        let clients = clients(files, &provider)?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| fault(&files.certificate, error))?
-            .with_no_client_auth()
+            .with_client_cert_verifier(clients)
             .with_cert_resolver(current.clone());
         config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -69,6 +70,15 @@ impl Certificate {
             Err(fault) => tracing::error!(%fault, "a new certificate is no good; the old one stays"),
         }
     }
+}
+
+/// Who is let in: all, unless authorities are named.
+fn clients(files: &Tls, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, Fault> {
+    let Some(authorities) = &files.clients else { return Ok(WebPkiClientVerifier::no_client_auth()) };
+    let roots = Arc::new(Roots::File(authorities.clone()).store()?);
+    WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
+        .build()
+        .map_err(|error| fault(authorities, error))
 }
 
 fn stamps(files: &Tls) -> [Stamp; 2] {

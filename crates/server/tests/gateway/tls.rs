@@ -58,7 +58,7 @@ fn certificates() -> (tempfile::TempDir, Certificates) {
 }
 
 fn tls(certificates: &Certificates) -> Tls {
-    Tls { certificate: certificates.certificate.clone(), key: certificates.key.clone() }
+    Tls { certificate: certificates.certificate.clone(), key: certificates.key.clone(), clients: None }
 }
 
 /// Asks over HTTP/2; the body of the answer.
@@ -207,7 +207,7 @@ async fn a_certificate_that_is_no_good_is_named() {
         (&good.certificate, &empty, &empty, "there is no private key in it"),
         (&good.certificate, &other.key, &other.key, "it does not go with"),
     ] {
-        let tls = Tls { certificate: certificate.clone(), key: key.clone() };
+        let tls = Tls { certificate: certificate.clone(), key: key.clone(), clients: None };
         let error =
             Bound::bind(&Listener { address: ([127, 0, 0, 1], 0).into(), tls: Some(tls) }).unwrap_err();
         let error = error.to_string();

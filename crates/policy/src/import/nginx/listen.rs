@@ -47,7 +47,7 @@ impl Importer<'_> {
             let tls = match (directive.has("ssl"), certificate) {
                 (false, _) => None,
                 (true, Certificate { chain: Some(certificate), key: Some(key) }) => {
-                    Some(Tls { certificate: certificate.clone(), key: key.clone() })
+                    Some(Tls { certificate: certificate.clone(), key: key.clone(), clients: None })
                 }
                 (true, _) => {
                     self.lose(directive, "there is no certificate for it; write `ssl_certificate` and `ssl_certificate_key`, and import again");

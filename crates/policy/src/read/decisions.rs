@@ -1,0 +1,169 @@
+//! Where programs and operators come in.
+
+use super::{
+    Reader,
+    server::{TLS, TlsMap},
+};
+use crate::{
+    model::{Admin, Decisions, Tls, Token, Variable},
+    source::{Node, Value},
+    table::{Shape, Table, Written, key},
+};
+use std::net::SocketAddr;
+
+const SECRET: Shape = Shape::Text(&["$WEB_TOKEN"]);
+
+static ADMIN: Table<Admin> = Table {
+    what: "admin",
+    required: &[],
+    keys: &[
+        key(
+            "listen",
+            "An address and a port.",
+            Shape::Text(&["127.0.0.1:9091"]),
+            |reader, node, it| it.listen = reader.socket(node),
+            |it| it.listen.map(Written::text),
+        ),
+        key(
+            "token",
+            "What operators must know: the variable of the environment that holds it.",
+            SECRET,
+            |reader, node, it| it.token = reader.variable(node),
+            |it| it.token.as_ref().map(Written::text),
+        ),
+    ],
+};
+
+/// `admin` in a table.
+pub(super) const ADMIN_SHAPE: Shape =
+    Shape::Either(&[Shape::Text(&["127.0.0.1:9091"]), Shape::Keys(|| ADMIN.outline())]);
+
+#[derive(Default)]
+struct DecisionsMap {
+    listen: Option<SocketAddr>,
+    tls: Option<Tls>,
+    tokens: Vec<Token>,
+}
+
+static DECISIONS: Table<DecisionsMap> = Table {
+    what: "decisions",
+    required: &["listen"],
+    keys: &[
+        key(
+            "listen",
+            "An address and a port.",
+            Shape::Text(&["127.0.0.1:8090"]),
+            |reader, node, it| it.listen = reader.socket(node),
+            |it| it.listen.map(Written::text),
+        ),
+        key(
+            "tls",
+            "In TLS; in plain text where it is left out.",
+            Shape::Keys(|| TLS.outline()),
+            |reader, node, it| it.tls = reader.tls(node),
+            |it| it.tls.as_ref().map(|tls| TLS.write(&TlsMap::of(tls))),
+        ),
+        key(
+            "tokens",
+            "What programs must know, one of these; nothing where it is left out.",
+            Shape::Several(&Shape::Keys(|| TOKEN.outline())),
+            |reader, node, it| it.tokens = reader.several(node, Reader::token),
+            |it| Written::several(&it.tokens, write_token),
+        ),
+    ],
+};
+
+/// `decisions` in a table.
+pub(super) const DECISIONS_SHAPE: Shape =
+    Shape::Either(&[Shape::Text(&["127.0.0.1:8090"]), Shape::Keys(|| DECISIONS.outline())]);
+
+#[derive(Default)]
+struct TokenMap {
+    name: Option<String>,
+    token: Option<Variable>,
+}
+
+static TOKEN: Table<TokenMap> = Table {
+    what: "token",
+    required: &["name", "token"],
+    keys: &[
+        key(
+            "name",
+            "Whose it is.",
+            Shape::Text(&["web"]),
+            |reader, node, it| it.name = reader.name(node),
+            |it| it.name.as_ref().map(Written::text),
+        ),
+        key(
+            "token",
+            "The variable of the environment that holds it.",
+            SECRET,
+            |reader, node, it| it.token = reader.variable(node),
+            |it| it.token.as_ref().map(Written::text),
+        ),
+    ],
+};
+
+impl Reader<'_> {
+    pub(super) fn admin(&mut self, node: &Node) -> Admin {
+        let mut admin = Admin::default();
+        match &node.value {
+            Value::Map(_) => self.fill(node, &ADMIN, &mut admin),
+            _ => admin.listen = self.socket(node),
+        }
+        admin
+    }
+
+    pub(super) fn decisions(&mut self, node: &Node) -> Option<Decisions> {
+        let mut map = DecisionsMap::default();
+        match &node.value {
+            Value::Map(_) => self.fill(node, &DECISIONS, &mut map),
+            _ => map.listen = self.socket(node),
+        }
+        Some(Decisions { listen: map.listen?, tls: map.tls, tokens: map.tokens })
+    }
+
+    fn token(&mut self, node: &Node) -> Option<Token> {
+        let mut map = TokenMap::default();
+        self.fill(node, &TOKEN, &mut map);
+        Some(Token { name: map.name?, token: map.token? })
+    }
+
+    /// The name of a variable. What is none may be the secret itself, and is not told.
+    fn variable(&mut self, node: &Node) -> Option<Variable> {
+        let text = self.text(node)?;
+        let name = text.strip_prefix('$').unwrap_or_default();
+        let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
+        let is_sign = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
+        match name.is_empty() || !name.chars().all(is_sign) {
+            false => Some(Variable(name.to_owned())),
+            true => {
+                let fix = "name the variable of the environment that holds it, as in `$WEB_TOKEN`";
+                self.blame_hidden(node.at, "a token is not written into a policy", fix);
+                None
+            }
+        }
+    }
+}
+
+pub(super) fn write_admin(admin: &Admin) -> Option<Written> {
+    match (admin.listen, &admin.token) {
+        (None, None) => None,
+        (Some(listen), None) => Some(Written::text(listen)),
+        _ => Some(ADMIN.write(admin)),
+    }
+}
+
+pub(super) fn write_decisions(decisions: &Decisions) -> Written {
+    let Decisions { listen, tls, tokens } = decisions;
+    match (tls, &tokens[..]) {
+        (None, []) => Written::text(listen),
+        _ => {
+            DECISIONS.write(&DecisionsMap { listen: Some(*listen), tls: tls.clone(), tokens: tokens.clone() })
+        }
+    }
+}
+
+fn write_token(token: &Token) -> Written {
+    TOKEN.write(&TokenMap { name: Some(token.name.clone()), token: Some(token.token.clone()) })
+}

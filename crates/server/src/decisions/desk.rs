@@ -1,0 +1,72 @@
+//! Where questions are answered: the policy in force, who may ask, and what is held.
+
+use super::{ledger::Ledger, tokens::Tokens};
+use arc_swap::{ArcSwap, Guard};
+use std::sync::Arc;
+use tidegate_engine::{Clock, SharedPermit, SharedReservation};
+use tidegate_policy::compile::PolicyGate;
+use tokio::runtime::Handle;
+
+/// Where questions are answered. It outlives policies and listeners: what is held stays held.
+pub(crate) struct Desk {
+    gate: ArcSwap<PolicyGate>,
+    tokens: ArcSwap<Tokens>,
+    pub(super) reservations: Ledger<Reserved>,
+    pub(super) permits: Ledger<Permitted>,
+    /// Where permits are renewed: threads of a listener may end before them.
+    runtime: Handle,
+}
+
+/// What was reserved; nothing where a rule is off, or only watches.
+pub(super) type Reserved = Option<SharedReservation<'static>>;
+/// What was acquired; nothing where a rule is off, or only watches.
+pub(super) type Permitted = Option<SharedPermit<'static>>;
+
+/// The most that can be held at once, of each kind.
+pub(super) const MOST_HELD: usize = 100_000;
+
+impl Desk {
+    /// One for this policy. Only inside of a runtime, which is to outlive it.
+    pub(crate) fn new(gate: PolicyGate, tokens: Tokens) -> Self {
+        let keep = |reserved: Reserved| {
+            if let Some(reserved) = reserved {
+                reserved.keep();
+            }
+        };
+        Self {
+            gate: ArcSwap::from_pointee(gate),
+            tokens: ArcSwap::from_pointee(tokens),
+            reservations: Ledger::new(Clock::system(), MOST_HELD, keep),
+            permits: Ledger::new(Clock::system(), MOST_HELD, drop),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Answers by this policy from now on.
+    pub(crate) fn replace(&self, gate: PolicyGate, tokens: Tokens) {
+        self.gate.store(Arc::new(gate));
+        self.tokens.store(Arc::new(tokens));
+    }
+
+    /// Closes what nobody has settled in time; to be called every second or so.
+    pub(crate) fn follow_time(&self) {
+        self.reservations.close_ended();
+        self.permits.close_ended();
+    }
+
+    pub(super) fn gate(&self) -> Guard<Arc<PolicyGate>> {
+        self.gate.load()
+    }
+
+    pub(super) fn tokens(&self) -> Guard<Arc<Tokens>> {
+        self.tokens.load()
+    }
+
+    /// Does this where it goes on when the thread that asked has ended; `None` if everything has.
+    pub(super) async fn lasting<F>(&self, work: F) -> Option<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.runtime.spawn(work).await.ok()
+    }
+}

@@ -1,0 +1,38 @@
+//! Limits for every language, over plain HTTP.
+//!
+//! ```text
+//!   POST /v1/check ──▶ token? ──▶ Body (what is asked) ──▶ Question (rule, key, cost) ──▶ limiter of the rule ──▶ Told
+//!   GET  /v1/auth  ──▶ token? ──▶ the request that is meant ─────────────────────────────▶ the whole policy
+//! ```
+//!
+//! | file | answers |
+//! |---|---|
+//! | `check` | `/v1/check`, `/v1/peek` |
+//! | `reserve` | `/v1/reserve`, `/v1/commit`, `/v1/cancel` |
+//! | `permit` | `/v1/acquire`, `/v1/release` |
+//! | `reset` | `/v1/reset` |
+//! | `auth` | `/v1/auth` |
+//! | `openapi` | `/v1/openapi.json` |
+//!
+//! Rules are those of the policy, counted where the gateway counts them: a request and a question for the same key are one
+//! count.
+
+mod auth;
+mod body;
+mod check;
+mod desk;
+mod door;
+mod ledger;
+mod openapi;
+mod permit;
+mod problem;
+mod question;
+mod reserve;
+mod reset;
+mod routes;
+mod tokens;
+mod told;
+
+pub(crate) use desk::Desk;
+pub(crate) use door::DecisionDoor;
+pub(crate) use tokens::{Secret, Tokens, bearer};

@@ -1,0 +1,51 @@
+//! `/v1/acquire` takes slots, `/v1/release` gives them back.
+//!
+//! Who does not give them back in time has lost them: a program that crashed is not at work any more.
+
+use super::{
+    body::{Asked, Members},
+    desk::Desk,
+    problem::Problem,
+    question::Question,
+    reserve::{gone, held, settled},
+    told::DenyAs,
+};
+use axum::response::Response;
+use serde_json::json;
+use tidegate_engine::Claim;
+use tidegate_policy::compile::Holds;
+
+pub(super) const RELEASE: [&str; 1] = ["id"];
+
+pub(super) async fn answer(desk: &Desk, asked: Asked, deny: DenyAs) -> Result<Response, Problem> {
+    let hold = |claim: Option<Claim>, time| {
+        let (tokens, slots) = claim.map(Claim::into_parts).unwrap_or_default();
+        let entry = desk.permits.put(slots, time).map_err(drop)?;
+        // What is counted beside the slots was used.
+        if let Some(tokens) = tokens {
+            tokens.keep();
+        }
+        Ok(entry)
+    };
+    let fit = |question: &Question, members: &Members| match question.holds {
+        Holds::Tokens => Err(Problem::bad(format!(
+            "{}rule `{}` has no number `at once`; ask /v1/reserve or /v1/check",
+            members.place,
+            question.rule.name()
+        ))),
+        Holds::Slots | Holds::Both => Ok(()),
+    };
+    held(desk, asked, deny, fit, hold).await
+}
+
+pub(super) fn release(desk: &Desk, asked: &Asked) -> Result<Response, Problem> {
+    let ids = asked.members.iter().map(|members| members.text("id")).collect::<Result<Vec<_>, _>>()?;
+    let release = |id: &str| match desk.permits.take(id) {
+        Ok(permit) => {
+            drop(permit);
+            Ok(json!({ "released": true }))
+        }
+        Err(absent) => Err(gone(absent, "permit", "was given back")),
+    };
+    settled(asked.form, ids.into_iter().map(release).collect())
+}

@@ -1,0 +1,40 @@
+//! `/v1/reset` forgets what was counted for a key. Only operators may.
+
+use super::{body::Asked, desk::Desk, problem::Problem, question::addressed, reserve::settled};
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::json;
+
+pub(super) const MEMBERS: [&str; 2] = ["rule", "key"];
+
+pub(super) async fn answer(desk: &Desk, asked: Asked) -> Result<Response, Problem> {
+    let mut places = Vec::with_capacity(asked.members.len());
+    {
+        let gate = desk.gate();
+        for members in &asked.members {
+            let (named, key) = addressed(members, &gate)?;
+            places.push((named.rule().limiter(), key));
+        }
+    }
+    let mut answers = Vec::with_capacity(places.len());
+    for (limiter, key) in places {
+        let reset = match &limiter {
+            None => Ok(()),
+            Some(limiter) => match limiter.in_memory() {
+                Some(memory) => {
+                    memory.key(&key).reset();
+                    Ok(())
+                }
+                None => limiter.reset(&key.to_string()).await,
+            },
+        };
+        answers.push(match reset {
+            Ok(()) => Ok(json!({ "reset": true })),
+            Err(_) => {
+                let problem = "the store that counts is away; try again later";
+                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, problem))
+            }
+        });
+    }
+    settled(asked.form, answers)
+}

@@ -1,0 +1,120 @@
+//! Who may ask.
+
+use super::problem::Problem;
+use crate::Fault;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use std::{env, fmt};
+use subtle::ConstantTimeEq as _;
+use tidegate_policy::{Policy, model::Variable};
+
+/// What must be known to ask, and to do what operators do.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens {
+    programs: Vec<Secret>,
+    operators: Option<Secret>,
+    reach: Reach,
+}
+
+/// Who can reach the listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Reach {
+    #[default]
+    Machine,
+    Network,
+}
+
+/// A secret, which is never shown.
+pub(crate) struct Secret(String);
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Caller {
+    Program,
+    Operator,
+}
+
+/// Where a token may stand apart from `Authorization`, which may belong to the request that is judged.
+pub(super) const TOKEN: &str = "x-tidegate-token";
+
+impl Tokens {
+    /// Those of a policy, as the environment has them now.
+    pub(crate) fn of(policy: &Policy) -> Result<Self, Fault> {
+        let decisions = policy.decisions.as_ref();
+        let programs = decisions.iter().flat_map(|decisions| &decisions.tokens);
+        let is_far = decisions.is_some_and(|decisions| !decisions.listen.ip().is_loopback());
+        Ok(Self {
+            programs: programs.map(|token| Secret::read(&token.token)).collect::<Result<_, _>>()?,
+            operators: policy.admin.token.as_ref().map(Secret::read).transpose()?,
+            reach: if is_far { Reach::Network } else { Reach::Machine },
+        })
+    }
+
+    /// Who asks with these headers; 401 for nobody who may.
+    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let given = headers.get(TOKEN).map(HeaderValue::as_bytes).or_else(|| bearer(headers));
+        // All are compared, so that time does not tell which one is close.
+        let is_operator = self.operators.as_ref().is_some_and(|known| known.is(given));
+        let is_program = self.programs.iter().fold(false, |found, known| found | known.is(given));
+        match (is_operator, is_program || self.programs.is_empty()) {
+            (true, _) => Ok(Caller::Operator),
+            (false, true) => Ok(Caller::Program),
+            (false, false) => Err(unauthorized("a token is needed; send `Authorization: Bearer TOKEN`")),
+        }
+    }
+
+    /// Whether anybody who asks needs one.
+    pub(super) fn are_needed(&self) -> bool {
+        !self.programs.is_empty()
+    }
+
+    /// Whether this caller may do what operators do.
+    pub(super) fn operator(&self, caller: Caller, headers: &HeaderMap) -> Result<(), Problem> {
+        match (&self.operators, caller, self.reach) {
+            (_, Caller::Operator, _) | (None, _, Reach::Machine) => Ok(()),
+            (Some(_), _, _) if headers.contains_key(TOKEN) || bearer(headers).is_some() => {
+                let problem = "this is for operators; send the token that the policy declares under `admin`";
+                Err(Problem::new(StatusCode::FORBIDDEN, problem))
+            }
+            (Some(_), _, _) => {
+                Err(unauthorized("this is for operators; send their token as `Authorization: Bearer TOKEN`"))
+            }
+            (None, _, Reach::Network) => {
+                let problem = "this is for operators, and the policy has no token for them; declare one, as in \
+                               `admin: { token: $ADMIN_TOKEN }`";
+                Err(Problem::new(StatusCode::FORBIDDEN, problem))
+            }
+        }
+    }
+}
+
+impl Secret {
+    /// What a variable holds now.
+    pub(crate) fn read(variable: &Variable) -> Result<Self, Fault> {
+        let held = env::var(&variable.0).ok().filter(|held| !held.trim().is_empty());
+        held.map(|held| Self(held.trim().to_owned()))
+            .ok_or_else(|| Fault::Token { variable: variable.0.clone() })
+    }
+
+    /// Whether this is it, in a time that does not tell how much of it is.
+    pub(crate) fn is(&self, given: Option<&[u8]>) -> bool {
+        given.is_some_and(|given| given.ct_eq(self.0.as_bytes()).into())
+    }
+}
+
+/// What stands behind `Bearer`.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+fn unauthorized(detail: &str) -> Problem {
+    let scheme = HeaderValue::from_static("Bearer realm=\"tidegate\"");
+    Problem::new(StatusCode::UNAUTHORIZED, detail).with(header::WWW_AUTHENTICATE, scheme)
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
