@@ -7,6 +7,7 @@
     reason = "a story ends where it goes wrong"
 )]
 
+mod decisions;
 mod files;
 mod limits;
 mod log;
