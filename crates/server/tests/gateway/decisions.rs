@@ -416,3 +416,26 @@ async fn the_document_says_what_the_server_does() {
     }
     stage.end().await;
 }
+
+#[tokio::test]
+async fn the_guide_is_true() {
+    let guide = include_str!("../../../../docs/decisions-over-http.md");
+    let block = |kind: &str| guide.split(kind).nth(1).unwrap().split("```").next().unwrap().to_owned();
+    let stage = Stage::start(&block("```yaml").replace("8090", "0"));
+    let script = block("```sh");
+    let mut lines = script.lines().filter(|line| !line.is_empty());
+    let mut asked = 0;
+    while let (Some(command), Some(meant)) = (lines.next(), lines.next()) {
+        let command = command.replace("127.0.0.1:8090", &stage.decisions.to_string());
+        let command = command.replace("curl -s", "curl -s -w '\n%{http_code}'");
+        let output = tokio::process::Command::new("sh").arg("-c").arg(command).output().await.unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let (body, status) = output.rsplit_once('\n').unwrap();
+        let (meant, part) = meant.trim_start_matches("# ").split_once(' ').unwrap();
+        assert_eq!(status, meant, "{body}");
+        assert!(body.contains(part), "{part}: {body}");
+        asked += 1;
+    }
+    assert_eq!(asked, 8);
+    stage.end().await;
+}
