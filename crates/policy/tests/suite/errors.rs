@@ -239,6 +239,8 @@ fn no_secret_is_told() {
         "upstreams: { a: 'http://me:hunter2@app' }\n",
         "rules: [{ name: a, quota: 5/min, store: 'redis://:hunter2@db' }]\n",
         "redis://:hunter2@db: 5\n",
+        "admin: { token: hunter2 }\n",
+        "decisions: { listen: 127.0.0.1:1, tokens: { name: web, token: hunter2 } }\n",
     ];
     for text in cases {
         let told = tell(text);

@@ -12,6 +12,7 @@ mod index;
 mod lint;
 mod losses;
 mod matching;
+mod named;
 mod nginx;
 mod passages;
 mod policies;

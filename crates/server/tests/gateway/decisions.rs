@@ -2,7 +2,7 @@
 
 use crate::stage::{Answer, LONG, Server, Wire};
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, fs, net::SocketAddr};
+use std::{collections::BTreeSet, fs, net::SocketAddr, process::Command};
 use tempfile::TempDir;
 use tidegate_rule::Rules;
 use tidegate_server::{Gateway, GatewayError, Handle, PolicySource};
@@ -428,7 +428,7 @@ async fn the_guide_is_true() {
     while let (Some(command), Some(meant)) = (lines.next(), lines.next()) {
         let command = command.replace("127.0.0.1:8090", &stage.decisions.to_string());
         let command = command.replace("curl -s", "curl -s -w '\n%{http_code}'");
-        let output = tokio::process::Command::new("sh").arg("-c").arg(command).output().await.unwrap();
+        let output = Command::new("sh").arg("-c").arg(command).output().unwrap();
         let output = String::from_utf8(output.stdout).unwrap();
         let (body, status) = output.rsplit_once('\n').unwrap();
         let (meant, part) = meant.trim_start_matches("# ").split_once(' ').unwrap();
