@@ -94,11 +94,12 @@ pub(super) async fn settle(desk: &Desk, asked: Asked, end: End) -> Result<Respon
         let taken = desk.reservations.take(id).map_err(|absent| gone(absent, "reservation", "was charged"));
         answers.push(match (taken, cost) {
             (Ok(Some(reserved)), Some(cost)) => {
-                reserved.commit(cost).await;
+                // To its end, even if whoever asked hangs up meanwhile.
+                let _ = desk.lasting(reserved.commit(cost)).await;
                 Ok(json!({ "committed": cost }))
             }
             (Ok(Some(reserved)), None) => {
-                reserved.cancel().await;
+                let _ = desk.lasting(reserved.cancel()).await;
                 Ok(json!({ "cancelled": true }))
             }
             (Ok(None), Some(cost)) => Ok(json!({ "committed": cost })),
