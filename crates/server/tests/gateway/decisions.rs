@@ -212,7 +212,7 @@ async fn keys_are_those_that_requests_have() {
         assert_eq!((status, &told["remaining"]), (200, &json!(left)), "{ask}");
     }
     // And the other way round.
-    let seen = client.ask("GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    let seen = client.ask("GET / HTTP/1.1\r\nhost: a\r\nx-plan: gold\r\n\r\n").await;
     assert_eq!(seen.status(), 200);
     let (_, told) = stage.post("check", &json!({"rule": "either", "key": {"ip": "127.0.0.1"}})).await;
     assert_eq!(told["remaining"], 0, "a request without a name is counted by its address");
@@ -428,7 +428,8 @@ async fn the_guide_is_true() {
     while let (Some(command), Some(meant)) = (lines.next(), lines.next()) {
         let command = command.replace("127.0.0.1:8090", &stage.decisions.to_string());
         let command = command.replace("curl -s", "curl -s -w '\n%{http_code}'");
-        let output = Command::new("sh").arg("-c").arg(command).output().unwrap();
+        let run = move || Command::new("sh").arg("-c").arg(command).output().unwrap();
+        let output = tokio::task::spawn_blocking(run).await.unwrap();
         let output = String::from_utf8(output.stdout).unwrap();
         let (body, status) = output.rsplit_once('\n').unwrap();
         let (meant, part) = meant.trim_start_matches("# ").split_once(' ').unwrap();
