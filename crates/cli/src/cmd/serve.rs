@@ -9,10 +9,7 @@ use crate::{
     },
     terminal::{self, Paint},
 };
-use std::{
-    num::NonZeroUsize,
-    path::{Path, PathBuf},
-};
+use std::{num::NonZeroUsize, path::PathBuf};
 use tidegate_server::{Gateway, GatewayError, Handle, PolicySource};
 use tokio::{
     runtime::Builder,
@@ -55,22 +52,22 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .with_ansi(false)
         .init();
     let mut runtime = Builder::new_multi_thread();
-    if args.service.envoy_config.is_none() {
+    if !args.service.is_wanted() {
         // Workers have threads of their own. Two more: what a store answers does not wait while a policy is read.
         runtime.worker_threads(1);
     }
     let runtime = runtime.enable_all().build();
     let runtime = runtime.map_err(|error| Failure::input(format!("no runtime: {error}")))?;
-    match &args.service.envoy_config {
-        Some(directory) => runtime.block_on(decide(&args.service, directory)),
-        None => runtime.block_on(serve(args)),
+    match args.service.is_wanted() {
+        true => runtime.block_on(decide(&args.service)),
+        false => runtime.block_on(serve(args)),
     }
 }
 
 /// Serves limits by descriptors.
-async fn decide(args: &ServiceArgs, directory: &Path) -> Result<(), Failure> {
+async fn decide(args: &ServiceArgs) -> Result<(), Failure> {
     let Signals { end, .. } = Signals::new()?;
-    let host = service::open(args, directory)?;
+    let host = service::open(args)?;
     service::tell(&host, Paint::of_stdout())?;
     let ended = async {
         end.first().await;

@@ -4,66 +4,54 @@ use crate::{
     failure::Failure,
     terminal::{self, Paint, Tone},
 };
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{env, path::PathBuf, sync::Arc, time::Duration};
 use tidegate_redis::RedisStore;
-use tidegate_server::descriptors::{DescriptorSource, HostSettings, ServiceHost, ServiceSettings};
+use tidegate_server::descriptors::{Environment, ServiceHost, SourceSettings};
 
-/// What the command line says of a decision service.
+/// What the command line says of a decision service; the rest is in the environment.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServiceArgs {
-    /// Serve limits by descriptors: a folder of files in the form of envoyproxy/ratelimit
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["file", "workers"])]
-    pub(crate) envoy_config: Option<PathBuf>,
-
-    /// Where to count; in this process unless told otherwise
-    #[arg(long, value_name = "URL", requires = "envoy_config")]
-    store: Option<String>,
-
-    /// Where gRPC is spoken
-    #[arg(long, value_name = "ADDRESS", requires = "envoy_config", default_value = "127.0.0.1:8081")]
-    grpc: SocketAddr,
-
-    /// Where `/json` and `/healthcheck` are
-    #[arg(long, value_name = "ADDRESS", requires = "envoy_config", default_value = "127.0.0.1:8080")]
-    http: SocketAddr,
-
-    /// Where `/rlconfig`, `/stats` and `/metrics` are
-    #[arg(long, value_name = "ADDRESS", requires = "envoy_config", default_value = "127.0.0.1:6070")]
-    debug: SocketAddr,
+    /// Serve limits by descriptors instead: from this folder of files in the form of envoyproxy/ratelimit, or from where the
+    /// variables of its environment say (RUNTIME_ROOT, CONFIG_TYPE, REDIS_URL, GRPC_PORT, ...)
+    #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["file", "workers"])]
+    envoy_config: Option<Option<PathBuf>>,
 }
 
 /// Envoy waits for 20 ms unless told otherwise.
 const DEADLINE: Duration = Duration::from_millis(10);
 
-/// Reads the files and binds the addresses.
-pub(crate) fn open(args: &ServiceArgs, directory: &Path) -> Result<ServiceHost, Failure> {
-    let mut service = ServiceSettings::default();
-    if let Some(url) = &args.store {
-        let store = RedisStore::builder().deadline(DEADLINE).open(url);
-        service.store = Some(Arc::new(store.map_err(|error| Failure::input(error.to_string()))?));
+impl ServiceArgs {
+    /// Whether it is a decision service that is to be served.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.envoy_config.is_some()
     }
-    let settings = HostSettings {
-        http: args.http,
-        grpc: args.grpc,
-        debug: args.debug,
-        source: DescriptorSource::directory(directory),
-        service,
+}
+
+/// Reads the limits and binds the addresses.
+pub(crate) fn open(args: &ServiceArgs) -> Result<ServiceHost, Failure> {
+    let failed = |error: &dyn std::error::Error| Failure::input(error.to_string());
+    let said = env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let mut environment = Environment::read(said).map_err(|error| failed(&error))?;
+    if let Some(Some(directory)) = &args.envoy_config {
+        let dotfiles = tidegate_server::descriptors::Dotfiles::Ignore;
+        environment.source = SourceSettings::Folder { folder: directory.clone(), dotfiles };
+    }
+    for (variable, why) in &environment.ignored {
+        tracing::warn!("{variable} means nothing here: {why}");
+    }
+    let store = match &environment.redis.url {
+        Some(url) => {
+            let store = RedisStore::builder().deadline(DEADLINE).open(url).map_err(|error| failed(&error))?;
+            Some(Arc::new(store) as Arc<dyn tidegate_engine::Store>)
+        }
+        None => None,
     };
-    ServiceHost::open(settings).map_err(|error| Failure::input(error.to_string()))
+    ServiceHost::open(environment, store).map_err(|error| failed(&error))
 }
 
 /// Says where it listens.
 pub(crate) fn tell(host: &ServiceHost, paint: Paint) -> Result<(), Failure> {
-    let [http, grpc, debug] = host.addresses();
-    let strong = |text: String| paint.tone(Tone::Strong, text);
-    let (grpc, json) = (strong(grpc.to_string()), strong(format!("http://{http}/json")));
-    terminal::print(&format!(
-        "gRPC     {grpc}\nJSON     {json}\npages    {}\n",
-        strong(format!("http://{debug}/"))
-    ))
+    let line = |(name, address): (&str, String)| format!("{name:8} {}\n", paint.tone(Tone::Strong, address));
+    terminal::print(&host.addresses().into_iter().map(line).collect::<String>())
 }

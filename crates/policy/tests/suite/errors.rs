@@ -69,13 +69,8 @@ fn told_of(text: &str) -> Vec<String> {
 
 /// Texts that are no case of `errors.txt`, and where they are shown.
 const ELSEWHERE: [(&str, &str); 17] = [
-<<<<<<< HEAD
     ("they are what they say", "a word to the linter"),
     ("they are those of the file", "a word to the linter"),
-=======
-    ("they are what they say", "it is a reason in the program"),
-    ("they are those of the file", "it is a reason in the program"),
->>>>>>> ac2a24d (A client that hung up kept what it had cancelled)
     ("dropping it gives back the slots of the request", "a warning of the compiler"),
     ("whatever prints can be given, by reference or not", "a word to the linter"),
     (

@@ -30,11 +30,11 @@ pub use ask::{
 pub use debug::{debug_page, health_page, metrics_page};
 pub use decide::Decide;
 pub use environment::{
-    AnswerSettings, CountingSettings, Endpoint, Environment, EnvironmentError, GrpcEndpoint, LogFormat, PrometheusSettings,
-    RedisSettings, ServerTls, SourceSettings, Start, XdsSettings, XdsTls,
+    AnswerSettings, CountingSettings, Endpoint, Environment, EnvironmentError, GrpcEndpoint, LogFormat,
+    PrometheusSettings, RedisSettings, ServerTls, SourceSettings, Start, XdsFiles, XdsVariables,
 };
 pub use health::{ConfigNeed, Health, HealthStatus};
-pub use host::{HostError, HostSettings, ServiceHost};
+pub use host::{HostError, ServiceHost};
 pub use lookup::{DomainLookup, Lookup};
 pub use metrics::ServiceMetrics;
 pub use service::DescriptorService;

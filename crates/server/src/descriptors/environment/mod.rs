@@ -97,12 +97,12 @@ pub enum SourceSettings {
         dotfiles: Dotfiles,
     },
     /// `GRPC_XDS_SOTW`: from a management server.
-    Xds(XdsSettings),
+    Xds(XdsVariables),
 }
 
 /// A management server, `CONFIG_GRPC_XDS_*`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct XdsSettings {
+pub struct XdsVariables {
     /// `_SERVER_URL`: host and port.
     pub server: String,
     /// `_NODE_ID`
@@ -112,7 +112,7 @@ pub struct XdsSettings {
     /// `_CLIENT_ADDITIONAL_HEADERS`
     pub headers: Vec<(String, String)>,
     /// `_SERVER_USE_TLS` and what belongs to it.
-    pub tls: Option<XdsTls>,
+    pub tls: Option<XdsFiles>,
     /// `XDS_CLIENT_BACKOFF_INITIAL_INTERVAL`, `XDS_CLIENT_BACKOFF_MAX_INTERVAL`
     pub backoff: (Duration, Duration),
 }
@@ -120,7 +120,7 @@ pub struct XdsSettings {
 /// TLS to a management server. All is left out that was not said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are what they say")]
-pub struct XdsTls {
+pub struct XdsFiles {
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
     pub authority: Option<PathBuf>,
@@ -311,8 +311,8 @@ fn source(variables: &Variables) -> Result<SourceSettings, EnvironmentError> {
     Ok(SourceSettings::Folder { folder, dotfiles })
 }
 
-fn xds(variables: &Variables) -> Result<XdsSettings, EnvironmentError> {
-    let tls = variables.is("CONFIG_GRPC_XDS_SERVER_USE_TLS")?.then(|| XdsTls {
+fn xds(variables: &Variables) -> Result<XdsVariables, EnvironmentError> {
+    let tls = variables.is("CONFIG_GRPC_XDS_SERVER_USE_TLS")?.then(|| XdsFiles {
         certificate: variables.path("CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
         key: variables.path("CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
         authority: variables.path("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
@@ -320,7 +320,7 @@ fn xds(variables: &Variables) -> Result<XdsSettings, EnvironmentError> {
     });
     let initial = variables.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", Duration::from_secs(10))?;
     let most = variables.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL", Duration::from_secs(60))?;
-    Ok(XdsSettings {
+    Ok(XdsVariables {
         server: variables.or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000"),
         node_id: variables.or("CONFIG_GRPC_XDS_NODE_ID", "default"),
         node_metadata: variables.pairs("CONFIG_GRPC_XDS_NODE_METADATA")?,

@@ -10,7 +10,10 @@
 //! A connection that ends is made anew, after a pause that grows. What was in force stays in force meanwhile.
 
 mod connection;
+mod said;
 mod subscription;
+
+pub(crate) use said::said;
 
 use connection::Target;
 use std::{error, fmt, future::Future, path::PathBuf, time::Duration};
