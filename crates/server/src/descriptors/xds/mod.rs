@@ -91,16 +91,15 @@ impl Backoff {
 
 impl XdsClient {
     /// Looks at settings; nothing is connected yet.
-    pub fn new(settings: XdsSettings) -> Result<Self, XdsError> {
+    pub fn new(mut settings: XdsSettings) -> Result<Self, XdsError> {
         let target = Target::of(&settings.server, settings.tls.clone())?;
         // Read once, so that a mistake is told before anybody waits for limits.
         target.check()?;
         let mut headers = HeaderMap::new();
-        for (name, value) in &settings.headers {
+        for (name, mut value) in settings.headers.drain(..) {
             // They may be secrets.
-            let mut value = value.clone();
             value.set_sensitive(true);
-            headers.append(name.clone(), value);
+            headers.append(name, value);
         }
         Ok(Self { target, headers: MetadataMap::from_headers(headers), settings })
     }
