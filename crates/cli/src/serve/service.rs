@@ -4,17 +4,17 @@ use crate::{
     failure::Failure,
     terminal::{self, Paint, Tone},
 };
-use std::{env, path::PathBuf, sync::Arc, time::Duration};
+use std::{env, ffi::OsString, sync::Arc, time::Duration};
 use tidegate_redis::RedisStore;
-use tidegate_server::descriptors::{Environment, ServiceHost, SourceSettings};
+use tidegate_server::descriptors::{Dotfiles, Environment, ServiceHost, SourceSettings};
 
 /// What the command line says of a decision service; the rest is in the environment.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServiceArgs {
     /// Serve limits by descriptors instead: from this folder of files in the form of envoyproxy/ratelimit, or from where the
     /// variables of its environment say (RUNTIME_ROOT, CONFIG_TYPE, REDIS_URL, GRPC_PORT, ...)
-    #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["file", "workers"])]
-    envoy_config: Option<Option<PathBuf>>,
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["file", "workers"])]
+    envoy_config: Option<OsString>,
 }
 
 /// Envoy waits for 20 ms unless told otherwise.
@@ -33,9 +33,8 @@ pub(crate) fn open(args: &ServiceArgs) -> Result<ServiceHost, Failure> {
     let said = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let mut environment = Environment::read(said).map_err(|error| failed(&error))?;
-    if let Some(Some(directory)) = &args.envoy_config {
-        let dotfiles = tidegate_server::descriptors::Dotfiles::Ignore;
-        environment.source = SourceSettings::Folder { folder: directory.clone(), dotfiles };
+    if let Some(folder) = args.envoy_config.as_ref().filter(|folder| !folder.is_empty()) {
+        environment.source = SourceSettings::Folder { folder: folder.into(), dotfiles: Dotfiles::Ignore };
     }
     for (variable, why) in &environment.ignored {
         tracing::warn!("{variable} means nothing here: {why}");
@@ -47,7 +46,7 @@ pub(crate) fn open(args: &ServiceArgs) -> Result<ServiceHost, Failure> {
         }
         None => None,
     };
-    ServiceHost::open(environment, store).map_err(|error| failed(&error))
+    ServiceHost::open(&environment, store).map_err(|error| failed(&error))
 }
 
 /// Says where it listens.

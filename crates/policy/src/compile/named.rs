@@ -215,12 +215,12 @@ impl KeyForm {
                 Some(number) => Ok(KeyValue::Number(number)),
                 None => Ok(KeyValue::Text(text(given, "a text or a number")?.into())),
             },
-            Self::Every(parts) => self.joined(parts, given),
+            Self::Every(parts) => Self::joined(parts, given),
             Self::First(choices) => chosen(choices, given),
         }
     }
 
-    fn joined(&self, parts: &[Self], given: &Value) -> Result<KeyValue<'static>, SettingError> {
+    fn joined(parts: &[Self], given: &Value) -> Result<KeyValue<'static>, SettingError> {
         let given = match given {
             Value::Array(given) if given.len() == parts.len() => given,
             _ => {

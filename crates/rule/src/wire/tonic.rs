@@ -35,7 +35,7 @@ fn metadata(answer: &Answer) -> MetadataMap {
     let mut metadata = MetadataMap::new();
     for (name, value) in answer.headers.iter().filter(|(name, _)| name != "content-type") {
         let name = AsciiMetadataKey::from_bytes(name.as_bytes());
-        if let (Ok(name), Ok(value)) = (name, AsciiMetadataValue::try_from(value.as_str())) {
+        if let (Ok(name), Ok(value)) = (name, AsciiMetadataValue::try_from(&**value)) {
             metadata.append(name, value);
         }
     }

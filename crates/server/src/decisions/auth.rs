@@ -113,12 +113,10 @@ fn meant(parts: request::Parts, dialect: Option<Dialect>) -> Result<(request::Pa
         None => dialect_of(&headers)?,
     };
     // A token is ours; `Authorization` is the client's where the token stands elsewhere.
-    match headers.remove(TOKEN) {
-        Some(_) => {}
-        None if parts.extensions.get::<ByAuthorization>().is_some() && bearer(&headers).is_some() => {
-            headers.remove(header::AUTHORIZATION);
-        }
-        None => {}
+    let is_elsewhere = headers.remove(TOKEN).is_some();
+    let is_ours = parts.extensions.get::<ByAuthorization>().is_some() && bearer(&headers).is_some();
+    if !is_elsewhere && is_ours {
+        headers.remove(header::AUTHORIZATION);
     }
     let names = match dialect {
         Dialect::Nginx => ["x-original-uri", "x-original-method", "x-real-ip"],

@@ -139,6 +139,7 @@ mod tests {
     /// Counts how often it was closed.
     type Count = Arc<AtomicU64>;
 
+    #[allow(clippy::needless_pass_by_value, reason = "this is how a ledger closes")]
     fn close(count: Count) {
         count.fetch_add(1, Ordering::Relaxed);
     }

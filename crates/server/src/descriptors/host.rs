@@ -72,10 +72,10 @@ pub enum HostError {
 impl ServiceHost {
     /// Reads the limits and binds the addresses. Nothing is served before it [runs](Self::run). It counts in this process
     /// where there is no store.
-    pub fn open(environment: Environment, store: Option<Arc<dyn Store>>) -> Result<Self, HostError> {
-        let settings = settings(&environment, store);
+    pub fn open(environment: &Environment, store: Option<Arc<dyn Store>>) -> Result<Self, HostError> {
+        let settings = settings(environment, store);
         let service = Arc::new(DescriptorService::new(settings).map_err(HostError::Counters)?);
-        let limits = limits(&environment, &service)?;
+        let limits = limits(environment, &service)?;
         let metrics = environment.prometheus.as_ref();
         Ok(Self {
             health: Arc::new(Health::new(service.clone()).config(environment.health)),
@@ -90,7 +90,7 @@ impl ServiceHost {
             metrics: metrics
                 .map(|metrics| Ok((bind(metrics.endpoint)?, metrics.path.clone())))
                 .transpose()?,
-            tls: acceptor(&environment)?,
+            tls: acceptor(environment)?,
             terms: GrpcTerms { age: environment.connection_age, ..GrpcTerms::default() },
         })
     }

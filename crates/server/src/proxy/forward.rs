@@ -42,6 +42,9 @@ pub(crate) struct AtHand {
     upstream: Rc<Upstream>,
 }
 
+/// An answer or why there is none; or what is left to be done.
+type Concluded = Result<Result<(Response<Incoming>, Via), Failure>, Box<Rest>>;
+
 /// A server whose turn it is.
 pub(super) struct Turn {
     place: usize,
@@ -70,21 +73,28 @@ pub(super) fn begin(
     upstream: &Rc<Upstream>,
     mut request: Request<RequestBody>,
     trace: Option<&mut Trace>,
-) -> Result<AtHand, Rest> {
+) -> Result<AtHand, Box<Rest>> {
     upstream.asked();
     let Some((place, server)) = upstream.next(&[], client.origin.peer.ip()) else {
-        return Err(Rest { request, turn: None });
+        return Err(Rest::of(request, None));
     };
-    let Ok(pass) = server.pass() else { return Err(Rest { request, turn: None }) };
+    let Ok(pass) = server.pass() else { return Err(Rest::of(request, None)) };
     let mut turn = Turn { place, server: server.clone(), pass, traced: Traced::No };
     let line = match server.protocol {
         Protocol::Http1 => server.take_fresh(),
         Protocol::Http2 => None,
     };
-    let Some(line) = line else { return Err(Rest { request, turn: Some(turn) }) };
+    let Some(line) = line else { return Err(Rest::of(request, Some(turn))) };
     turn.trace(&mut request, client, trace);
     let (visit, note) = (server.visit(), request.body().note());
     Ok(AtHand { turn, ask: line.ask(request), visit, note, upstream: upstream.clone() })
+}
+
+impl Rest {
+    #[cold]
+    fn of(request: Request<RequestBody>, turn: Option<Turn>) -> Box<Self> {
+        Box::new(Self { request, turn })
+    }
 }
 
 impl AtHand {
@@ -105,7 +115,7 @@ impl AtHand {
         answered: Result<Response<Incoming>, Unsent>,
         client: &Client,
         trace: Option<&mut Trace>,
-    ) -> Result<Result<(Response<Incoming>, Via), Failure>, Rest> {
+    ) -> Concluded {
         let Self { turn, ask, visit, note, .. } = self;
         match answered {
             Ok(response) => {
@@ -113,7 +123,7 @@ impl AtHand {
                 Ok(Ok((response, Via::Line { line: ask.into_line(), visit })))
             }
             // The server closed it while nobody used it.
-            Err(Unsent::Closed(request)) => Err(Rest { request: *request, turn: Some(turn) }),
+            Err(Unsent::Closed(request)) => Err(Rest::of(*request, Some(turn))),
             Err(unsent) => {
                 let missed = Missed::of(unsent, None);
                 if let Some(trace) = trace {
@@ -160,10 +170,10 @@ impl Turn {
 pub(super) async fn forward(
     client: &Client,
     upstream: &Rc<Upstream>,
-    rest: Rest,
+    rest: Box<Rest>,
     mut trace: Option<&mut Trace>,
 ) -> Result<(Response<Incoming>, Via), Failure> {
-    let Rest { mut request, turn: mut first } = rest;
+    let Rest { mut request, turn: mut first } = *rest;
     let note = request.body().note();
     let mut tried = Vec::new();
     let (mut sent, mut failure) = (0, Failure::NoServer);

@@ -129,7 +129,7 @@ impl<J: Judge> Exchange<J> {
 
     /// It takes longer.
     #[cold]
-    fn forward(mut self, upstream: Rc<Upstream>, rest: Rest) -> Answering<J> {
+    fn forward(mut self, upstream: Rc<Upstream>, rest: Box<Rest>) -> Answering<J> {
         Answering::Later(Box::pin(async move {
             let client = self.answer.client.clone();
             let trace = self.answer.trace.as_deref_mut();

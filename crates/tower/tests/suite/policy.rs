@@ -144,7 +144,8 @@ fn by_hand(
         }
         Passage::Refused(refusal) => match refusal.instead {
             Instead::Answer(answer) => {
-                let headers = answer.headers.into_iter().map(|(name, value)| (name.into_owned(), value));
+                let headers =
+                    answer.headers.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned()));
                 (answer.status, headers.collect(), answer.body)
             }
             Instead::Drop => (444, vec![("connection".to_owned(), "close".to_owned())], String::new()),

@@ -2,7 +2,7 @@
 
 use super::{entries, read, read_all};
 use serde_json::json;
-use tidegate_policy::descriptors::{Amount, DescriptorFlags, Merge, Unit};
+use tidegate_policy::descriptors::{Amount, DescriptorFlags, Domain, Merge, Unit};
 
 const WHOLE: &str = "
 domain: shop
@@ -86,7 +86,7 @@ descriptors: null
 ---
 ";
     let set = read(text).unwrap();
-    assert_eq!(set.domains().map(|domain| domain.name()).collect::<Vec<_>>(), ["gateway/one", "gateway/two"]);
+    assert_eq!(set.domains().map(Domain::name).collect::<Vec<_>>(), ["gateway/one", "gateway/two"]);
     let found = set.domain("gateway/one").unwrap();
     let descriptor = entries("route-1=route-1 rule-0=rule-0");
     let found = found.find(&descriptor).unwrap();
