@@ -1,0 +1,36 @@
+//! Limits that change while they are served.
+
+use crate::stage::Service;
+use std::fs;
+use tidegate_testkit::servers::until;
+
+const LIMIT: &str =
+    "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: year, requests_per_unit: 2 }\n";
+
+#[test]
+fn new_limits_are_taken_and_bad_ones_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shop.yaml");
+    fs::write(&file, LIMIT).unwrap();
+    let service = Service::start(folder.path(), &[]);
+    let ask = || service.ask(&[("user", "alice")]);
+    assert_eq!([ask(), ask(), ask()], ["200", "200", "429"]);
+
+    fs::write(&file, LIMIT.replace("unit: year", "unit: fortnight")).unwrap();
+    until("the mistake is counted", || {
+        let stats = service.page("stats");
+        stats.contains("config_load_error: 1").then_some(()).ok_or(stats)
+    })
+    .unwrap();
+    assert_eq!(ask(), "429");
+
+    // What was counted stays counted.
+    fs::write(folder.path().join("new"), LIMIT.replace("unit: 2", "unit: 6")).unwrap();
+    fs::rename(folder.path().join("new"), &file).unwrap();
+    until("the new limit is in force", || {
+        let limits = service.page("rlconfig");
+        limits.contains("shop.user: unit=YEAR requests_per_unit=6,").then_some(()).ok_or(limits)
+    })
+    .unwrap();
+    assert_eq!([ask(), ask(), ask()], ["200", "200", "429"], "four were counted before");
+}

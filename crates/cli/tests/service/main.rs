@@ -1,0 +1,14 @@
+//! `tidegate serve --envoy-config` as people run it: the binary, a real Envoy before it and a real nginx behind that.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a story ends where it goes wrong, and says what it could not try"
+)]
+
+mod bad;
+mod envoy;
+mod files;
+mod stage;

@@ -1,0 +1,84 @@
+//! What the stories share: the binary as a decision service, and curl.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+};
+
+/// The binary with limits, on ports of its own. Dropping it kills it.
+pub(crate) struct Service {
+    child: Child,
+    pub(crate) grpc: String,
+    pub(crate) json: String,
+    pub(crate) pages: String,
+}
+
+impl Service {
+    pub(crate) fn start(folder: &Path, more: &[(&str, &str)]) -> Self {
+        let mut child = command(folder, more).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut address = |name: &str| {
+            let line = lines.next().unwrap().unwrap();
+            line.strip_prefix(name).unwrap_or_else(|| panic!("{line}")).trim().to_owned()
+        };
+        let (grpc, json, pages) = (address("gRPC"), address("JSON"), address("pages"));
+        Self { child, grpc, json, pages }
+    }
+
+    /// Asks it over JSON: the status of the answer.
+    pub(crate) fn ask(&self, entries: &[(&str, &str)]) -> String {
+        let entry = |(key, value): &(&str, &str)| format!(r#"{{"key":"{key}","value":"{value}"}}"#);
+        let entries: Vec<_> = entries.iter().map(entry).collect();
+        let body = format!(r#"{{"domain":"shop","descriptors":[{{"entries":[{}]}}]}}"#, entries.join(","));
+        curl(&["-d", &body, "-o", "/dev/null", "-w", "%{http_code}", &self.json])
+    }
+
+    /// A page for operators.
+    pub(crate) fn page(&self, path: &str) -> String {
+        curl(&[&format!("{}{path}", self.pages)])
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub(crate) fn end(mut self) -> ExitStatus {
+        Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(folder: &Path, more: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(["serve", "--envoy-config"]).arg(folder);
+    command.env_clear().envs([("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0")]);
+    command.envs(more.iter().copied()).stdin(Stdio::null());
+    command
+}
+
+/// One that does not start: its exit code, and what it says.
+pub(crate) fn refused(folder: &Path, more: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut child = command(folder, more).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    (child.wait().unwrap().code(), told)
+}
+
+pub(crate) fn curl(args: &[&str]) -> String {
+    let mut command = Command::new("curl");
+    let output =
+        command.args(["--silent", "--max-time", "60", "--noproxy", "*"]).args(args).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a file says that is part of the examples.
+pub(crate) fn example(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(path);
+    fs::read_to_string(path).unwrap()
+}
