@@ -6,6 +6,7 @@
 
 pub mod machine;
 pub mod page;
+pub mod process;
 pub mod suite;
 pub mod turns;
 

@@ -4,18 +4,14 @@ use crate::Result;
 use std::{
     env, fs,
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    process::{self, Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    process,
 };
+pub(crate) use tidegate_bench::process::OTHERS;
+use tidegate_bench::process::{MEASURED, Process, free_address};
 use tidegate_server::{Gateway, PolicySource};
-
-/// The core of proxies, and that of load and backend.
-const PROXY: &str = "0";
-pub(crate) const OTHERS: &str = "1";
 
 /// What is asked for, and how every answer of the backend ends.
 pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
@@ -23,7 +19,7 @@ pub(crate) const OK: &[u8] = b"\r\n\r\nok";
 
 /// A process that ends with this value.
 pub(crate) struct Server {
-    child: Child,
+    process: Process,
     pub(crate) address: SocketAddr,
     config: Option<PathBuf>,
 }
@@ -41,7 +37,7 @@ impl Server {
             backend.address
         );
         let forward = "proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection \"\";";
-        Self::nginx(PROXY, &upstream, &format!("{limit} {forward}"))
+        Self::nginx(MEASURED, &upstream, &format!("{limit} {forward}"))
     }
 
     /// A gateway that forwards everything that its rules let through. Like nginx as it is set up here, it tells the backend
@@ -61,15 +57,13 @@ impl Server {
         fs::write(&path, policy)?;
         let program = env::current_exe()?;
         let arguments = format!("{} serve {}", program.display(), path.display());
-        Self::start(PROXY, &arguments, address, Some(path))
+        Self::start(MEASURED, &arguments, address, Some(path))
     }
 
     /// A Redis, on the core of the load.
     pub(crate) fn redis() -> Result<Self> {
-        let address = free_address()?;
-        let port = address.port();
-        let arguments = format!("redis-server --port {port} --bind 127.0.0.1 --save '' --loglevel warning");
-        Self::start(OTHERS, &arguments, address, None)
+        let process = Process::redis()?;
+        Ok(Self { address: process.address, process, config: None })
     }
 
     fn nginx(core: &str, upstream: &str, location: &str) -> Result<Self> {
@@ -90,36 +84,17 @@ impl Server {
     }
 
     fn start(core: &str, program: &str, address: SocketAddr, config: Option<PathBuf>) -> Result<Self> {
-        let child = Command::new("sh")
-            .arg("-c")
-            .arg(format!("ulimit -n $(ulimit -Hn) && exec taskset -c {core} {program}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()?;
-        let server = Self { child, address, config };
-        let start = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            if start.elapsed() > Duration::from_secs(10) {
-                return Err(format!("`{program}` did not start").into());
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(server)
+        Ok(Self { process: Process::start(core, program, address)?, address, config })
     }
 
     /// Bytes of memory that it has.
     pub(crate) fn memory(&self) -> Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")).ok_or("no VmRSS")?;
-        Ok(kilobytes.trim().parse::<u64>()? * 1_024)
+        self.process.memory()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         if let Some(config) = &self.config {
             for end in ["", ".pid"] {
                 let _ = fs::remove_file(format!("{}{end}", config.display()));
@@ -129,10 +104,6 @@ impl Drop for Server {
             }
         }
     }
-}
-
-fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 fn temporary(address: SocketAddr, kind: &str) -> PathBuf {

@@ -1,0 +1,77 @@
+//! Servers that a benchmark starts, each on its core.
+
+use crate::Result;
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The core of what is measured, and that of load and backend.
+pub const MEASURED: &str = "0";
+/// The other one.
+pub const OTHERS: &str = "1";
+
+/// A process that ends with this value.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Process {
+    /// Starts a program on a core, and waits until it listens.
+    pub fn start(core: &str, program: &str, address: SocketAddr) -> Result<Self> {
+        let process = Self::start_at_once(core, program, address)?;
+        let start = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            if start.elapsed() > Duration::from_secs(10) {
+                return Err(format!("`{program}` did not start").into());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(process)
+    }
+
+    /// Starts a program on a core.
+    pub fn start_at_once(core: &str, program: &str, address: SocketAddr) -> Result<Self> {
+        let child = Command::new("sh")
+            .arg("-c")
+            .arg(format!("ulimit -n $(ulimit -Hn) && exec taskset -c {core} {program}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Self { child, address })
+    }
+
+    /// A Redis, on the core of the load.
+    pub fn redis() -> Result<Self> {
+        let address = free_address()?;
+        let port = address.port();
+        let program = format!("redis-server --port {port} --bind 127.0.0.1 --save '' --loglevel warning");
+        Self::start(OTHERS, &program, address)
+    }
+
+    /// Bytes of memory that it has.
+    pub fn memory(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")).ok_or("no VmRSS")?;
+        Ok(kilobytes.trim().parse::<u64>()? * 1_024)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An address on loopback that nobody listens on.
+pub fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}

@@ -1,0 +1,193 @@
+//! What is compared with what.
+
+use crate::{Measured, Result, load, median};
+use std::{
+    env,
+    fmt::Write as _,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{self, Command},
+    time::Instant,
+};
+use tidegate_bench::process::{MEASURED, OTHERS, Process, free_address};
+
+/// Rounds, of one second for each load.
+const ROUNDS: usize = 9;
+
+pub(crate) const GRPC: &str = "one descriptor in memory, over a tonic server that answers without looking";
+
+pub(crate) fn grpc() -> Result<Measured> {
+    let limits = Limits::write(1, 1)?;
+    let (ours, theirs) = (service(&limits, "")?, blind("blind-grpc")?);
+    compare(|| ask(&ours, 1), || ask(&theirs, 1), "calls/s")
+}
+
+pub(crate) const GRPC_1000: &str = "1,000 descriptors, three levels deep, over one descriptor";
+
+pub(crate) fn grpc_1000() -> Result<Measured> {
+    let (many, one) = (Limits::write(1_000, 3)?, Limits::write(1, 1)?);
+    let (many, one) = (service(&many, "")?, service(&one, "")?);
+    compare(|| ask(&many, 3), || ask(&one, 1), "calls/s")
+}
+
+pub(crate) const GRPC_REDIS: &str = "one descriptor in Redis, over the store's own decisions/s, 64 at once";
+
+pub(crate) fn grpc_redis() -> Result<Measured> {
+    let (limits, redis) = (Limits::write(1, 1)?, Process::redis()?);
+    let url = format!("redis://{}", redis.address);
+    let ours = service(&limits, &url)?;
+    compare(|| ask(&ours, 1), || number(&run(MEASURED, &["store", &url])?), "decisions/s")
+}
+
+pub(crate) const HTTP: &str = "/v1/check in memory, over an axum server that answers without looking";
+
+pub(crate) fn http() -> Result<Measured> {
+    let (ours, theirs) = (policy()?, blind("blind-http")?);
+    compare(|| wrk(ours.address, 1), || wrk(theirs.address, 1), "requests/s")
+}
+
+pub(crate) const HTTP_BATCH: &str = "decisions/s with 100 asks a call, over one ask a call";
+
+pub(crate) fn http_batch() -> Result<Measured> {
+    let ours = policy()?;
+    compare(|| Ok(wrk(ours.address, 100)? * 100.0), || wrk(ours.address, 1), "decisions/s")
+}
+
+pub(crate) const START: &str = "seconds to the first answer with 10,000 descriptors, over 10";
+
+pub(crate) fn start() -> Result<Measured> {
+    let (many, few) = (Limits::write(10_000, 3)?, Limits::write(10, 3)?);
+    compare(|| first_answer(&many), || first_answer(&few), "s")
+}
+
+/// The middle of what `ours` is over `theirs`, turn by turn.
+fn compare(ours: impl Fn() -> Result<f64>, theirs: impl Fn() -> Result<f64>, unit: &str) -> Result<Measured> {
+    let (mut ratios, mut our_rates, mut their_rates) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        // Each of ours between two of theirs, so that a machine that drifts favours nobody.
+        let (before, own, after) = (theirs()?, ours()?, theirs()?);
+        // The first one is for warming up.
+        if round > 0 {
+            ratios.push(own * 2.0 / (before + after));
+            our_rates.push(own);
+            their_rates.extend([before, after]);
+        }
+    }
+    let figures = format!("{:.3} over {:.3} {unit}", median(&our_rates), median(&their_rates));
+    Ok(Measured { value: median(&ratios), figures })
+}
+
+/// A folder of limits, which goes with this value.
+struct Limits(PathBuf);
+
+impl Limits {
+    /// So many descriptors, each so deep; the one that is asked for is in the middle.
+    fn write(count: usize, depth: usize) -> Result<Self> {
+        let folder = env::temp_dir().join(format!("tidegate-bench-{}-{count}-{depth}", process::id()));
+        fs::create_dir_all(&folder)?;
+        let mut text = String::from("domain: bench\ndescriptors:\n");
+        let limit = "rate_limit: { unit: hour, requests_per_unit: 4000000000 }";
+        for number in 0..count {
+            let value = if number == count / 2 { 500 } else { 10_000 + number };
+            match depth {
+                1 => writeln!(text, "  - key: user\n    {limit}")?,
+                _ => writeln!(
+                    text,
+                    "  - key: level1\n    value: \"{value}\"\n    descriptors:\n      - key: level2\n        value: \"500\"\n        \
+                     descriptors:\n          - key: user\n            {limit}"
+                )?,
+            }
+        }
+        fs::write(folder.join("limits.yaml"), text)?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Limits {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn program(arguments: &str) -> Result<String> {
+    Ok(format!("{} {arguments}", env::current_exe()?.display()))
+}
+
+fn service(limits: &Limits, store: &str) -> Result<Process> {
+    let address = free_address()?;
+    let arguments = format!("service {} {address} '{store}'", limits.0.display());
+    Process::start(MEASURED, &program(&arguments)?, address)
+}
+
+fn blind(kind: &str) -> Result<Process> {
+    let address = free_address()?;
+    Process::start(MEASURED, &program(&format!("{kind} {address}"))?, address)
+}
+
+/// A policy with one rule, asked over plain HTTP.
+fn policy() -> Result<Process> {
+    let address = free_address()?;
+    let file = env::temp_dir().join(format!("tidegate-bench-{}-{}.yaml", process::id(), address.port()));
+    let rule = "{ name: each, key: header x-user, quota: 1000000/s burst 100000 }";
+    fs::write(&file, format!("decisions: {address}\nrules: {rule}\n"))?;
+    let started = Process::start(MEASURED, &program(&format!("policy {}", file.display()))?, address);
+    fs::remove_file(&file)?;
+    started
+}
+
+fn ask(server: &Process, depth: usize) -> Result<f64> {
+    number(&run(OTHERS, &["load", &server.address.to_string(), &depth.to_string()])?)
+}
+
+fn first_answer(limits: &Limits) -> Result<f64> {
+    let address = free_address()?;
+    let arguments = format!("service {} {address} ''", limits.0.display());
+    let start = Instant::now();
+    let _server = Process::start_at_once(MEASURED, &program(&arguments)?, address)?;
+    load::answered(address, 3)?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// What this program prints when it is asked to do that on a core.
+fn run(core: &str, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new("taskset");
+    let output = command.args(["-c", core]).arg(env::current_exe()?).args(arguments).output()?;
+    match output.status.success() {
+        true => Ok(String::from_utf8(output.stdout)?),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned().into()),
+    }
+}
+
+fn number(text: &str) -> Result<f64> {
+    text.trim().parse().map_err(|_| format!("no number: {text}").into())
+}
+
+/// Requests per second that wrk has answered, with so many asks in each.
+fn wrk(address: SocketAddr, asks: usize) -> Result<f64> {
+    let ask = |number: usize| format!(r#"{{\"rule\":\"each\",\"key\":\"{number}\"}}"#);
+    let body = match asks {
+        1 => ask(0),
+        _ => format!("[{}]", (0..asks).map(ask).collect::<Vec<_>>().join(",")),
+    };
+    let script = env::temp_dir().join(format!("tidegate-bench-{}-{asks}.lua", process::id()));
+    let text = format!(
+        "wrk.method = \"POST\"\nwrk.body = \"{body}\"\nwrk.headers[\"Content-Type\"] = \"application/json\"\n"
+    );
+    fs::write(&script, text)?;
+    let measured = wrk_with(&script, address);
+    fs::remove_file(&script)?;
+    measured
+}
+
+fn wrk_with(script: &Path, address: SocketAddr) -> Result<f64> {
+    let url = format!("http://{address}/v1/check");
+    let mut command = Command::new("taskset");
+    command.args(["-c", OTHERS, "wrk", "-t1", "-c64", "-d1s", "-s"]).arg(script).arg(url);
+    let text = String::from_utf8(command.output()?.stdout)?;
+    if text.contains("Non-2xx") || text.contains("Socket errors") {
+        return Err(format!("not what was expected: {text}").into());
+    }
+    let rate = text.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
+    number(rate.ok_or_else(|| format!("wrk said {text}"))?)
+}

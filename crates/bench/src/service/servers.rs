@@ -1,0 +1,83 @@
+//! What is measured: the service, and servers that answer without looking.
+
+use crate::Result;
+use axum::{Router, routing};
+use std::{net::SocketAddr, num::NonZeroUsize, path::Path, sync::Arc};
+use tidegate_proto::rls::{
+    Code, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
+};
+use tidegate_redis::RedisStore;
+use tidegate_server::{
+    Gateway, PolicySource,
+    descriptors::{Environment, ServiceHost},
+};
+use tokio::{net::TcpListener, runtime::Runtime};
+use tonic::{Request, Response, Status, transport::Server};
+
+/// The decision service with the limits of a folder.
+pub(crate) fn service(folder: &str, address: &str, store: &str) -> Result<()> {
+    let address: SocketAddr = address.parse()?;
+    let (folder, port) = (Path::new(folder), address.port().to_string());
+    let root = folder.parent().ok_or("a folder in a folder")?.display().to_string();
+    let name = folder.file_name().ok_or("a name")?.to_string_lossy().into_owned();
+    let said = [
+        ("RUNTIME_ROOT", root.as_str()),
+        ("RUNTIME_SUBDIRECTORY", ""),
+        ("RUNTIME_APPDIRECTORY", name.as_str()),
+        ("GRPC_PORT", port.as_str()),
+        ("PORT", "0"),
+        ("DEBUG_PORT", "0"),
+    ];
+    let environment = Environment::read(said).map_err(|error| error.to_string())?;
+    runtime()?.block_on(async {
+        let store = match store {
+            "" => None,
+            url => {
+                Some(Arc::new(RedisStore::builder().connect(url).await?) as Arc<dyn tidegate_engine::Store>)
+            }
+        };
+        let host = ServiceHost::open(&environment, store).map_err(|error| error.to_string())?;
+        host.run(std::future::pending()).await.map_err(|error| error.to_string())?;
+        Ok(())
+    })
+}
+
+/// The plain HTTP of a policy.
+pub(crate) fn policy(file: &str) -> Result<()> {
+    let gateway = Gateway::open(PolicySource::file(Path::new(file)), tidegate::rules())?;
+    runtime()?.block_on(gateway.workers(NonZeroUsize::MIN).run(std::future::pending()))?;
+    Ok(())
+}
+
+/// A server of tonic's that answers OK without looking.
+pub(crate) fn blind_grpc(address: &str) -> Result<()> {
+    let address = address.parse()?;
+    let serve = Server::builder().add_service(RateLimitServiceServer::new(Blind)).serve(address);
+    Ok(runtime()?.block_on(serve)?)
+}
+
+struct Blind;
+
+#[tonic::async_trait]
+impl RateLimitService for Blind {
+    async fn should_rate_limit(
+        &self,
+        _: Request<RateLimitRequest>,
+    ) -> std::result::Result<Response<RateLimitResponse>, Status> {
+        Ok(Response::new(RateLimitResponse { overall_code: Code::Ok.into(), ..Default::default() }))
+    }
+}
+
+/// A server of axum's that answers 200 without looking.
+pub(crate) fn blind_http(address: &str) -> Result<()> {
+    runtime()?.block_on(async {
+        let listener = TcpListener::bind(address).await?;
+        let router = Router::new().route("/v1/check", routing::post(|| async { r#"{"allowed":true}"# }));
+        Ok(axum::serve(listener, router).await?)
+    })
+}
+
+/// One thread, as it has one core.
+fn runtime() -> Result<Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
+}
