@@ -2,7 +2,7 @@
 
 use crate::Result;
 use axum::{Router, routing};
-use std::{net::SocketAddr, num::NonZeroUsize, path::Path, sync::Arc};
+use std::{net::SocketAddr, num::NonZeroUsize, path::Path, sync::Arc, time::Duration};
 use tidegate_proto::rls::{
     Code, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
@@ -32,15 +32,17 @@ pub(crate) fn service(folder: &str, address: &str, store: &str) -> Result<()> {
     runtime()?.block_on(async {
         let store = match store {
             "" => None,
-            url => {
-                Some(Arc::new(RedisStore::builder().connect(url).await?) as Arc<dyn tidegate_engine::Store>)
-            }
+            url => Some(Arc::new(RedisStore::builder().deadline(DEADLINE).connect(url).await?)
+                as Arc<dyn tidegate_engine::Store>),
         };
         let host = ServiceHost::open(&environment, store).map_err(|error| error.to_string())?;
         host.run(std::future::pending()).await.map_err(|error| error.to_string())?;
         Ok(())
     })
 }
+
+/// More than the service itself waits for.
+const DEADLINE: Duration = Duration::from_millis(100);
 
 /// The plain HTTP of a policy.
 pub(crate) fn policy(file: &str) -> Result<()> {
