@@ -6,7 +6,7 @@ use crate::{
 };
 use std::{env, ffi::OsString, sync::Arc, time::Duration};
 use tidegate_redis::RedisStore;
-use tidegate_server::descriptors::{Dotfiles, Environment, ServiceHost, SourceSettings};
+use tidegate_server::descriptors::{Dotfiles, Environment, LogFormat, ServiceHost, SourceSettings};
 
 /// What the command line says of a decision service; the rest is in the environment.
 #[derive(Debug, clap::Args)]
@@ -39,14 +39,32 @@ pub(crate) fn open(args: &ServiceArgs) -> Result<ServiceHost, Failure> {
     for (variable, why) in &environment.ignored {
         tracing::warn!("{variable} means nothing here: {why}");
     }
-    let store = match &environment.redis.url {
-        Some(url) => {
-            let store = RedisStore::builder().deadline(DEADLINE).open(url).map_err(|error| failed(&error))?;
-            Some(Arc::new(store) as Arc<dyn tidegate_engine::Store>)
-        }
-        None => None,
+    for what in unheeded(&environment) {
+        tracing::warn!("{what}");
+    }
+    if environment.redis.authority.is_some() {
+        let told = "REDIS_TLS_CACERT: authorities of a store are those of the system; add it to these";
+        return Err(Failure::input(told.to_owned()));
+    }
+    let Some(url) = &environment.redis.url else {
+        return ServiceHost::open(&environment, None).map_err(|error| failed(&error));
     };
-    ServiceHost::open(&environment, store).map_err(|error| failed(&error))
+    let store = RedisStore::builder().deadline(DEADLINE).open(url).map_err(|error| failed(&error))?;
+    let host = ServiceHost::open(&environment, Some(Arc::new(store.clone())));
+    Ok(host.map_err(|error| failed(&error))?.store_health(move || store.trouble()))
+}
+
+/// What was said and is not done, so that nobody relies on it.
+fn unheeded(environment: &Environment) -> impl Iterator<Item = &'static str> {
+    let (redis, counting) = (&environment.redis, &environment.counting);
+    let said = [
+        (redis.per_second.is_some(), "REDIS_PERSECOND: limits per second are counted in the same store"),
+        (counting.local_cache.is_some(), "LOCAL_CACHE_SIZE_IN_BYTES: every question goes to the store"),
+        (!counting.prefix.is_empty(), "CACHE_KEY_PREFIX: keys in the store are our own"),
+        (environment.log_level != "info", "LOG_LEVEL: the log has what is worth knowing, and no more"),
+        (environment.log_format == LogFormat::Json, "LOG_FORMAT: the log is text"),
+    ];
+    said.into_iter().filter_map(|(is_said, what)| is_said.then_some(what))
 }
 
 /// Says where it listens.

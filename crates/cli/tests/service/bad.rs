@@ -23,6 +23,7 @@ fn a_start_that_cannot_be_says_why() {
         (fine.path(), ("GRPC_PORT", "many"), "GRPC_PORT"),
         (fine.path(), ("SHADOW_MODE", "perhaps"), "SHADOW_MODE"),
         (fine.path(), ("REDIS_URL", "no address"), "no address"),
+        (fine.path(), ("REDIS_TLS_CACERT", "ca.pem"), "REDIS_TLS_CACERT"),
     ];
     for (folder, variable, told) in cases {
         let (code, said) = refused(folder, &[variable]);

@@ -1,7 +1,7 @@
 //! The example of an Envoy whose limits are decided here.
 
 use crate::stage::{Service, curl, example};
-use tidegate_testkit::servers::{EnvoyServer, NginxServer, RedisServer};
+use tidegate_testkit::servers::{EnvoyServer, NginxServer, RedisServer, until};
 
 /// Envoy as in the examples, on ports of the test.
 fn envoy(service: &Service, backend: &NginxServer, change: impl Fn(String) -> String) -> Option<EnvoyServer> {
@@ -106,5 +106,18 @@ fn without_its_store_envoy_decides() {
     redis.kill();
     assert_eq!(status(&open, "/", "x-user: alice"), "200");
     assert_eq!(status(&closed, "/", "x-user: alice"), "500");
+    let health = service.json.replace("/json", "/healthcheck");
+    let health = || curl(&["-o", "/dev/null", "-w", "%{http_code}", &health]);
+    until("it says that it is of no use", || match &*health() {
+        "500" => Ok(()),
+        status => Err(status.to_owned()),
+    })
+    .unwrap();
     redis.restart().unwrap();
+    until("it is of use again", || match &*health() {
+        "200" => Ok(()),
+        status => Err(status.to_owned()),
+    })
+    .unwrap();
+    assert_eq!(status(&closed, "/", "x-user: alice"), "200");
 }

@@ -35,7 +35,7 @@ use tokio_rustls::TlsAcceptor;
 /// A decision service that is bound to its addresses, and has read its limits where these are files.
 pub struct ServiceHost {
     service: Arc<DescriptorService>,
-    health: Arc<Health>,
+    health: Health,
     limits: Limits,
     http: Socket,
     grpc: GrpcSocket,
@@ -78,7 +78,7 @@ impl ServiceHost {
         let limits = limits(environment, &service)?;
         let metrics = environment.prometheus.as_ref();
         Ok(Self {
-            health: Arc::new(Health::new(service.clone()).config(environment.health)),
+            health: Health::new(service.clone()).config(environment.health),
             service,
             limits,
             http: bind(environment.http)?,
@@ -93,6 +93,12 @@ impl ServiceHost {
             tls: acceptor(environment)?,
             terms: GrpcTerms { age: environment.connection_age, ..GrpcTerms::default() },
         })
+    }
+
+    /// The same, whose health is that of its store, too: this says what is the matter with it, if anything is.
+    #[must_use]
+    pub fn store_health(self, trouble: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { health: self.health.store(trouble), ..self }
     }
 
     /// Where it listens, each with what is there.
@@ -122,6 +128,7 @@ impl ServiceHost {
     /// Serves until `shutdown`, and then until requests in flight have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), HostError> {
         let Self { service, health, limits, http, grpc, debug, metrics, tls, terms } = self;
+        let health = Arc::new(health);
         let (stop, stopped) = watch::channel(());
         let ended = || {
             let mut stopped = stopped.clone();
