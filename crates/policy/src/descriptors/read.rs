@@ -64,7 +64,17 @@ struct Reader<'a> {
 }
 
 /// The entries of a map, with those that it is merged with.
-type Entries<'a> = Vec<(&'a Name, &'a Node)>;
+struct Entries<'a> {
+    own: &'a [(Name, Node)],
+    merged: Vec<(&'a Name, &'a Node)>,
+}
+
+impl<'a> Entries<'a> {
+    fn iter(&self) -> impl Iterator<Item = (&'a Name, &'a Node)> {
+        let own = self.own.iter().filter(|(name, _)| name.text != MERGE);
+        own.map(|(name, node)| (name, node)).chain(self.merged.iter().copied())
+    }
+}
 
 /// Where keys stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -160,14 +170,14 @@ impl<'a> Reader<'a> {
         if depth > MOST_NESTED {
             return Err(error(format!("maps and lists are more than {MOST_NESTED} levels deep")));
         }
-        for (name, node) in self.map(node, "a file of descriptors")? {
+        for (name, node) in self.map(node, "a file of descriptors")?.iter() {
             let key = name.text.as_str();
-            if !self.is_string(name) {
-                return Err(error(format!("key is not of type string: {}", short(key))));
-            }
             let is_own = place == Place::Limit && OWN_KEYS.contains(&key);
             if !is_own && !KEYS.contains(&key) {
-                return Err(error(format!("unknown key '{}'", short(key))));
+                return Err(error(match self.is_string(name) {
+                    true => format!("unknown key '{}'", short(key)),
+                    false => format!("key is not of type string: {}", short(key)),
+                }));
             }
             let below = if key == "rate_limit" { Place::Limit } else { Place::Elsewhere };
             match &node.value {
@@ -273,7 +283,7 @@ impl<'a> Reader<'a> {
             }
             Value::Map(_) => {
                 let mut map = Map::new();
-                for (name, node) in self.map(node, "metadata")? {
+                for (name, node) in self.map(node, "metadata")?.iter() {
                     map.insert(name.text.clone(), self.json(node, depth + 1)?);
                 }
                 serde_json::Value::Object(map)
@@ -306,10 +316,12 @@ impl<'a> Reader<'a> {
 /// The entries of a map, then those of the maps under `<<` that it does not have itself; `None` where it is no map.
 fn merged(node: &Node) -> Option<Entries<'_>> {
     let Value::Map(own) = &node.value else { return None };
-    let mut entries: Entries<'_> = own.iter().map(|(name, node)| (name, node)).collect();
-    let Some(at) = own.iter().position(|(name, _)| name.text == MERGE) else { return Some(entries) };
+    let mut merged = Vec::new();
+    let Some((_, merge)) = own.iter().find(|(name, _)| name.text == MERGE) else {
+        return Some(Entries { own, merged });
+    };
     let mut known: HashSet<_> = own.iter().map(|(name, _)| name.text.as_str()).collect();
-    let mut ahead = vec![&entries.remove(at).1.value];
+    let mut ahead = vec![&merge.value];
     while let Some(value) = ahead.pop() {
         match value {
             // The first of them is looked at first.
@@ -318,7 +330,7 @@ fn merged(node: &Node) -> Option<Entries<'_>> {
                 for (name, node) in other {
                     match name.text == MERGE {
                         true => ahead.push(&node.value),
-                        false if known.insert(&name.text) => entries.push((name, node)),
+                        false if known.insert(&name.text) => merged.push((name, node)),
                         false => {}
                     }
                 }
@@ -326,13 +338,13 @@ fn merged(node: &Node) -> Option<Entries<'_>> {
             _ => return None,
         }
     }
-    Some(entries)
+    Some(Entries { own, merged })
 }
 
 /// What a key says; `null` says nothing.
 fn find<'a>(entries: &Entries<'a>, key: &str) -> Option<&'a Node> {
     let (_, node) = entries.iter().find(|(name, _)| name.text == key)?;
-    (node.value != Value::Null).then_some(*node)
+    (node.value != Value::Null).then_some(node)
 }
 
 /// A whole number in any of the forms of YAML 1.1.

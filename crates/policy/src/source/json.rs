@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
                 return Err(self.fault("missing: a key in double quotes"));
             }
             let name = Name { text: self.string()?, at: self.span(start, self.at) };
-            keys.take(self.text, &name)?;
+            keys.take(self.text, &entries, &name)?;
             if !self.takes(':') {
                 return Err(self.fault("missing: a colon"));
             }

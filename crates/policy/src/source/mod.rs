@@ -260,15 +260,30 @@ pub(crate) fn position(text: &str, at: usize) -> (usize, usize) {
 
 /// Takes the keys of a map, and refuses what is there twice.
 #[derive(Default)]
-struct Keys(HashMap<String, usize>);
+struct Keys {
+    /// Of a map that is large; a small one is looked through.
+    starts: HashMap<String, usize>,
+}
 
 impl Keys {
-    fn take(&mut self, text: &str, name: &Name) -> Result<(), Fault> {
-        if name.text.chars().count() > LONGEST_KEY {
+    /// Names to look through: for so few a table costs more.
+    const FEW: usize = 16;
+
+    /// Takes the next name of a map that has these entries.
+    fn take(&mut self, text: &str, entries: &[(Name, Node)], name: &Name) -> Result<(), Fault> {
+        if name.text.len() > LONGEST_KEY && name.text.chars().count() > LONGEST_KEY {
             let problem = format!("a key of {} characters", name.text.chars().count());
             return Err(Fault::new(name.at, problem, format!("write up to {LONGEST_KEY}")));
         }
-        match self.0.insert(name.text.clone(), name.at.start) {
+        let first = if entries.len() < Self::FEW {
+            entries.iter().find(|(known, _)| known.text == name.text).map(|(known, _)| known.at.start)
+        } else {
+            if self.starts.is_empty() {
+                self.starts = entries.iter().map(|(known, _)| (known.text.clone(), known.at.start)).collect();
+            }
+            self.starts.insert(name.text.clone(), name.at.start)
+        };
+        match first {
             None => Ok(()),
             Some(first) => {
                 let (line, _) = position(text, first);

@@ -33,7 +33,7 @@ impl Reader<'_> {
         let mut entries = Vec::new();
         for (key, value) in table {
             let name = Name { text: key.get_ref().to_string(), at: span(self.file, &key.span()) };
-            keys.take(self.text, &name)?;
+            keys.take(self.text, &entries, &name)?;
             entries.push((name, self.value(value, depth)?));
         }
         // In the order in which they are written, which the table does not keep.

@@ -171,7 +171,7 @@ impl Builder<'_> {
                         }
                     };
                     let name = Name { text, at };
-                    keys.take(self.text, &name)?;
+                    keys.take(self.text, entries, &name)?;
                     *next = Some(name);
                 }
             },
