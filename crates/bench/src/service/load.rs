@@ -1,6 +1,9 @@
 //! Load: as many questions as are answered in a second, so many at a time.
 
 use crate::Result;
+use bytes::{BufMut as _, Bytes, BytesMut};
+use h2::client::SendRequest;
+use prost::Message as _;
 use std::{
     net::SocketAddr,
     sync::{
@@ -10,9 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 use tidegate_engine::SharedLimiter;
-use tidegate_proto::rls::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
+use tidegate_proto::rls::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tidegate_redis::RedisStore;
-use tonic::{Code, transport::Channel};
+use tokio::net::TcpStream;
+use tonic::Code;
 
 /// Questions in flight, over so many connections.
 const AT_ONCE: usize = 64;
@@ -23,25 +27,23 @@ const USERS: u64 = 10_000;
 
 /// Asks a server of gRPC about one descriptor with so many entries, and prints how many answers came in a second.
 pub(crate) fn ask_grpc(address: &str, depth: &str) -> Result<()> {
-    let depth: usize = depth.parse()?;
+    let (address, depth): (SocketAddr, usize) = (address.parse()?, depth.parse()?);
     runtime()?.block_on(async {
-        let mut channels = Vec::new();
+        let mut connections = Vec::new();
         for _ in 0..CONNECTIONS {
-            channels.push(Channel::from_shared(format!("http://{address}"))?.connect().await?);
+            connections.push(connect(address).await?);
         }
         let (answers, end) = (Arc::new(AtomicU64::new(0)), Instant::now() + SECOND);
         let asking = (0..AT_ONCE).map(|place| {
-            let (client, answers) =
-                (RateLimitServiceClient::new(channels[place % CONNECTIONS].clone()), answers.clone());
+            let (mut connection, answers) = (connections[place % CONNECTIONS].clone(), answers.clone());
             tokio::spawn(async move {
-                let mut client = client;
                 let mut late = 0_u64;
                 while Instant::now() < end {
-                    match client.should_rate_limit(request(depth)).await {
-                        Ok(_) => _ = answers.fetch_add(1, Relaxed),
+                    match ask(&mut connection, depth).await.map_err(|error| error.to_string())? {
+                        Code::Ok => _ = answers.fetch_add(1, Relaxed),
                         // A store that is slow for a moment.
-                        Err(status) if status.code() == Code::Unavailable => late += 1,
-                        Err(status) => return Err(status),
+                        Code::Unavailable => late += 1,
+                        code => return Err(format!("answered {code:?}")),
                     }
                 }
                 Ok(late)
@@ -64,16 +66,59 @@ pub(crate) fn ask_grpc(address: &str, depth: &str) -> Result<()> {
 pub(crate) fn answered(address: SocketAddr, depth: usize) -> Result<()> {
     runtime()?.block_on(async {
         let start = Instant::now();
-        let channel = loop {
-            match Channel::from_shared(format!("http://{address}"))?.connect().await {
-                Ok(channel) => break channel,
-                Err(error) if start.elapsed() > 10 * SECOND => return Err(error.into()),
+        let mut connection = loop {
+            match connect(address).await {
+                Ok(connection) => break connection,
+                Err(error) if start.elapsed() > 10 * SECOND => return Err(error),
                 Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
             }
         };
-        RateLimitServiceClient::new(channel).should_rate_limit(request(depth)).await?;
-        Ok(())
+        match ask(&mut connection, depth).await? {
+            Code::Ok => Ok(()),
+            code => Err(format!("answered {code:?}").into()),
+        }
     })
+}
+
+/// HTTP/2 without anything around it: whoever asks shares a core with others, and should leave them most of it.
+async fn connect(address: SocketAddr) -> Result<SendRequest<Bytes>> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let (connection, driving) = h2::client::handshake(stream).await?;
+    tokio::spawn(driving);
+    Ok(connection)
+}
+
+/// The status of an answer.
+async fn ask(connection: &mut SendRequest<Bytes>, depth: usize) -> Result<Code> {
+    const CALL: &str = "http://service/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let request =
+        http::Request::post(CALL).header("content-type", "application/grpc").header("te", "trailers");
+    let mut connection = connection.clone().ready().await?;
+    let (response, mut sending) = connection.send_request(request.body(())?, false)?;
+    sending.send_data(message(depth), true)?;
+    let response = response.await?;
+    let status =
+        |headers: &http::HeaderMap| headers.get("grpc-status").map(|code| Code::from_bytes(code.as_bytes()));
+    let at_once = status(response.headers());
+    let mut body = response.into_body();
+    while let Some(data) = body.data().await {
+        let data = data?;
+        body.flow_control().release_capacity(data.len())?;
+    }
+    let trailers = body.trailers().await?;
+    at_once.or_else(|| status(trailers.as_ref()?)).ok_or_else(|| "an answer without a status".into())
+}
+
+/// A question behind its length, as gRPC sends it.
+fn message(depth: usize) -> Bytes {
+    let request = request(depth);
+    let length = request.encoded_len();
+    let mut message = BytesMut::with_capacity(5 + length);
+    message.put_u8(0);
+    message.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    message.extend_from_slice(&request.encode_to_vec());
+    message.freeze()
 }
 
 fn request(depth: usize) -> RateLimitRequest {
