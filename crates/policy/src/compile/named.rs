@@ -2,9 +2,8 @@
 //!
 //! What it says is made into the very key that a request would have had, so that both count together.
 
-use super::{Inner, PolicyGate};
+use super::{Given, Inner, PolicyGate};
 use crate::model::{Key as Said, Part, Quotas, Rule as Source};
-use serde_json::Value;
 use std::{borrow::Cow, collections::HashMap};
 use tidegate_core::{Kind, SettingError, spelling};
 use tidegate_rule::{
@@ -97,10 +96,8 @@ impl<'a> NamedRule<'a> {
 
     /// The key that a request would have had: a text, a list where there are several parts, `{"ip": "192.0.2.1"}` for one of
     /// several choices, and nothing where all are counted together.
-    pub fn key(&self, given: Option<&Value>) -> Result<KeyValue<'static>, SettingError> {
-        let form = self.form;
-        let given = given.unwrap_or(&Value::Null);
-        let key = form.key(given)?;
+    pub fn key<'g>(&self, given: Option<&'g Given<'_>>) -> Result<KeyValue<'g>, SettingError> {
+        let key = self.form.key(given.unwrap_or(&Given::Nothing))?;
         match length(&key) > LONGEST {
             true => Err(SettingError::new("the key is too long", format!("give {LONGEST} bytes at most"))),
             false => Ok(key),
@@ -189,10 +186,10 @@ impl KeyForm {
         }
     }
 
-    fn key(&self, given: &Value) -> Result<KeyValue<'static>, SettingError> {
+    fn key<'g>(&self, given: &'g Given<'_>) -> Result<KeyValue<'g>, SettingError> {
         match self {
             Self::All => match given {
-                Value::Null => Ok(KeyValue::All),
+                Given::Nothing => Ok(KeyValue::All),
                 _ => Err(SettingError::new("this rule counts all together", "leave `key` out")),
             },
             Self::Address { bits } => {
@@ -210,19 +207,19 @@ impl KeyForm {
                     || SettingError::new("there is no host in it", "write one, as in `example.com`");
                 Ok(KeyValue::Text(host.ok_or_else(missing)?.into()))
             }
-            Self::Text => Ok(KeyValue::Text(text(given, "a text")?.into())),
+            Self::Text => Ok(KeyValue::Text(text(given, "a text")?)),
             Self::Any => match given.as_u64() {
                 Some(number) => Ok(KeyValue::Number(number)),
-                None => Ok(KeyValue::Text(text(given, "a text or a number")?.into())),
+                None => Ok(KeyValue::Text(text(given, "a text or a number")?)),
             },
             Self::Every(parts) => Self::joined(parts, given),
             Self::First(choices) => chosen(choices, given),
         }
     }
 
-    fn joined(parts: &[Self], given: &Value) -> Result<KeyValue<'static>, SettingError> {
+    fn joined<'g>(parts: &[Self], given: &'g Given<'_>) -> Result<KeyValue<'g>, SettingError> {
         let given = match given {
-            Value::Array(given) if given.len() == parts.len() => given,
+            Given::List(given) if given.len() == parts.len() => given,
             _ => {
                 let problem = format!("this rule counts by {} parts", parts.len());
                 return Err(SettingError::new(problem, format!("give a list of {} as `key`", parts.len())));
@@ -234,11 +231,11 @@ impl KeyForm {
 }
 
 /// One of several choices: the first, unless it is named.
-fn chosen(choices: &[(String, KeyForm)], given: &Value) -> Result<KeyValue<'static>, SettingError> {
+fn chosen<'g>(choices: &[(String, KeyForm)], given: &'g Given<'_>) -> Result<KeyValue<'g>, SettingError> {
     let (place, given) = match given {
-        Value::Object(named) => match named.iter().next().filter(|_| named.len() == 1) {
-            Some((name, given)) => (choices.iter().position(|(known, _)| known == name), given),
-            None => (None, given),
+        Given::Members(named) => match &named[..] {
+            [(name, given)] => (choices.iter().position(|(known, _)| known == name), given),
+            _ => (None, given),
         },
         given => (Some(0), given),
     };
@@ -270,12 +267,12 @@ fn called(said: &Said) -> String {
 }
 
 /// A text that is not empty; a number is the text that it is written as.
-fn text(given: &Value, what: &str) -> Result<String, SettingError> {
+fn text<'g>(given: &'g Given<'_>, what: &str) -> Result<Cow<'g, str>, SettingError> {
     match given {
-        Value::String(text) if !text.is_empty() => Ok(text.clone()),
-        Value::Number(number) => Ok(number.to_string()),
-        Value::Null => Err(SettingError::new("there is no key", format!("give {what} as `key`"))),
-        Value::String(_) => Err(SettingError::new("the key is empty", format!("give {what} as `key`"))),
+        Given::Text(text) if !text.is_empty() => Ok(Cow::Borrowed(text)),
+        Given::Number(number) => Ok(number.to_string().into()),
+        Given::Nothing => Err(SettingError::new("there is no key", format!("give {what} as `key`"))),
+        Given::Text(_) => Err(SettingError::new("the key is empty", format!("give {what} as `key`"))),
         _ => Err(SettingError::new("the key is not what this rule counts by", format!("give {what}"))),
     }
 }

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use tidegate_policy::{
     Policy,
-    compile::{Compiler, Holds, PolicyGate},
+    compile::{Compiler, Given, Holds, PolicyGate},
 };
 use tidegate_rule::Rules;
 
@@ -30,7 +30,9 @@ fn gate() -> PolicyGate {
 
 /// The key as a store has it, or what is wrong.
 fn key(gate: &PolicyGate, rule: &str, given: &Value) -> String {
-    let key = gate.named(rule).unwrap().key(Some(given).filter(|given| !given.is_null()));
+    let text = given.to_string();
+    let given: Given<'_> = serde_json::from_str(&text).unwrap();
+    let key = gate.named(rule).unwrap().key(Some(&given).filter(|given| **given != Given::Nothing));
     key.map_or_else(|error| error.to_string(), |key| key.to_string())
 }
 

@@ -9,6 +9,7 @@ use tidegate_engine::store::Choice;
 #[derive(Debug, Default)]
 pub struct Labels {
     each: Vec<(Label, Bytes)>,
+    quotas: Vec<Box<str>>,
     all: Bytes,
     choice: Choice,
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
@@ -23,7 +24,13 @@ impl Labels {
             let policy = Bytes::copy_from_slice(label.policy().as_bytes());
             (label, policy)
         };
-        Self { each: labels.into_iter().map(bytes).collect(), all, choice, kept: OnceLock::new() }
+        Self {
+            each: labels.into_iter().map(bytes).collect(),
+            quotas: quotas.iter().map(|quota| quota.to_string().into()).collect(),
+            all,
+            choice,
+            kept: OnceLock::new(),
+        }
     }
 
     /// Something that a surface makes of them once, such as headers of its own type. `None` if another surface was first.
@@ -42,6 +49,12 @@ impl Labels {
     #[inline]
     pub fn get(&self, quota: usize) -> Option<&Label> {
         self.each.get(quota).map(|(label, _)| label)
+    }
+
+    /// The quota at this place in the rule, as it is written.
+    #[inline]
+    pub fn quota(&self, quota: usize) -> Option<&str> {
+        self.quotas.get(quota).map(|quota| &**quota)
     }
 
     /// All of them, in the order of the quotas.

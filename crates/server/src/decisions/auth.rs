@@ -7,13 +7,14 @@
 //! which one counts.
 
 use super::{
+    Response,
     desk::Desk,
     problem::{Problem, shortened},
     tokens::{TOKEN, bearer},
 };
 use crate::gateway::GatewayHead;
-use axum::{body::Body, response::Response};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request};
+use http_body_util::Full;
 use std::net::IpAddr;
 use tidegate_policy::compile::{Admission, Instead, Passage, PolicyAsked, Refusal, Why};
 use tidegate_rule::Fields;
@@ -62,7 +63,7 @@ pub(super) async fn answer(
 
 /// What was taken is paid; slots are given back at once, since nobody says when the request has ended.
 fn admitted(admission: &Admission) -> Response {
-    let mut response = Response::new(Body::empty());
+    let mut response = Response::default();
     if admission.fields() != Fields::None {
         admission.verdict().write_fields(|name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {
@@ -76,10 +77,10 @@ fn admitted(admission: &Admission) -> Response {
 fn refused(refusal: Refusal, refuse: RefuseAs) -> Response {
     let retry = refusal.retry_after.map(|wait| tidegate_core::header::seconds(wait.into()));
     let mut response: Response = match refusal.instead {
-        Instead::Answer(answer) => http::Response::<String>::from(answer).map(Body::from),
+        Instead::Answer(answer) => http::Response::<String>::from(answer).map(Full::from),
         // Another upstream, or a connection that is closed: a proxy can do neither for us.
         Instead::Upstream(_) | Instead::Drop => {
-            let mut response = Response::new(Body::empty());
+            let mut response = Response::default();
             *response.status_mut() = match refusal.why {
                 Why::Limited => StatusCode::TOO_MANY_REQUESTS,
                 Why::NoKey => StatusCode::BAD_REQUEST,

@@ -1,15 +1,15 @@
 //! What a body asks: one thing, a list of things, or several that belong together.
 
 use super::problem::{Problem, shortened};
-use serde_json::{Map, Value};
-use std::time::Duration;
+use std::{borrow::Cow, fmt, time::Duration};
 use tidegate_core::{LARGEST_EXACT, spelling};
+use tidegate_policy::compile::Given;
 
 /// What a body asks.
 #[derive(Debug, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct Asked<'a> {
     pub(super) form: Form,
-    pub(super) members: Vec<Members>,
+    pub(super) members: Vec<Members<'a>>,
 }
 
 /// How it is asked, and so how it is answered.
@@ -27,10 +27,24 @@ pub(super) enum Form {
 
 /// The members of one thing that is asked.
 #[derive(Debug, PartialEq)]
-pub(super) struct Members {
-    /// Where it stands in the body, for whoever reads what is wrong; nothing if it is the only one.
-    pub(super) place: String,
-    map: Map<String, Value>,
+pub(super) struct Members<'a> {
+    pub(super) place: Place,
+    each: Vec<(Cow<'a, str>, Given<'a>)>,
+}
+
+/// Where it stands in the body, for whoever reads what is wrong; nothing if it is the only one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place(Form, usize);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(form, index) = self;
+        match form {
+            Form::One => Ok(()),
+            Form::List => write!(f, "[{index}]: "),
+            Form::Asks | Form::Together => write!(f, "asks[{index}]: "),
+        }
+    }
 }
 
 /// The most that can be asked at once.
@@ -40,63 +54,63 @@ const USUAL: Duration = Duration::from_secs(60);
 /// The longest that anything is held.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-impl Asked {
+impl<'a> Asked<'a> {
     /// Reads it. Each thing may have these members and no others.
-    pub(super) fn read(body: &[u8], known: &[&'static str]) -> Result<Self, Problem> {
-        let value: Value = serde_json::from_slice(body).map_err(|error| {
+    pub(super) fn read(body: &'a [u8], known: &[&'static str]) -> Result<Self, Problem> {
+        let given = serde_json::from_slice(body).map_err(|error| {
             Problem::bad(format!("the body is not JSON: {error}; send an object or a list"))
         })?;
-        let (form, list) = match value {
-            Value::Object(map) if map.contains_key("asks") => {
-                let (form, list) = together(map)?;
-                (form, list)
-            }
-            Value::Array(list) => (Form::List, list),
+        let (form, list) = match given {
+            Given::Members(members) if members.iter().any(|(name, _)| name == "asks") => together(members)?,
+            Given::List(list) => (Form::List, list),
             one => (Form::One, vec![one]),
         };
         if list.len() > MOST {
             let problem = format!("{} things are asked at once; ask for {MOST} at most", list.len());
             return Err(Problem::bad(problem));
         }
-        let place = |index: usize| match form {
-            Form::One => String::new(),
-            Form::List => format!("[{index}]: "),
-            Form::Asks | Form::Together => format!("asks[{index}]: "),
-        };
         let members =
-            list.into_iter().enumerate().map(|(index, value)| Members::of(value, place(index), known));
+            list.into_iter().enumerate().map(|(index, given)| Members::of(given, Place(form, index), known));
         Ok(Self { form, members: members.collect::<Result<_, _>>()? })
     }
 }
 
-fn together(mut map: Map<String, Value>) -> Result<(Form, Vec<Value>), Problem> {
-    let form = match map.remove("all-or-nothing") {
-        None | Some(Value::Bool(false)) => Form::Asks,
-        Some(Value::Bool(true)) => Form::Together,
-        Some(_) => return Err(Problem::bad("`all-or-nothing` is no answer to yes or no; say true or false")),
-    };
-    let asks = map.remove("asks");
-    if let Some(name) = map.keys().next() {
-        return Err(unknown("", name, &["asks", "all-or-nothing"]));
+fn together<'a>(members: Vec<(Cow<'a, str>, Given<'a>)>) -> Result<(Form, Vec<Given<'a>>), Problem> {
+    let (mut form, mut asks) = (Form::Asks, Given::Nothing);
+    for (name, given) in members {
+        match (&*name, given) {
+            ("asks", given) => asks = given,
+            ("all-or-nothing", Given::Truth(true)) => form = Form::Together,
+            ("all-or-nothing", Given::Truth(false)) => form = Form::Asks,
+            ("all-or-nothing", _) => {
+                return Err(Problem::bad("`all-or-nothing` is no answer to yes or no; say true or false"));
+            }
+            (name, _) => return Err(unknown(Place(Form::One, 0), name, &["asks", "all-or-nothing"])),
+        }
     }
     match asks {
-        Some(Value::Array(list)) => Ok((form, list)),
+        Given::List(list) => Ok((form, list)),
         _ => Err(Problem::bad("`asks` is no list; say what is asked in `[…]`")),
     }
 }
 
-impl Members {
-    fn of(value: Value, place: String, known: &[&'static str]) -> Result<Self, Problem> {
-        let Value::Object(map) = value else {
+impl<'a> Members<'a> {
+    fn of(given: Given<'a>, place: Place, known: &[&'static str]) -> Result<Self, Problem> {
+        let Given::Members(each) = given else {
             return Err(Problem::bad(format!(
                 "{place}an object is needed here; write {{\"{}\": …}}",
                 known[0]
             )));
         };
-        match map.keys().find(|name| !known.contains(&name.as_str())) {
-            Some(name) => Err(unknown(&place, name, known)),
-            None => Ok(Self { place, map }),
+        match each.iter().find(|(name, _)| !known.contains(&&**name)) {
+            Some((name, _)) => Err(unknown(place, name, known)),
+            None => Ok(Self { place, each }),
         }
+    }
+
+    /// What is said of it; the last, where it is said twice.
+    pub(super) fn given(&self, name: &str) -> Option<&Given<'a>> {
+        self.each.iter().rev().find(|(said, _)| said == name).map(|(_, given)| given)
     }
 
     /// A text that must be there.
@@ -108,21 +122,19 @@ impl Members {
     }
 
     pub(super) fn optional_text(&self, name: &str) -> Result<Option<&str>, Problem> {
-        match self.map.get(name) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
+        match self.given(name) {
+            None | Some(Given::Nothing) => Ok(None),
+            Some(Given::Text(text)) => Ok(Some(text)),
             Some(_) => Err(self.wrong(name, "is not a text; put it in quotes")),
         }
     }
 
-    pub(super) fn value(&self, name: &str) -> Option<&Value> {
-        self.map.get(name)
-    }
-
     /// A cost; `otherwise` where it is not said, if it need not be.
     pub(super) fn cost(&self, otherwise: Option<u64>) -> Result<u64, Problem> {
-        let cost = match self.map.get("cost") {
-            None | Some(Value::Null) => otherwise.ok_or_else(|| self.wrong("cost", "is missing; say it"))?,
+        let cost = match self.given("cost") {
+            None | Some(Given::Nothing) => {
+                otherwise.ok_or_else(|| self.wrong("cost", "is missing; say it"))?
+            }
             Some(cost) => cost
                 .as_u64()
                 .filter(|cost| *cost <= LARGEST_EXACT)
@@ -133,9 +145,10 @@ impl Members {
 
     /// How long something is held that nobody settles.
     pub(super) fn expires(&self) -> Result<Duration, Problem> {
-        let seconds = match self.map.get("expires") {
-            None | Some(Value::Null) => return Ok(USUAL),
-            Some(seconds) => seconds.as_f64().filter(|seconds| *seconds > 0.0),
+        let seconds = match self.given("expires") {
+            None | Some(Given::Nothing) => return Ok(USUAL),
+            Some(Given::Number(seconds)) => seconds.as_f64().filter(|seconds| *seconds > 0.0),
+            Some(_) => None,
         };
         seconds
             .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
@@ -150,7 +163,7 @@ impl Members {
     }
 }
 
-fn unknown(place: &str, name: &str, known: &[&'static str]) -> Problem {
+fn unknown(place: Place, name: &str, known: &[&'static str]) -> Problem {
     let fix = match spelling::meant(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("use one of `{}`", known.join("`, `")),

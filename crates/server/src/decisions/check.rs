@@ -1,76 +1,86 @@
 //! `/v1/check` takes, `/v1/peek` looks.
 
 use super::{
+    Response,
     body::{Asked, Form},
     desk::Desk,
     problem::Problem,
-    question::Question,
+    question::{Question, Touch, Touched},
     told::{DenyAs, Told, json_response},
 };
-use axum::response::Response;
 use futures_util::future::join_all;
 use http::StatusCode;
-use serde_json::{Value, json};
-use tidegate_core::Decision;
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use tidegate_engine::{Claim, OwnedAsk, reserve_all};
 use tidegate_policy::compile::PolicyGate;
 use tidegate_rule::{Fields, Mode};
 
-/// Whether anything is taken.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Touch {
-    Take,
-    Look,
-}
-
 pub(super) async fn answer(
     desk: &Desk,
-    asked: Asked,
+    asked: Asked<'_>,
     touch: Touch,
     deny: DenyAs,
 ) -> Result<Response, Problem> {
-    let (questions, fields) = questions(&asked, &desk.gate())?;
-    if asked.form == Form::Together {
-        if touch == Touch::Look {
+    let gate = desk.gate();
+    let questions = questions(&asked, &gate)?;
+    let told = match (asked.form, touch) {
+        (Form::Together, Touch::Look) => {
             return Err(Problem::bad("looking charges nothing; leave `all-or-nothing` out"));
         }
-        let (claims, told) = together(desk, &questions).await;
-        claims.into_iter().flatten().for_each(keep);
-        return Ok(answered(asked.form, &told, fields, deny));
-    }
-    let told: Vec<Told> = match &questions[..] {
-        // In the order in which they were asked: those for one key follow each other.
-        [only] => vec![Told::new(only, touched(only, touch).await)],
-        all => {
-            let decisions = join_all(all.iter().map(|question| touched(question, touch))).await;
-            all.iter().zip(decisions).map(|(question, decision)| Told::new(question, decision)).collect()
+        (Form::Together, Touch::Take) => {
+            let (claims, told) = together(desk, &questions).await;
+            claims.into_iter().flatten().for_each(keep);
+            told
         }
+        _ => each(&questions, touch).await,
     };
-    Ok(answered(asked.form, &told, fields, deny))
+    Ok(answered(asked.form, told, gate.gate().told(), deny))
 }
 
-async fn touched(question: &Question, touch: Touch) -> Option<Decision> {
-    match touch {
-        Touch::Take => question.check().await,
-        Touch::Look => question.peek().await,
+/// Decides each on its own, in the order in which they were asked: those for one key follow each other.
+async fn each<'a>(questions: &'a [Question<'a>], touch: Touch) -> Vec<Told<'a>> {
+    let mut later = Vec::new();
+    let mut told: Vec<Told<'a>> = Vec::with_capacity(questions.len());
+    for question in questions {
+        let decision = match question.touch(touch) {
+            Touched::Now(decision) => decision,
+            Touched::Later(limiter) => {
+                later.push((told.len(), limiter));
+                None
+            }
+        };
+        told.push(Told::new(question, decision));
     }
+    if !later.is_empty() {
+        let asking = later.iter().map(|(place, limiter)| questions[*place].touch_store(limiter, touch));
+        let decisions = join_all(asking).await;
+        for ((place, _), decision) in later.iter().zip(decisions) {
+            told[*place] = Told::new(&questions[*place], Some(decision));
+        }
+    }
+    told
 }
 
-/// What is asked of which rules, and how clients are told.
-pub(super) fn questions(asked: &Asked, gate: &PolicyGate) -> Result<(Vec<Question>, Fields), Problem> {
-    let questions = asked.members.iter().map(|members| Question::of(members, gate));
-    Ok((questions.collect::<Result<_, _>>()?, gate.gate().told()))
+/// What is asked of which rules.
+pub(super) fn questions<'a>(
+    asked: &'a Asked<'_>,
+    gate: &'a PolicyGate,
+) -> Result<Vec<Question<'a>>, Problem> {
+    asked.members.iter().map(|members| Question::of(members, gate)).collect()
 }
 
 /// Decides all of them or none; those that only watch come last, and are in nobody's way. The claims are those of the
 /// questions, in their order.
-pub(super) async fn together(desk: &Desk, questions: &[Question]) -> (Vec<Option<Claim>>, Vec<Told>) {
+pub(super) async fn together<'a>(
+    desk: &Desk,
+    questions: &'a [Question<'a>],
+) -> (Vec<Option<Claim>>, Vec<Told<'a>>) {
     let enforced = decide(desk, questions, Mode::Enforce).await;
     let mut claims: Vec<Option<Claim>> = questions.iter().map(|_| None).collect();
-    let mut told: Vec<Option<Told>> = questions.iter().map(|_| None).collect();
+    let mut told: Vec<Option<Told<'a>>> = questions.iter().map(|_| None).collect();
     let put = |outcomes: Vec<(usize, Option<Claim>)>,
                claims: &mut Vec<Option<Claim>>,
-               told: &mut Vec<Option<Told>>| {
+               told: &mut Vec<Option<Told<'a>>>| {
         for (place, claim) in outcomes {
             told[place] = Some(match &claim {
                 Some(claim) => Told::new(&questions[place], Some(*claim.decision())),
@@ -97,7 +107,7 @@ pub(super) async fn together(desk: &Desk, questions: &[Question]) -> (Vec<Option
 }
 
 /// Asks all questions of this mode together; each with its place.
-async fn decide(desk: &Desk, questions: &[Question], mode: Mode) -> Vec<(usize, Option<Claim>)> {
+async fn decide(desk: &Desk, questions: &[Question<'_>], mode: Mode) -> Vec<(usize, Option<Claim>)> {
     let meant = questions.iter().enumerate().filter(|(_, question)| question.mode == mode);
     let (places, asks): (Vec<usize>, Vec<OwnedAsk>) =
         meant.filter_map(|(place, question)| Some((place, question.ask()?))).unzip();
@@ -116,14 +126,32 @@ fn keep(claim: Claim) {
 }
 
 /// The answer to one question, or to several.
-pub(super) fn answered(form: Form, told: &[Told], fields: Fields, deny: DenyAs) -> Response {
-    let list = || told.iter().map(Told::json).collect::<Vec<Value>>();
-    let body = match (form, told) {
-        (Form::One, [only]) => return only.response(fields, deny),
-        (Form::One | Form::List, _) => Value::Array(list()),
-        (Form::Asks | Form::Together, _) => {
-            json!({ "allowed": told.iter().all(Told::is_allowed), "answers": list() })
+pub(super) fn answered(form: Form, mut told: Vec<Told<'_>>, fields: Fields, deny: DenyAs) -> Response {
+    if form == Form::One
+        && let Some(only) = told.pop()
+    {
+        return only.response(fields, deny);
+    }
+    let answers = Answers { form, told };
+    json_response(StatusCode::OK, "application/json", &answers)
+}
+
+/// Several answers.
+struct Answers<'a> {
+    form: Form,
+    told: Vec<Told<'a>>,
+}
+
+impl Serialize for Answers<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.form {
+            Form::One | Form::List => self.told.serialize(serializer),
+            Form::Asks | Form::Together => {
+                let mut map = serializer.serialize_map(Some(2))?;
+                map.serialize_entry("allowed", &self.told.iter().all(Told::is_allowed))?;
+                map.serialize_entry("answers", &self.told)?;
+                map.end()
+            }
         }
-    };
-    json_response(StatusCode::OK, "application/json", &body)
+    }
 }

@@ -54,8 +54,8 @@ impl Desk {
         self.permits.close_ended();
     }
 
-    pub(super) fn gate(&self) -> Guard<Arc<PolicyGate>> {
-        self.gate.load()
+    pub(super) fn gate(&self) -> Arc<PolicyGate> {
+        self.gate.load_full()
     }
 
     pub(super) fn tokens(&self) -> Guard<Arc<Tokens>> {

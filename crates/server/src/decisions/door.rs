@@ -1,19 +1,18 @@
 //! The listener of programs that ask, with threads of its own.
 
-use super::{desk::Desk, routes::router};
+use super::{desk::Desk, routes};
 use crate::{
     Bound, Fault,
     listen::{Door, PlainDoor, welcome},
     tls::Certificate,
     worker,
 };
-use axum::Router;
+use hyper::service::service_fn;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
-    service::TowerToHyperService,
 };
-use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, num::NonZeroUsize, sync::Arc, thread, time::Duration};
 use tidegate_policy::model::{Connections, Decisions, Listener};
 use tokio::{
     sync::{Semaphore, oneshot, watch},
@@ -63,7 +62,7 @@ impl DecisionDoor {
         let (stop, stopped) = watch::channel(());
         let places = usize::try_from(terms.most).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         let hall = Hall {
-            router: router(desk.clone()),
+            desk: desk.clone(),
             places: Arc::new(Semaphore::new(places)),
             idle: terms.header_timeout.max(terms.idle_timeout),
             handshake: terms.header_timeout,
@@ -109,7 +108,7 @@ fn listener(declared: &Decisions) -> Listener {
 /// What all threads have in common.
 #[derive(Clone)]
 struct Hall {
-    router: Router,
+    desk: Arc<Desk>,
     /// Connections at the same time.
     places: Arc<Semaphore>,
     idle: Duration,
@@ -151,7 +150,11 @@ impl Hall {
             let watcher = shutdown.watcher();
             let serve = async move {
                 let Some(stream) = welcome(stream, certificate, hall.handshake).await else { return };
-                let (builder, service) = (hall.builder(), TowerToHyperService::new(hall.router.clone()));
+                let (builder, desk) = (hall.builder(), hall.desk.clone());
+                let service = service_fn(move |request| {
+                    let desk = desk.clone();
+                    async move { Ok::<_, Infallible>(routes::serve(&desk, request).await) }
+                });
                 // Who went away hears nothing.
                 let _ = watcher.watch(builder.serve_connection(TokioIo::new(stream), service)).await;
                 drop(place);
@@ -165,7 +168,13 @@ impl Hall {
     fn builder(&self) -> auto::Builder<TokioExecutor> {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         let head = self.head.saturating_add(SLACK);
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.idle).max_buf_size(head);
+        // Most heads and bodies are small: one buffer is cheaper to send than two.
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.idle)
+            .max_buf_size(head)
+            .writev(false);
         let list = u32::try_from(self.head).unwrap_or(u32::MAX);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(self.idle).max_header_list_size(list);
         builder

@@ -33,6 +33,11 @@ mod routes;
 mod tokens;
 mod told;
 
+use bytes::Bytes;
 pub(crate) use desk::Desk;
 pub(crate) use door::DecisionDoor;
+use http_body_util::Full;
 pub(crate) use tokens::{Secret, Tokens, bearer};
+
+/// What is answered: all of it is there.
+type Response = http::Response<Full<Bytes>>;

@@ -3,6 +3,7 @@
 //! Who does not give them back in time has lost them: a program that crashed is not at work any more.
 
 use super::{
+    Response,
     body::{Asked, Members},
     desk::Desk,
     problem::Problem,
@@ -10,14 +11,13 @@ use super::{
     reserve::{gone, held, settled},
     told::DenyAs,
 };
-use axum::response::Response;
 use serde_json::json;
 use tidegate_engine::Claim;
 use tidegate_policy::compile::Holds;
 
 pub(super) const RELEASE: [&str; 1] = ["id"];
 
-pub(super) async fn answer(desk: &Desk, asked: Asked, deny: DenyAs) -> Result<Response, Problem> {
+pub(super) async fn answer(desk: &Desk, asked: Asked<'_>, deny: DenyAs) -> Result<Response, Problem> {
     let hold = |claim: Option<Claim>, time| {
         let (tokens, slots) = claim.map(Claim::into_parts).unwrap_or_default();
         let entry = desk.permits.put(slots, time).map_err(drop)?;
@@ -27,18 +27,18 @@ pub(super) async fn answer(desk: &Desk, asked: Asked, deny: DenyAs) -> Result<Re
         }
         Ok(entry)
     };
-    let fit = |question: &Question, members: &Members| match question.holds {
+    let fit = |question: &Question<'_>, members: &Members<'_>| match question.holds() {
         Holds::Tokens => Err(Problem::bad(format!(
             "{}rule `{}` has no number `at once`; ask /v1/reserve or /v1/check",
             members.place,
-            question.rule.name()
+            question.rule().name()
         ))),
         Holds::Slots | Holds::Both => Ok(()),
     };
     held(desk, asked, deny, fit, hold).await
 }
 
-pub(super) fn release(desk: &Desk, asked: &Asked) -> Result<Response, Problem> {
+pub(super) fn release(desk: &Desk, asked: &Asked<'_>) -> Result<Response, Problem> {
     let ids = asked.members.iter().map(|members| members.text("id")).collect::<Result<Vec<_>, _>>()?;
     let release = |id: &str| match desk.permits.take(id) {
         Ok(permit) => {

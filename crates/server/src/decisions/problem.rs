@@ -1,6 +1,6 @@
 //! What is wrong with a question, as in RFC 9457.
 
-use axum::{body::Body, response::Response};
+use super::{Response, body::Place};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use tidegate_core::SettingError;
@@ -23,7 +23,7 @@ impl Problem {
     }
 
     /// What is wrong with the question at this place of a batch.
-    pub(super) fn of(error: &SettingError, place: &str) -> Self {
+    pub(super) fn of(error: &SettingError, place: Place) -> Self {
         Self::bad(format!("{place}{error}"))
     }
 
@@ -44,7 +44,7 @@ impl Problem {
 
 impl From<Problem> for Response {
     fn from(problem: Problem) -> Self {
-        let mut response = Self::new(Body::from(problem.json().to_string()));
+        let mut response = Self::new(problem.json().to_string().into());
         *response.status_mut() = problem.status;
         let json = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, json);

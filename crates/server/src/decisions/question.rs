@@ -1,96 +1,115 @@
 //! What is asked of one rule.
 
 use super::{
-    body::Members,
+    body::{Members, Place},
     problem::{Problem, shortened},
 };
 use http::StatusCode;
 use std::sync::Arc;
 use tidegate_core::{Decision, spelling};
-use tidegate_engine::{OwnedAsk, SharedLimiter};
+use tidegate_engine::{Limiter, OwnedAsk, SharedLimiter};
 use tidegate_policy::compile::{Holds, NamedRule, PolicyGate};
 use tidegate_rule::{Mode, Rule, request::KeyValue};
 
-/// What is asked of one rule. It owns all it needs: the policy may be replaced meanwhile.
-pub(super) struct Question {
-    pub(super) rule: Rule,
+/// What is asked of one rule.
+pub(super) struct Question<'a> {
+    named: NamedRule<'a>,
     pub(super) mode: Mode,
-    pub(super) holds: Holds,
-    pub(super) cost: u64,
-    /// Where it is counted; `None` if nothing is to be asked.
-    limiter: Option<Arc<SharedLimiter>>,
-    key: KeyValue<'static>,
+    cost: u64,
+    key: KeyValue<'a>,
     tier: usize,
 }
 
-impl Question {
+/// Whether anything is taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touch {
+    Take,
+    Look,
+}
+
+/// What comes of a question.
+pub(super) enum Touched {
+    /// This was decided; nothing, where there was nothing to be asked.
+    Now(Option<Decision>),
+    /// A store has to be asked.
+    Later(Arc<SharedLimiter>),
+}
+
+impl<'a> Question<'a> {
     /// The members that say it.
     pub(super) const MEMBERS: [&'static str; 4] = ["rule", "key", "cost", "tier"];
 
-    pub(super) fn of(members: &Members, gate: &PolicyGate) -> Result<Self, Problem> {
+    pub(super) fn of(members: &'a Members<'_>, gate: &'a PolicyGate) -> Result<Self, Problem> {
         let (named, key) = addressed(members, gate)?;
         let tier = named.tier(members.optional_text("tier")?);
-        let tier = tier.map_err(|error| Problem::of(&error, &members.place))?;
-        let (rule, mode) = (named.rule().clone(), named.mode_for(&key));
-        let limiter = rule.limiter().filter(|_| mode != Mode::Off);
-        Ok(Self { holds: named.holds(), mode, cost: members.cost(Some(1))?, limiter, key, tier, rule })
+        let tier = tier.map_err(|error| Problem::of(&error, members.place))?;
+        Ok(Self { mode: named.mode_for(&key), cost: members.cost(Some(1))?, key, tier, named })
     }
 
-    /// Takes its cost, now or not at all; `None` if there is nothing to be asked. A slot is looked at, and not held.
-    pub(super) async fn check(&self) -> Option<Decision> {
-        let limiter = self.limiter.as_ref()?;
-        Some(match limiter.in_memory() {
-            Some(memory) => {
-                let bucket = memory.key(&self.key);
-                bucket.tier(self.tier).unwrap_or(bucket).check(self.cost)
-            }
-            None => {
-                let key = self.key.to_string();
-                match limiter.tier(self.tier).filter(|_| self.tier > 0) {
-                    Some(tier) => tier.check_cost(&key, self.cost).await,
-                    None => limiter.check_cost(&key, self.cost).await,
-                }
-            }
-        })
+    pub(super) fn rule(&self) -> &'a Rule {
+        self.named.rule()
     }
 
-    /// What its cost would get now.
-    pub(super) async fn peek(&self) -> Option<Decision> {
-        let limiter = self.limiter.as_ref()?;
-        Some(match limiter.in_memory() {
-            Some(memory) => {
-                let bucket = memory.key(&self.key);
-                bucket.tier(self.tier).unwrap_or(bucket).peek(self.cost)
-            }
-            None => {
-                let key = self.key.to_string();
-                match limiter.tier(self.tier).filter(|_| self.tier > 0) {
-                    Some(tier) => tier.peek(&key, self.cost).await,
-                    None => limiter.peek(&key, self.cost).await,
-                }
-            }
-        })
+    /// What the quotas of its rule are of.
+    pub(super) fn holds(&self) -> Holds {
+        self.named.holds()
+    }
+
+    /// Takes its cost, now or not at all, or looks. A slot is looked at, and not held.
+    pub(super) fn touch(&self, touch: Touch) -> Touched {
+        if let Some(memory) = self.rule().at_hand() {
+            return Touched::Now(Some(self.touch_memory(memory, touch)));
+        }
+        let Some(limiter) = self.limiter() else { return Touched::Now(None) };
+        match limiter.in_memory() {
+            Some(memory) => Touched::Now(Some(self.touch_memory(memory, touch))),
+            None => Touched::Later(limiter),
+        }
+    }
+
+    fn touch_memory(&self, memory: &Limiter, touch: Touch) -> Decision {
+        let bucket = memory.key(&self.key);
+        let bucket = bucket.tier(self.tier).unwrap_or(bucket);
+        match touch {
+            Touch::Take => bucket.check(self.cost),
+            Touch::Look => bucket.peek(self.cost),
+        }
+    }
+
+    /// The same, where a store has to be asked.
+    pub(super) async fn touch_store(&self, limiter: &SharedLimiter, touch: Touch) -> Decision {
+        let key = self.key.to_string();
+        match (limiter.tier(self.tier).filter(|_| self.tier > 0), touch) {
+            (Some(tier), Touch::Take) => tier.check_cost(&key, self.cost).await,
+            (Some(tier), Touch::Look) => tier.peek(&key, self.cost).await,
+            (None, Touch::Take) => limiter.check_cost(&key, self.cost).await,
+            (None, Touch::Look) => limiter.peek(&key, self.cost).await,
+        }
     }
 
     /// It as one of several that are decided together.
     pub(super) fn ask(&self) -> Option<OwnedAsk> {
-        let limiter = self.limiter.as_ref()?;
-        Some(OwnedAsk::new(limiter, &self.key).cost(self.cost).tier(self.tier))
+        Some(OwnedAsk::new(&self.limiter()?, &self.key).cost(self.cost).tier(self.tier))
+    }
+
+    /// Where it is counted; `None` if nothing is to be asked.
+    fn limiter(&self) -> Option<Arc<SharedLimiter>> {
+        self.rule().limiter().filter(|_| self.mode != Mode::Off)
     }
 }
 
 /// The rule that is named, and the key.
 pub(super) fn addressed<'a>(
-    members: &Members,
+    members: &'a Members<'_>,
     gate: &'a PolicyGate,
-) -> Result<(NamedRule<'a>, KeyValue<'static>), Problem> {
+) -> Result<(NamedRule<'a>, KeyValue<'a>), Problem> {
     let name = members.text("rule")?;
-    let named = gate.named(name).ok_or_else(|| missing(&members.place, name, gate))?;
-    let key = named.key(members.value("key")).map_err(|error| Problem::of(&error, &members.place))?;
+    let named = gate.named(name).ok_or_else(|| missing(members.place, name, gate))?;
+    let key = named.key(members.given("key")).map_err(|error| Problem::of(&error, members.place))?;
     Ok((named, key))
 }
 
-fn missing(place: &str, name: &str, gate: &PolicyGate) -> Problem {
+fn missing(place: Place, name: &str, gate: &PolicyGate) -> Problem {
     let fix = match spelling::meant(name, gate.names()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "name one of the policy's that has quotas".to_owned(),

@@ -3,15 +3,15 @@
 //! Who does neither in time has spent them: a program that crashed may have done what it reserved for.
 
 use super::{
+    Response,
     body::{Asked, Form, Members},
     check::{answered, questions, together},
     desk::{Desk, MOST_HELD},
     ledger::{Absent, Entry},
     problem::Problem,
     question::Question,
-    told::{DenyAs, Told, json_response, list, seconds},
+    told::{DenyAs, Told, json_response, list},
 };
-use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -29,16 +29,16 @@ pub(super) enum End {
     Cancel,
 }
 
-pub(super) async fn answer(desk: &Desk, asked: Asked, deny: DenyAs) -> Result<Response, Problem> {
+pub(super) async fn answer(desk: &Desk, asked: Asked<'_>, deny: DenyAs) -> Result<Response, Problem> {
     let hold = |claim: Option<Claim>, time| {
         let tokens = claim.and_then(|claim| claim.into_parts().0);
         desk.reservations.put(tokens, time).map_err(drop)
     };
-    let fit = |question: &Question, members: &Members| match question.holds {
+    let fit = |question: &Question<'_>, members: &Members<'_>| match question.holds() {
         Holds::Slots => Err(Problem::bad(format!(
             "{}rule `{}` counts what is held at once; ask /v1/acquire",
             members.place,
-            question.rule.name()
+            question.rule().name()
         ))),
         Holds::Tokens | Holds::Both => Ok(()),
     };
@@ -48,18 +48,19 @@ pub(super) async fn answer(desk: &Desk, asked: Asked, deny: DenyAs) -> Result<Re
 /// Takes what is asked for, and holds it.
 pub(super) async fn held(
     desk: &Desk,
-    asked: Asked,
+    asked: Asked<'_>,
     deny: DenyAs,
-    fit: impl Fn(&Question, &Members) -> Result<(), Problem>,
+    fit: impl Fn(&Question<'_>, &Members<'_>) -> Result<(), Problem>,
     hold: impl Fn(Option<Claim>, Duration) -> Result<Entry, ()>,
 ) -> Result<Response, Problem> {
-    let (questions, fields) = questions(&asked, &desk.gate())?;
+    let gate = desk.gate();
+    let questions = questions(&asked, &gate)?;
     let mut times = Vec::with_capacity(questions.len());
     for (question, members) in questions.iter().zip(&asked.members) {
         fit(question, members)?;
         times.push(members.expires()?);
     }
-    let groups: Vec<&[Question]> = match asked.form {
+    let groups: Vec<&[Question<'_>]> = match asked.form {
         Form::Together => vec![&questions[..]],
         Form::One | Form::List | Form::Asks => questions.chunks(1).collect(),
     };
@@ -71,16 +72,16 @@ pub(super) async fn held(
             told.push(match is_allowed {
                 true => {
                     let entry = hold(claim, time).map_err(|()| full())?;
-                    answer.with("id", entry.id).with("expires-after", seconds(entry.expires))
+                    answer.holding(entry)
                 }
                 false => answer,
             });
         }
     }
-    Ok(answered(asked.form, &told, fields, deny))
+    Ok(answered(asked.form, told, gate.gate().told(), deny))
 }
 
-pub(super) async fn settle(desk: &Desk, asked: Asked, end: End) -> Result<Response, Problem> {
+pub(super) async fn settle(desk: &Desk, asked: Asked<'_>, end: End) -> Result<Response, Problem> {
     let mut ends = Vec::with_capacity(asked.members.len());
     for members in &asked.members {
         let cost = match end {

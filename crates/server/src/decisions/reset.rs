@@ -1,20 +1,17 @@
 //! `/v1/reset` forgets what was counted for a key. Only operators may.
 
-use super::{body::Asked, desk::Desk, problem::Problem, question::addressed, reserve::settled};
-use axum::response::Response;
+use super::{Response, body::Asked, desk::Desk, problem::Problem, question::addressed, reserve::settled};
 use http::StatusCode;
 use serde_json::json;
 
 pub(super) const MEMBERS: [&str; 2] = ["rule", "key"];
 
-pub(super) async fn answer(desk: &Desk, asked: Asked) -> Result<Response, Problem> {
+pub(super) async fn answer(desk: &Desk, asked: Asked<'_>) -> Result<Response, Problem> {
     let mut places = Vec::with_capacity(asked.members.len());
-    {
-        let gate = desk.gate();
-        for members in &asked.members {
-            let (named, key) = addressed(members, &gate)?;
-            places.push((named.rule().limiter(), key));
-        }
+    let gate = desk.gate();
+    for members in &asked.members {
+        let (named, key) = addressed(members, &gate)?;
+        places.push((named.rule().limiter(), key));
     }
     let mut answers = Vec::with_capacity(places.len());
     for (limiter, key) in places {

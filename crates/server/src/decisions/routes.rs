@@ -1,29 +1,24 @@
 //! Which question is answered where, and what every question has to pass first.
 
 use super::{
+    Response,
     auth::{self, ByAuthorization, Dialect, RefuseAs},
     body::Asked,
-    check::{self, Touch},
+    check,
     desk::Desk,
     openapi, permit,
     problem::{Problem, shortened},
-    question::Question,
+    question::{Question, Touch},
     reserve::{self, End},
     reset,
     tokens::TOKEN,
     told::DenyAs,
 };
-use axum::{
-    Router,
-    body::Body,
-    extract::{Request, State},
-    response::Response,
-    routing::{any, get, post},
-};
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, request};
+use http_body::Body;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use std::{sync::Arc, time::Duration};
+use std::{error, time::Duration};
 use tidegate_core::spelling;
 use tokio::time::timeout;
 
@@ -45,47 +40,55 @@ const LARGEST: usize = 1_000_000;
 /// How long a body may take to come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(super) fn router(desk: Arc<Desk>) -> Router {
-    let asked = |call: Call| {
-        post(move |State(desk): State<Arc<Desk>>, request: Request| async move {
-            answer(&desk, request, call).await.unwrap_or_else(Response::from)
-        })
-    };
-    Router::new()
-        .route("/v1/check", asked(Call::Check))
-        .route("/v1/peek", asked(Call::Peek))
-        .route("/v1/reserve", asked(Call::Reserve))
-        .route("/v1/commit", asked(Call::Commit))
-        .route("/v1/cancel", asked(Call::Cancel))
-        .route("/v1/acquire", asked(Call::Acquire))
-        .route("/v1/release", asked(Call::Release))
-        .route("/v1/reset", asked(Call::Reset))
-        .route(
-            "/v1/auth",
-            any(|State(desk): State<Arc<Desk>>, request: Request| async move {
-                judge(&desk, request).await.unwrap_or_else(Response::from)
-            }),
-        )
-        .route("/v1/openapi.json", get(|| async { openapi::answer() }))
-        .fallback(|| async {
+/// Answers a request.
+pub(super) async fn serve<B>(desk: &Desk, request: Request<B>) -> Response
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
+{
+    let (head, body) = request.into_parts();
+    let call = match head.uri.path() {
+        "/v1/check" => Call::Check,
+        "/v1/peek" => Call::Peek,
+        "/v1/reserve" => Call::Reserve,
+        "/v1/commit" => Call::Commit,
+        "/v1/cancel" => Call::Cancel,
+        "/v1/acquire" => Call::Acquire,
+        "/v1/release" => Call::Release,
+        "/v1/reset" => Call::Reset,
+        "/v1/auth" => return judge(desk, head).await.unwrap_or_else(Response::from),
+        "/v1/openapi.json" => {
+            return match head.method {
+                Method::GET | Method::HEAD => openapi::answer(),
+                _ => another_method("GET, HEAD").into(),
+            };
+        }
+        _ => {
             let problem = "there is nothing here; /v1/openapi.json tells what there is";
-            Response::from(Problem::new(StatusCode::NOT_FOUND, problem))
-        })
-        .method_not_allowed_fallback(|| async {
-            let problem = "this is asked with another method; /v1/openapi.json tells which";
-            Response::from(Problem::new(StatusCode::METHOD_NOT_ALLOWED, problem))
-        })
-        .with_state(desk)
+            return Problem::new(StatusCode::NOT_FOUND, problem).into();
+        }
+    };
+    match head.method {
+        Method::POST => answer(desk, head, body, call).await.unwrap_or_else(Response::from),
+        _ => another_method("POST").into(),
+    }
 }
 
-async fn answer(desk: &Desk, request: Request, call: Call) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
+fn another_method(allowed: &'static str) -> Problem {
+    let problem = "this is asked with another method; /v1/openapi.json tells which";
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, problem)
+        .with(header::ALLOW, HeaderValue::from_static(allowed))
+}
+
+async fn answer<B>(desk: &Desk, head: request::Parts, body: B, call: Call) -> Result<Response, Problem>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
+{
     // A page in a browser may send a request here, but none from its own place without saying so.
-    if parts.headers.contains_key(header::ORIGIN) {
+    if head.headers.contains_key(header::ORIGIN) {
         return Err(Problem::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
     }
-    permit_call(desk, &parts.headers, call)?;
-    let deny = parameter(&parts.uri, "deny", &["deny"])?.map(|text| deny_status(&text)).transpose()?;
+    permit_call(desk, &head.headers, call)?;
+    let deny = parameter(&head.uri, "deny", &["deny"])?.map(|text| deny_status(&text)).transpose()?;
     let deny = deny.map_or(DenyAs::Usual, DenyAs::Status);
     let body = whole(body).await?;
     let members: &[&'static str] = match call {
@@ -118,8 +121,7 @@ fn permit_call(desk: &Desk, headers: &HeaderMap, call: Call) -> Result<(), Probl
     }
 }
 
-async fn judge(desk: &Desk, request: Request) -> Result<Response, Problem> {
-    let (mut parts, _) = request.into_parts();
+async fn judge(desk: &Desk, mut parts: request::Parts) -> Result<Response, Problem> {
     desk.tokens().caller(&parts.headers)?;
     if desk.tokens().are_needed() && !parts.headers.contains_key(TOKEN) {
         parts.extensions.insert(ByAuthorization);
@@ -175,7 +177,10 @@ fn deny_status(text: &str) -> Result<StatusCode, Problem> {
     })
 }
 
-async fn whole(body: Body) -> Result<Bytes, Problem> {
+async fn whole<B>(body: B) -> Result<Bytes, Problem>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
+{
     let body = timeout(PATIENCE, Limited::new(body, LARGEST).collect()).await;
     let late =
         |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to come; send it at once");

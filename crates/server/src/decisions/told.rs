@@ -1,22 +1,22 @@
 //! What is answered: the numbers of a decision, as JSON and as headers.
 
-use super::{problem::Problem, question::Question};
-use axum::{body::Body, response::Response};
+use super::{Response, ledger::Entry, problem::Problem, question::Question};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde_json::Value;
 use std::borrow::Cow;
 use tidegate_core::{Decision, Micros, Outcome, Retry, header as field};
-use tidegate_rule::{Fields, Mode, Rule};
+use tidegate_rule::{Fields, Mode};
 
 /// What is answered to one question.
-pub(super) struct Told {
-    rule: Rule,
-    mode: Mode,
+pub(super) struct Told<'a> {
+    question: &'a Question<'a>,
     decision: Option<Decision>,
     /// Whether it was asked at all: where all are charged or none, it may not have come to that.
     turn: Turn,
-    /// What else there is to tell.
-    more: Map<String, Value>,
+    /// What is held for it.
+    held: Option<Entry>,
+    deny: DenyAs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,21 +37,19 @@ pub(super) enum DenyAs {
 const EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-impl Told {
+impl<'a> Told<'a> {
     /// This was decided; nothing, where there was nothing to be asked.
-    pub(super) fn new(question: &Question, decision: Option<Decision>) -> Self {
-        let (rule, mode) = (question.rule.clone(), question.mode);
-        Self { rule, mode, decision, turn: Turn::Asked, more: Map::new() }
+    pub(super) fn new(question: &'a Question<'a>, decision: Option<Decision>) -> Self {
+        Self { question, decision, turn: Turn::Asked, held: None, deny: DenyAs::Usual }
     }
 
     /// Another was denied before it was asked.
-    pub(super) fn passed_over(question: &Question) -> Self {
+    pub(super) fn passed_over(question: &'a Question<'a>) -> Self {
         Self { turn: Turn::Passed, ..Self::new(question, None) }
     }
 
-    pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.more.insert(name.to_owned(), value.into());
-        self
+    pub(super) fn holding(self, held: Entry) -> Self {
+        Self { held: Some(held), ..self }
     }
 
     /// Whether whoever asked may go on.
@@ -61,71 +59,63 @@ impl Told {
 
     /// The decision that denies it, if one does that is enforced.
     fn denial(&self) -> Option<&Decision> {
-        let denies = |decision: &&Decision| self.mode == Mode::Enforce && !decision.is_granted();
+        let denies = |decision: &&Decision| self.question.mode == Mode::Enforce && !decision.is_granted();
         self.decision.as_ref().filter(denies)
     }
 
-    /// It as JSON.
-    pub(super) fn json(&self) -> Value {
-        let mut map = Map::new();
-        map.insert("allowed".to_owned(), self.is_allowed().into());
-        let mode = match self.mode {
-            Mode::Enforce => "enforce",
-            Mode::Shadow => "shadow",
-            Mode::Off => "off",
-        };
-        map.insert("mode".to_owned(), mode.into());
-        map.insert("degraded".to_owned(), self.decision.is_some_and(|it| it.is_degraded()).into());
-        if self.turn == Turn::Passed {
-            map.insert("asked".to_owned(), false.into());
-        }
-        if let Some(decision) = &self.decision {
-            self.numbers(decision, &mut map);
-        }
-        map.extend(self.more.clone());
-        Value::Object(map)
-    }
-
-    fn numbers(&self, decision: &Decision, map: &mut Map<String, Value>) {
-        let mut add = |name: &str, value: Value| map.insert(name.to_owned(), value);
+    fn write_numbers<M: SerializeMap>(&self, decision: &Decision, map: &mut M) -> Result<(), M::Error> {
         if !decision.is_closed() {
-            add("limit", decision.limit().into());
-            add("remaining", decision.remaining().into());
+            map.serialize_entry("limit", &decision.limit())?;
+            map.serialize_entry("remaining", &decision.remaining())?;
             let reset = decision.reset_after();
             if reset != Micros::MAX {
-                add("reset-after", seconds(reset));
+                map.serialize_entry("reset-after", &Seconds(reset))?;
             }
         }
-        if let Some(quota) = self.rule.quotas().get(decision.quota()) {
-            add("quota", quota.to_string().into());
+        if let Some(quota) = self.question.rule().labels().quota(decision.quota()) {
+            map.serialize_entry("quota", quota)?;
         }
         match decision.outcome() {
             Outcome::Allow => {}
-            Outcome::Delay(wait) => drop(add("wait", seconds(wait))),
+            Outcome::Delay(wait) => map.serialize_entry("wait", &Seconds(wait))?,
             Outcome::Deny(retry) => {
                 if let Retry::After(wait) = retry {
-                    add("retry-after", seconds(wait));
+                    map.serialize_entry("retry-after", &Seconds(wait))?;
                 }
-                if self.mode == Mode::Shadow {
-                    add("would-allow", false.into());
+                if self.question.mode == Mode::Shadow {
+                    map.serialize_entry("would-allow", &false)?;
                 }
             }
         }
-        if let Some(denial) = self.denial() {
-            let (status, kind, title) = match denial.is_closed() {
-                true => (503, REDUCED, "Temporarily reduced capacity"),
-                false => (429, EXCEEDED, "Quota exceeded"),
-            };
-            add("type", kind.into());
-            add("title", title.into());
-            add("status", status.into());
-            add("detail", self.detail(denial).into());
-            add("violated-policies", json!([self.rule.name()]));
+        match self.denial() {
+            Some(denial) => self.write_problem(denial, map),
+            None => Ok(()),
+        }
+    }
+
+    fn write_problem<M: SerializeMap>(&self, denial: &Decision, map: &mut M) -> Result<(), M::Error> {
+        let (kind, title) = match denial.is_closed() {
+            true => (REDUCED, "Temporarily reduced capacity"),
+            false => (EXCEEDED, "Quota exceeded"),
+        };
+        map.serialize_entry("type", kind)?;
+        map.serialize_entry("title", title)?;
+        map.serialize_entry("status", &self.problem_status(denial).as_u16())?;
+        map.serialize_entry("detail", &self.detail(denial))?;
+        map.serialize_entry("violated-policies", &[self.question.rule().name()])
+    }
+
+    /// The status of a denial that is told; one that says that all is well is for the head alone.
+    fn problem_status(&self, denial: &Decision) -> StatusCode {
+        match self.deny {
+            DenyAs::Status(status) if !status.is_success() => status,
+            _ if denial.is_closed() => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::TOO_MANY_REQUESTS,
         }
     }
 
     fn detail(&self, denial: &Decision) -> Cow<'static, str> {
-        if let Some(message) = self.rule.message() {
+        if let Some(message) = self.question.rule().message() {
             return message.to_string().into();
         }
         match denial.outcome() {
@@ -137,22 +127,18 @@ impl Told {
     }
 
     /// It as the answer to a single question.
-    pub(super) fn response(&self, fields: Fields, deny: DenyAs) -> Response {
-        let mut body = self.json();
+    pub(super) fn response(mut self, fields: Fields, deny: DenyAs) -> Response {
+        self.deny = deny;
         let status = match (self.denial(), deny) {
             (None, _) => StatusCode::OK,
-            (Some(denial), DenyAs::Usual) if denial.is_closed() => StatusCode::SERVICE_UNAVAILABLE,
-            (Some(_), DenyAs::Usual) => StatusCode::TOO_MANY_REQUESTS,
             (Some(_), DenyAs::Status(status)) => status,
+            (Some(denial), DenyAs::Usual) => self.problem_status(denial),
         };
         let kind = match status.is_success() {
             true => "application/json",
             false => "application/problem+json",
         };
-        if !status.is_success() {
-            body["status"] = status.as_u16().into();
-        }
-        let mut response = json_response(status, kind, &body);
+        let mut response = json_response(status, kind, &self);
         self.write_headers(fields, response.headers_mut());
         response
     }
@@ -162,9 +148,9 @@ impl Told {
         if let Some(after) = self.denial().and_then(field::retry_after) {
             headers.insert(header::RETRY_AFTER, after.into());
         }
-        let labels = self.rule.labels().clone();
+        let labels = self.question.rule().labels();
         let label = labels.get(decision.quota()).filter(|_| !decision.is_closed());
-        if let (Some(label), Mode::Enforce) = (label, self.mode) {
+        if let (Some(label), Mode::Enforce) = (label, self.question.mode) {
             fields.write([(label, decision)], |name, value| {
                 if let Ok(value) = HeaderValue::from_str(value) {
                     headers.insert(HeaderName::from_static(name), value);
@@ -174,23 +160,55 @@ impl Told {
     }
 }
 
+impl Serialize for Told<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("allowed", &self.is_allowed())?;
+        let mode = match self.question.mode {
+            Mode::Enforce => "enforce",
+            Mode::Shadow => "shadow",
+            Mode::Off => "off",
+        };
+        map.serialize_entry("mode", mode)?;
+        map.serialize_entry("degraded", &self.decision.is_some_and(|it| it.is_degraded()))?;
+        if self.turn == Turn::Passed {
+            map.serialize_entry("asked", &false)?;
+        }
+        if let Some(decision) = &self.decision {
+            self.write_numbers(decision, &mut map)?;
+        }
+        if let Some(held) = &self.held {
+            map.serialize_entry("id", &held.id)?;
+            map.serialize_entry("expires-after", &Seconds(held.expires))?;
+        }
+        map.end()
+    }
+}
+
+/// Seconds, exact to the microsecond; whole ones without a point.
+struct Seconds(Micros);
+
+impl Serialize for Seconds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        const SECOND: u64 = 1_000_000;
+        let Self(time) = *self;
+        match time.get() % SECOND {
+            0 => serializer.serialize_u64(time.get() / SECOND),
+            _ => serializer.serialize_f64(Micros::to_duration(time).as_secs_f64()),
+        }
+    }
+}
+
 /// Several answers, or what is wrong with some of them.
 pub(super) fn list(answers: impl Iterator<Item = Result<Value, Problem>>) -> Vec<Value> {
     answers.map(|answer| answer.unwrap_or_else(|problem| problem.json())).collect()
 }
 
-pub(super) fn json_response(status: StatusCode, kind: &'static str, body: &Value) -> Response {
-    let mut response = Response::new(Body::from(body.to_string()));
+pub(super) fn json_response(status: StatusCode, kind: &'static str, body: &impl Serialize) -> Response {
+    // Nothing here has a name that is no text, which is all that can go wrong.
+    let body = serde_json::to_vec(body).unwrap_or_else(|_| b"{}".to_vec());
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
-}
-
-/// Seconds, exact to the microsecond; whole ones without a point.
-pub(super) fn seconds(time: Micros) -> Value {
-    const SECOND: u64 = 1_000_000;
-    match time.get() % SECOND {
-        0 => (time.get() / SECOND).into(),
-        _ => Micros::to_duration(time).as_secs_f64().into(),
-    }
 }
