@@ -123,8 +123,7 @@ impl Members {
     pub(super) fn cost(&self, otherwise: Option<u64>) -> Result<u64, Problem> {
         let cost = match self.map.get("cost") {
             None | Some(Value::Null) => otherwise.ok_or_else(|| self.wrong("cost", "is missing; say it"))?,
-            Some(cost) => cost
-                .as_u64()
+            Some(cost) => whole(cost)
                 .filter(|cost| *cost <= LARGEST_EXACT)
                 .ok_or_else(|| self.wrong("cost", "is not a whole number; write one, 0 or more"))?,
         };
@@ -148,6 +147,18 @@ impl Members {
     fn wrong(&self, name: &str, what: &str) -> Problem {
         Problem::bad(format!("{}`{name}` {what}", self.place))
     }
+}
+
+/// A whole number, however it is written: 2.0 is one.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is whole, and in these bounds"
+)]
+fn whole(number: &Value) -> Option<u64> {
+    const MOST: f64 = LARGEST_EXACT as f64;
+    let rounded = || number.as_f64().filter(|number| number.fract() == 0.0 && (0.0..=MOST).contains(number));
+    number.as_u64().or_else(|| rounded().map(|number| number as u64))
 }
 
 fn unknown(place: &str, name: &str, known: &[&'static str]) -> Problem {

@@ -31,9 +31,6 @@ pub(super) async fn answer(
 ) -> Result<Response, Problem> {
     let (questions, fields) = questions(&asked, &desk.gate())?;
     if asked.form == Form::Together {
-        if touch == Touch::Look {
-            return Err(Problem::bad("looking charges nothing; leave `all-or-nothing` out"));
-        }
         let (claims, told) = together(desk, &questions).await;
         claims.into_iter().flatten().for_each(keep);
         return Ok(answered(asked.form, &told, fields, deny));
