@@ -3,6 +3,7 @@
 use super::{desk::Desk, routes::router};
 use crate::{
     Bound, Fault,
+    greeting::Greeting,
     listen::{Door, PlainDoor, welcome},
     tls::Certificate,
     worker,
@@ -153,7 +154,8 @@ impl Hall {
                 let Some(stream) = welcome(stream, certificate, hall.handshake).await else { return };
                 let (builder, service) = (hall.builder(), TowerToHyperService::new(hall.router.clone()));
                 // Who went away hears nothing.
-                let _ = watcher.watch(builder.serve_connection(TokioIo::new(stream), service)).await;
+                let stream = TokioIo::new(Greeting::new(stream, hall.idle));
+                let _ = watcher.watch(builder.serve_connection(stream, service)).await;
                 drop(place);
             };
             tokio::spawn(serve);
