@@ -2,8 +2,10 @@
 
 #![no_main]
 
+#[path = "../../crates/server/tests/gateway/fuzz/targets.rs"]
+mod decisions;
 #[path = "../../crates/policy/tests/suite/fuzz/targets.rs"]
-mod targets;
+mod policy;
 
 use libfuzzer_sys::fuzz_target;
 use std::{env, process, sync::OnceLock};
@@ -13,10 +15,11 @@ static TARGET: OnceLock<fn(&[u8])> = OnceLock::new();
 fuzz_target!(|bytes: &[u8]| {
     let target = TARGET.get_or_init(|| {
         let name = env::var("TIDEGATE_FUZZ").unwrap_or_default();
-        match targets::TARGETS.iter().find(|(known, _)| *known == name) {
+        let targets = || policy::TARGETS.iter().chain(&decisions::TARGETS);
+        match targets().find(|(known, _)| *known == name) {
             Some((_, target)) => *target,
             None => {
-                let known: Vec<_> = targets::TARGETS.iter().map(|(name, _)| *name).collect();
+                let known: Vec<_> = targets().map(|(name, _)| *name).collect();
                 eprintln!("TIDEGATE_FUZZ names no target; use one of {}", known.join(", "));
                 process::exit(2);
             }

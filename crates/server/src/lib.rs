@@ -28,6 +28,7 @@ pub mod descriptors;
 mod fault;
 mod files;
 mod gateway;
+mod greeting;
 mod judge;
 mod listen;
 mod log;

@@ -8,6 +8,7 @@
 //! | [`conformance`] | what must hold for every store |
 //! | [`strategy`] | random quotas of every algorithm, and random callers |
 //! | [`guava`] | recorded traces of Guava's `RateLimiter` |
+//! | [`spoil`] | texts that are spoiled in every way, for fuzzing |
 //! | [`servers`] | real servers that a test starts, and wires to them that can be spoiled |
 //!
 //! A dev-dependency only: nothing here is meant for production.
@@ -16,6 +17,7 @@ pub mod conformance;
 pub mod guava;
 #[cfg(target_os = "linux")]
 pub mod servers;
+pub mod spoil;
 pub mod strategy;
 pub mod subject;
 pub mod trace;

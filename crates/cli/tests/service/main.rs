@@ -1,4 +1,5 @@
-//! `tidegate serve --envoy-config` as people run it: the binary, a real Envoy before it and a real nginx behind that.
+//! `tidegate serve --envoy-config` as people run it: the binary, a real Envoy before it and a real nginx behind that; and
+//! `tidegate serve` as programs ask it.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -11,4 +12,6 @@
 mod bad;
 mod envoy;
 mod files;
+mod load;
+mod schemathesis;
 mod stage;

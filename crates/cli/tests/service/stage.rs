@@ -54,6 +54,35 @@ impl Drop for Service {
     }
 }
 
+/// The binary with a policy that has `decisions`. Dropping it kills it.
+pub(crate) struct Decisions {
+    child: Child,
+    pub(crate) url: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Decisions {
+    pub(crate) fn start(policy: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("policy.yaml");
+        fs::write(&file, policy).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.arg("serve").arg(file).stdin(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.strip_prefix("decide").unwrap_or_else(|| panic!("{line}")).trim().to_owned();
+        Self { child, url, _folder: folder }
+    }
+}
+
+impl Drop for Decisions {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn command(folder: &Path, more: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(["serve", "--envoy-config"]).arg(folder);

@@ -1,6 +1,7 @@
 //! Which version of HTTP a client speaks that has agreed on nothing.
 
 use super::{Client, ClientIo};
+use crate::greeting::PREFACE;
 use bytes::BytesMut;
 use std::{
     future::{Future, poll_fn},
@@ -8,9 +9,6 @@ use std::{
     task::Poll,
 };
 use tokio::io::AsyncReadExt;
-
-/// What every client of HTTP/2 says first, and no other.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Whether the client says it. What was read is read again by whoever comes next.
 pub(super) async fn is_next(io: &mut ClientIo, client: &Client) -> bool {

@@ -135,8 +135,7 @@ impl<'a> Members<'a> {
             None | Some(Given::Nothing) => {
                 otherwise.ok_or_else(|| self.wrong("cost", "is missing; say it"))?
             }
-            Some(cost) => cost
-                .as_u64()
+            Some(cost) => whole(cost)
                 .filter(|cost| *cost <= LARGEST_EXACT)
                 .ok_or_else(|| self.wrong("cost", "is not a whole number; write one, 0 or more"))?,
         };
@@ -161,6 +160,19 @@ impl<'a> Members<'a> {
     fn wrong(&self, name: &str, what: &str) -> Problem {
         Problem::bad(format!("{}`{name}` {what}", self.place))
     }
+}
+
+/// A whole number, however it is written: 2.0 is one.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is whole, and in these bounds"
+)]
+fn whole(given: &Given<'_>) -> Option<u64> {
+    let Given::Number(number) = given else { return None };
+    const MOST: f64 = LARGEST_EXACT as f64;
+    let rounded = || number.as_f64().filter(|number| number.fract() == 0.0 && (0.0..=MOST).contains(number));
+    number.as_u64().or_else(|| rounded().map(|number| number as u64))
 }
 
 fn unknown(place: Place, name: &str, known: &[&'static str]) -> Problem {

@@ -23,11 +23,8 @@ pub(super) async fn answer(
 ) -> Result<Response, Problem> {
     let gate = desk.gate();
     let questions = questions(&asked, &gate)?;
-    let told = match (asked.form, touch) {
-        (Form::Together, Touch::Look) => {
-            return Err(Problem::bad("looking charges nothing; leave `all-or-nothing` out"));
-        }
-        (Form::Together, Touch::Take) => {
+    let told = match asked.form {
+        Form::Together => {
             let (claims, told) = together(desk, &questions).await;
             claims.into_iter().flatten().for_each(keep);
             told

@@ -23,11 +23,16 @@ pub(super) type Reserved = Option<SharedReservation<'static>>;
 pub(super) type Permitted = Option<SharedPermit<'static>>;
 
 /// The most that can be held at once, of each kind.
-pub(super) const MOST_HELD: usize = 100_000;
+const MOST_HELD: usize = 100_000;
 
 impl Desk {
     /// One for this policy. Only inside of a runtime, which is to outlive it.
     pub(crate) fn new(gate: PolicyGate, tokens: Tokens) -> Self {
+        Self::with(gate, tokens, Clock::system(), MOST_HELD)
+    }
+
+    /// One by this clock, where so many can be held at once.
+    pub(super) fn with(gate: PolicyGate, tokens: Tokens, clock: Clock, most_held: usize) -> Self {
         let keep = |reserved: Reserved| {
             if let Some(reserved) = reserved {
                 reserved.keep();
@@ -36,8 +41,8 @@ impl Desk {
         Self {
             gate: ArcSwap::from_pointee(gate),
             tokens: ArcSwap::from_pointee(tokens),
-            reservations: Ledger::new(Clock::system(), MOST_HELD, keep),
-            permits: Ledger::new(Clock::system(), MOST_HELD, drop),
+            reservations: Ledger::new(clock.clone(), most_held, keep),
+            permits: Ledger::new(clock, most_held, drop),
             runtime: Handle::current(),
         }
     }

@@ -3,6 +3,7 @@
 use super::{desk::Desk, routes};
 use crate::{
     Bound, Fault,
+    greeting::Greeting,
     listen::{Door, PlainDoor, welcome},
     tls::Certificate,
     worker,
@@ -156,7 +157,8 @@ impl Hall {
                     async move { Ok::<_, Infallible>(routes::serve(&desk, request).await) }
                 });
                 // Who went away hears nothing.
-                let _ = watcher.watch(builder.serve_connection(TokioIo::new(stream), service)).await;
+                let stream = TokioIo::new(Greeting::new(stream, hall.idle));
+                let _ = watcher.watch(builder.serve_connection(stream, service)).await;
                 drop(place);
             };
             tokio::spawn(serve);

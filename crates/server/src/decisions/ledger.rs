@@ -3,6 +3,7 @@
 //! Who holds something may crash, so everything in here has an end. There is no task for each entry: whoever comes by
 //! closes what has ended, and so does the gateway, once a second.
 
+use super::tokens::Caller;
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -22,9 +23,18 @@ pub(super) struct Ledger<T> {
 }
 
 struct Entries<T> {
-    held: HashMap<Id, T>,
+    /// Each with who made it.
+    held: HashMap<Id, (Caller, T)>,
+    /// Places that are kept free.
+    kept: usize,
     /// The first to end comes first.
     ends: BTreeSet<Id>,
+}
+
+/// Places that are kept free for what is being taken.
+pub(super) struct Room<'a, T> {
+    ledger: &'a Ledger<T>,
+    places: usize,
 }
 
 /// When it ends, and a number that cannot be guessed.
@@ -53,31 +63,37 @@ pub(super) enum Absent {
 
 impl<T> Ledger<T> {
     pub(super) fn new(clock: Clock, most: usize, close: fn(T)) -> Self {
-        let entries = Mutex::new(Entries { held: HashMap::new(), ends: BTreeSet::new() });
+        let entries = Mutex::new(Entries { held: HashMap::new(), kept: 0, ends: BTreeSet::new() });
         Self { clock, most, close, entries }
     }
 
-    /// Holds this for so long; gives it back if there is no room.
-    pub(super) fn put(&self, value: T, time: Duration) -> Result<Entry, T> {
+    /// Places for so many, before anything is taken that could not be held; `None` if there are not as many.
+    pub(super) fn room(&self, places: usize) -> Option<Room<'_, T>> {
         self.close_ended();
-        let expires = Micros::from(time);
-        let Some(id) = Id::new(self.clock.now().plus(expires)) else { return Err(value) };
         let mut entries = self.lock();
-        if entries.held.len() >= self.most {
-            return Err(value);
+        let used = entries.held.len() + entries.kept;
+        if places > self.most.saturating_sub(used) {
+            return None;
         }
-        entries.ends.insert(id);
-        entries.held.insert(id, value);
-        Ok(Entry { id: id.text(), expires })
+        entries.kept += places;
+        drop(entries);
+        Some(Room { ledger: self, places })
     }
 
-    /// Takes it out.
-    pub(super) fn take(&self, text: &str) -> Result<T, Absent> {
+    /// As many as can be held.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Takes it out, for somebody who may settle it.
+    pub(super) fn take(&self, text: &str, caller: &Caller) -> Result<T, Absent> {
         self.close_ended();
         let id = Id::read(text).ok_or(Absent::Unknown)?;
         let mut entries = self.lock();
-        match entries.held.remove(&id) {
-            Some(value) => {
+        let is_theirs = entries.held.get(&id).is_some_and(|(maker, _)| caller.may_settle_of(maker));
+        let taken = if is_theirs { entries.held.remove(&id) } else { None };
+        match taken {
+            Some((_, value)) => {
                 entries.ends.remove(&id);
                 Ok(value)
             }
@@ -93,7 +109,7 @@ impl<T> Ledger<T> {
         let mut ended = Vec::new();
         while let Some(id) = entries.ends.first().copied().filter(|id| id.end <= now) {
             entries.ends.remove(&id);
-            ended.extend(entries.held.remove(&id));
+            ended.extend(entries.held.remove(&id).map(|(_, value)| value));
         }
         drop(entries);
         ended.into_iter().for_each(self.close);
@@ -101,6 +117,28 @@ impl<T> Ledger<T> {
 
     fn lock(&self) -> MutexGuard<'_, Entries<T>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Room<'_, T> {
+    /// Holds this for so long. It is given back where there is no place left, or no name for it.
+    pub(super) fn put(&mut self, value: T, time: Duration, maker: &Caller) -> Result<Entry, T> {
+        let expires = Micros::from(time);
+        let id = Id::new(self.ledger.clock.now().plus(expires)).filter(|_| self.places > 0);
+        let Some(id) = id else { return Err(value) };
+        let mut entries = self.ledger.lock();
+        self.places -= 1;
+        entries.kept = entries.kept.saturating_sub(1);
+        entries.ends.insert(id);
+        entries.held.insert(id, (maker.clone(), value));
+        Ok(Entry { id: id.text(), expires })
+    }
+}
+
+impl<T> Drop for Room<'_, T> {
+    fn drop(&mut self) {
+        let mut entries = self.ledger.lock();
+        entries.kept = entries.kept.saturating_sub(self.places);
     }
 }
 
@@ -150,21 +188,41 @@ mod tests {
         let (ledger, closed) = (Ledger::new(clock, 2, close), Count::default());
         let minute = Duration::from_secs(60);
 
-        let first = ledger.put(closed.clone(), minute).unwrap();
-        let second = ledger.put(closed.clone(), minute * 2).unwrap();
-        assert_eq!(first.expires, Micros::from_secs(60));
-        assert!(ledger.put(closed.clone(), minute).is_err(), "it is full");
+        let anybody = Caller::Anybody;
+        let put = |time| ledger.room(1).map(|mut room| room.put(closed.clone(), time, &anybody).unwrap());
 
-        assert!(ledger.take(&second.id).is_ok());
-        assert_eq!(ledger.take(&second.id).unwrap_err(), Absent::Unknown, "it was settled");
+        let first = put(minute).unwrap();
+        let second = put(minute * 2).unwrap();
+        assert_eq!(first.expires, Micros::from_secs(60));
+        assert_eq!(put(minute), None, "it is full");
+
+        assert!(ledger.take(&second.id, &anybody).is_ok());
+        assert_eq!(ledger.take(&second.id, &anybody).unwrap_err(), Absent::Unknown, "it was settled");
         assert_eq!(closed.load(Ordering::Relaxed), 0);
 
         hand.advance(minute);
         ledger.close_ended();
         assert_eq!(closed.load(Ordering::Relaxed), 1);
-        assert_eq!(ledger.take(&first.id).unwrap_err(), Absent::Expired);
-        assert!(ledger.put(closed.clone(), minute).is_ok(), "there is room again");
-        assert!(ledger.put(closed, minute).is_ok());
+        assert_eq!(ledger.take(&first.id, &anybody).unwrap_err(), Absent::Expired);
+        assert!(put(minute).is_some(), "there is room again");
+        let kept = ledger.room(1).unwrap();
+        assert_eq!(put(minute), None, "the last place is kept for somebody");
+        drop(kept);
+        assert!(put(minute).is_some());
+    }
+
+    #[test]
+    fn only_who_made_it_settles_it() {
+        let ledger = Ledger::new(Clock::manual().0, 9, drop);
+        let put = |maker: &Caller| ledger.room(1).unwrap().put(7, Duration::from_secs(60), maker).unwrap().id;
+        let (web, jobs) = (Caller::Program("web".into()), Caller::Program("jobs".into()));
+        let held = put(&web);
+        for other in [&jobs, &Caller::Operator, &Caller::Anybody] {
+            assert_eq!(ledger.take(&held, other), Err(Absent::Unknown), "{other:?}");
+        }
+        assert_eq!(ledger.take(&held, &web), Ok(7));
+        // Made before tokens were needed.
+        assert_eq!(ledger.take(&put(&Caller::Anybody), &web), Ok(7));
     }
 
     #[test]

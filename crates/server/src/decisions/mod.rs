@@ -30,6 +30,8 @@ mod question;
 mod reserve;
 mod reset;
 mod routes;
+#[cfg(test)]
+mod tests;
 mod tokens;
 mod told;
 

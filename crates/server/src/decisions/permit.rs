@@ -9,6 +9,7 @@ use super::{
     problem::Problem,
     question::Question,
     reserve::{gone, held, settled},
+    tokens::Caller,
     told::DenyAs,
 };
 use serde_json::json;
@@ -17,15 +18,19 @@ use tidegate_policy::compile::Holds;
 
 pub(super) const RELEASE: [&str; 1] = ["id"];
 
-pub(super) async fn answer(desk: &Desk, asked: Asked<'_>, deny: DenyAs) -> Result<Response, Problem> {
-    let hold = |claim: Option<Claim>, time| {
+pub(super) async fn answer(
+    desk: &Desk,
+    asked: Asked<'_>,
+    deny: DenyAs,
+    caller: &Caller,
+) -> Result<Response, Problem> {
+    let slots = |claim: Option<Claim>| {
         let (tokens, slots) = claim.map(Claim::into_parts).unwrap_or_default();
-        let entry = desk.permits.put(slots, time).map_err(drop)?;
         // What is counted beside the slots was used.
         if let Some(tokens) = tokens {
             tokens.keep();
         }
-        Ok(entry)
+        slots
     };
     let fit = |question: &Question<'_>, members: &Members<'_>| match question.holds() {
         Holds::Tokens => Err(Problem::bad(format!(
@@ -35,12 +40,12 @@ pub(super) async fn answer(desk: &Desk, asked: Asked<'_>, deny: DenyAs) -> Resul
         ))),
         Holds::Slots | Holds::Both => Ok(()),
     };
-    held(desk, asked, deny, fit, hold).await
+    held((desk, &desk.permits, caller), asked, deny, fit, slots).await
 }
 
-pub(super) fn release(desk: &Desk, asked: &Asked<'_>) -> Result<Response, Problem> {
+pub(super) fn release(desk: &Desk, asked: &Asked<'_>, caller: &Caller) -> Result<Response, Problem> {
     let ids = asked.members.iter().map(|members| members.text("id")).collect::<Result<Vec<_>, _>>()?;
-    let release = |id: &str| match desk.permits.take(id) {
+    let release = |id: &str| match desk.permits.take(id, caller) {
         Ok(permit) => {
             drop(permit);
             Ok(json!({ "released": true }))

@@ -6,15 +6,15 @@ use super::{
     Response,
     body::{Asked, Form, Members},
     check::{answered, questions, together},
-    desk::{Desk, MOST_HELD},
-    ledger::{Absent, Entry},
+    desk::Desk,
+    ledger::{Absent, Ledger},
     problem::Problem,
     question::Question,
+    tokens::Caller,
     told::{DenyAs, Told, json_response, list},
 };
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
-use std::time::Duration;
 use tidegate_engine::Claim;
 use tidegate_policy::compile::Holds;
 
@@ -29,11 +29,13 @@ pub(super) enum End {
     Cancel,
 }
 
-pub(super) async fn answer(desk: &Desk, asked: Asked<'_>, deny: DenyAs) -> Result<Response, Problem> {
-    let hold = |claim: Option<Claim>, time| {
-        let tokens = claim.and_then(|claim| claim.into_parts().0);
-        desk.reservations.put(tokens, time).map_err(drop)
-    };
+pub(super) async fn answer(
+    desk: &Desk,
+    asked: Asked<'_>,
+    deny: DenyAs,
+    caller: &Caller,
+) -> Result<Response, Problem> {
+    let tokens = |claim: Option<Claim>| claim.and_then(|claim| claim.into_parts().0);
     let fit = |question: &Question<'_>, members: &Members<'_>| match question.holds() {
         Holds::Slots => Err(Problem::bad(format!(
             "{}rule `{}` counts what is held at once; ask /v1/acquire",
@@ -42,16 +44,16 @@ pub(super) async fn answer(desk: &Desk, asked: Asked<'_>, deny: DenyAs) -> Resul
         ))),
         Holds::Tokens | Holds::Both => Ok(()),
     };
-    held(desk, asked, deny, fit, hold).await
+    held((desk, &desk.reservations, caller), asked, deny, fit, tokens).await
 }
 
-/// Takes what is asked for, and holds it.
-pub(super) async fn held(
-    desk: &Desk,
+/// Takes what is asked for, and holds a part of it in a ledger.
+pub(super) async fn held<T>(
+    (desk, ledger, caller): (&Desk, &Ledger<T>, &Caller),
     asked: Asked<'_>,
     deny: DenyAs,
     fit: impl Fn(&Question<'_>, &Members<'_>) -> Result<(), Problem>,
-    hold: impl Fn(Option<Claim>, Duration) -> Result<Entry, ()>,
+    part: impl Fn(Option<Claim>) -> T,
 ) -> Result<Response, Problem> {
     let gate = desk.gate();
     let questions = questions(&asked, &gate)?;
@@ -60,6 +62,8 @@ pub(super) async fn held(
         fit(question, members)?;
         times.push(members.expires()?);
     }
+    let full = || full(ledger.most());
+    let mut room = ledger.room(questions.len()).ok_or_else(full)?;
     let groups: Vec<&[Question<'_>]> = match asked.form {
         Form::Together => vec![&questions[..]],
         Form::One | Form::List | Form::Asks => questions.chunks(1).collect(),
@@ -71,7 +75,7 @@ pub(super) async fn held(
         for ((answer, claim), time) in answers.into_iter().zip(claims).zip(times.by_ref()) {
             told.push(match is_allowed {
                 true => {
-                    let entry = hold(claim, time).map_err(|()| full())?;
+                    let entry = room.put(part(claim), time, caller).map_err(|_| full())?;
                     answer.holding(entry)
                 }
                 false => answer,
@@ -81,7 +85,12 @@ pub(super) async fn held(
     Ok(answered(asked.form, told, gate.gate().told(), deny))
 }
 
-pub(super) async fn settle(desk: &Desk, asked: Asked<'_>, end: End) -> Result<Response, Problem> {
+pub(super) async fn settle(
+    desk: &Desk,
+    asked: Asked<'_>,
+    end: End,
+    caller: &Caller,
+) -> Result<Response, Problem> {
     let mut ends = Vec::with_capacity(asked.members.len());
     for members in &asked.members {
         let cost = match end {
@@ -92,7 +101,8 @@ pub(super) async fn settle(desk: &Desk, asked: Asked<'_>, end: End) -> Result<Re
     }
     let mut answers = Vec::with_capacity(ends.len());
     for (id, cost) in ends {
-        let taken = desk.reservations.take(id).map_err(|absent| gone(absent, "reservation", "was charged"));
+        let taken = desk.reservations.take(id, caller);
+        let taken = taken.map_err(|absent| gone(absent, "reservation", "was charged"));
         answers.push(match (taken, cost) {
             (Ok(Some(reserved)), Some(cost)) => {
                 // To its end, even if whoever asked hangs up meanwhile.
@@ -129,14 +139,17 @@ pub(super) fn gone(absent: Absent, what: &str, fate: &str) -> Problem {
             Problem::new(StatusCode::GONE, problem)
         }
         Absent::Unknown => {
-            let problem = format!("there is no such {what}; it was settled already, or never made here");
+            let problem =
+                format!("there is no such {what} of yours; it was settled already, or never made here");
             Problem::new(StatusCode::NOT_FOUND, problem)
         }
     }
 }
 
-fn full() -> Problem {
-    let problem = format!("{MOST_HELD} are held already; settle some, or let them expire sooner");
+fn full(most: usize) -> Problem {
+    let problem = format!(
+        "there is no room beside what is held already, {most} at most; settle some, or let them expire sooner"
+    );
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, problem)
         .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
 }

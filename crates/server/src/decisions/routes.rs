@@ -3,7 +3,7 @@
 use super::{
     Response,
     auth::{self, ByAuthorization, Dialect, RefuseAs},
-    body::Asked,
+    body::{Asked, Form},
     check,
     desk::Desk,
     openapi, permit,
@@ -11,7 +11,7 @@ use super::{
     question::{Question, Touch},
     reserve::{self, End},
     reset,
-    tokens::TOKEN,
+    tokens::{Caller, TOKEN},
     told::DenyAs,
 };
 use bytes::Bytes;
@@ -87,8 +87,12 @@ where
     if head.headers.contains_key(header::ORIGIN) {
         return Err(Problem::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
     }
-    permit_call(desk, &head.headers, call)?;
-    let deny = parameter(&head.uri, "deny", &["deny"])?.map(|text| deny_status(&text)).transpose()?;
+    let caller = permit_call(desk, &head.headers, call)?;
+    let known: &[&'static str] = match call {
+        Call::Check | Call::Peek | Call::Reserve | Call::Acquire => &["deny"],
+        Call::Commit | Call::Cancel | Call::Release | Call::Reset => &[],
+    };
+    let deny = parameter(&head.uri, "deny", known)?.map(|text| deny_status(&text)).transpose()?;
     let deny = deny.map_or(DenyAs::Usual, DenyAs::Status);
     let body = whole(body).await?;
     let members: &[&'static str] = match call {
@@ -100,28 +104,38 @@ where
         Call::Reset => &reset::MEMBERS,
     };
     let asked = Asked::read(&body, members)?;
+    let charges = matches!(call, Call::Check | Call::Reserve | Call::Acquire);
+    if asked.form == Form::Together && !charges {
+        return Err(Problem::bad("nothing is charged here; leave `all-or-nothing` out"));
+    }
     match call {
         Call::Check => check::answer(desk, asked, Touch::Take, deny).await,
         Call::Peek => check::answer(desk, asked, Touch::Look, deny).await,
-        Call::Reserve => reserve::answer(desk, asked, deny).await,
-        Call::Commit => reserve::settle(desk, asked, End::Commit).await,
-        Call::Cancel => reserve::settle(desk, asked, End::Cancel).await,
-        Call::Acquire => permit::answer(desk, asked, deny).await,
-        Call::Release => permit::release(desk, &asked),
+        Call::Reserve => reserve::answer(desk, asked, deny, &caller).await,
+        Call::Commit => reserve::settle(desk, asked, End::Commit, &caller).await,
+        Call::Cancel => reserve::settle(desk, asked, End::Cancel, &caller).await,
+        Call::Acquire => permit::answer(desk, asked, deny, &caller).await,
+        Call::Release => permit::release(desk, &asked, &caller),
         Call::Reset => reset::answer(desk, asked).await,
     }
 }
 
-fn permit_call(desk: &Desk, headers: &HeaderMap, call: Call) -> Result<(), Problem> {
+fn permit_call(desk: &Desk, headers: &HeaderMap, call: Call) -> Result<Caller, Problem> {
     let tokens = desk.tokens();
     let caller = tokens.caller(headers)?;
-    match call {
-        Call::Reset => tokens.operator(caller, headers),
-        _ => Ok(()),
+    if call == Call::Reset {
+        tokens.operator(&caller, headers)?;
     }
+    Ok(caller)
 }
 
 async fn judge(desk: &Desk, mut parts: request::Parts) -> Result<Response, Problem> {
+    if parts.method == Method::TRACE {
+        let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+        let problem =
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "nobody's request is traced here; ask with GET");
+        return Err(problem.with(header::ALLOW, allowed));
+    }
     desk.tokens().caller(&parts.headers)?;
     if desk.tokens().are_needed() && !parts.headers.contains_key(TOKEN) {
         parts.extensions.insert(ByAuthorization);
@@ -159,6 +173,7 @@ fn parameter(uri: &Uri, name: &str, known: &[&'static str]) -> Result<Option<Str
         if !known.contains(&key) {
             let fix = match spelling::meant(key, known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
+                None if known.is_empty() => "leave it out".to_owned(),
                 None => format!("use one of `{}`", known.join("`, `")),
             };
             return Err(Problem::bad(format!("unknown parameter `{}`; {fix}", shortened(key))));

@@ -3,14 +3,14 @@
 use super::problem::Problem;
 use crate::Fault;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use std::{env, fmt};
+use std::{env, fmt, sync::Arc};
 use subtle::ConstantTimeEq as _;
 use tidegate_policy::{Policy, model::Variable};
 
 /// What must be known to ask, and to do what operators do.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
-    programs: Vec<Secret>,
+    programs: Vec<(Arc<str>, Secret)>,
     operators: Option<Secret>,
     reach: Reach,
 }
@@ -27,10 +27,20 @@ enum Reach {
 pub(crate) struct Secret(String);
 
 /// Who asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
-    Program,
+    /// Nobody needs a token.
+    Anybody,
+    /// A program, by the name of its token.
+    Program(Arc<str>),
     Operator,
+}
+
+impl Caller {
+    /// Whether this one may settle what that one has made.
+    pub(super) fn may_settle_of(&self, maker: &Self) -> bool {
+        *maker == Self::Anybody || maker == self
+    }
 }
 
 /// Where a token may stand apart from `Authorization`, which may belong to the request that is judged.
@@ -43,10 +53,19 @@ impl Tokens {
         let programs = decisions.iter().flat_map(|decisions| &decisions.tokens);
         let is_far = decisions.is_some_and(|decisions| !decisions.listen.ip().is_loopback());
         Ok(Self {
-            programs: programs.map(|token| Secret::read(&token.token)).collect::<Result<_, _>>()?,
+            programs: programs
+                .map(|token| Ok((token.name.as_str().into(), Secret::read(&token.token)?)))
+                .collect::<Result<_, Fault>>()?,
             operators: policy.admin.token.as_ref().map(Secret::read).transpose()?,
             reach: if is_far { Reach::Network } else { Reach::Machine },
         })
+    }
+
+    /// These, by name.
+    #[cfg(test)]
+    pub(super) fn given(programs: &[(&str, &str)]) -> Self {
+        let programs = programs.iter().map(|(name, secret)| ((*name).into(), Secret((*secret).to_owned())));
+        Self { programs: programs.collect(), ..Self::default() }
     }
 
     /// Who asks with these headers; 401 for nobody who may.
@@ -54,11 +73,15 @@ impl Tokens {
         let given = headers.get(TOKEN).map(HeaderValue::as_bytes).or_else(|| bearer(headers));
         // All are compared, so that time does not tell which one is close.
         let is_operator = self.operators.as_ref().is_some_and(|known| known.is(given));
-        let is_program = self.programs.iter().fold(false, |found, known| found | known.is(given));
-        match (is_operator, is_program || self.programs.is_empty()) {
-            (true, _) => Ok(Caller::Operator),
-            (false, true) => Ok(Caller::Program),
-            (false, false) => Err(unauthorized("a token is needed; send `Authorization: Bearer TOKEN`")),
+        let program = self.programs.iter().fold(None, |found, (name, known)| match known.is(given) {
+            true => Some(name),
+            false => found,
+        });
+        match program {
+            _ if is_operator => Ok(Caller::Operator),
+            Some(name) => Ok(Caller::Program(name.clone())),
+            None if self.programs.is_empty() => Ok(Caller::Anybody),
+            None => Err(unauthorized("a token is needed; send `Authorization: Bearer TOKEN`")),
         }
     }
 
@@ -68,7 +91,7 @@ impl Tokens {
     }
 
     /// Whether this caller may do what operators do.
-    pub(super) fn operator(&self, caller: Caller, headers: &HeaderMap) -> Result<(), Problem> {
+    pub(super) fn operator(&self, caller: &Caller, headers: &HeaderMap) -> Result<(), Problem> {
         match (&self.operators, caller, self.reach) {
             (_, Caller::Operator, _) | (None, _, Reach::Machine) => Ok(()),
             (Some(_), _, _) if headers.contains_key(TOKEN) || bearer(headers).is_some() => {

@@ -29,6 +29,7 @@ use tidegate_policy::{
 use tokio::{
     net::{TcpListener, UnixListener},
     sync::watch,
+    time,
 };
 use tokio_rustls::TlsAcceptor;
 
@@ -137,6 +138,7 @@ impl ServiceHost {
                 let _ = stopped.changed().await;
             }
         };
+        let drain = terms.drain;
         let wire = GrpcWire::new(service.clone()).await;
         wire.health().set(Serving::Yes).await;
         let grpc: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match grpc {
@@ -146,8 +148,17 @@ impl ServiceHost {
                 Box::pin(wire.serve(listener, tls, terms, ended()))
             }
         };
+        let late = || {
+            let ended = ended();
+            async move {
+                ended.await;
+                time::sleep(drain).await;
+            }
+        };
         let plain = axum::serve(listen(http)?, plain(&service, &health)).with_graceful_shutdown(ended());
+        let plain = within(plain.into_future(), late());
         let pages = axum::serve(listen(debug)?, pages(&service)).with_graceful_shutdown(ended());
+        let pages = within(pages.into_future(), late());
         if let Some((socket, path)) = metrics {
             let page = axum::serve(listen(socket)?, only_metrics(&service, path));
             tokio::spawn(page.with_graceful_shutdown(ended()).into_future());
@@ -158,9 +169,17 @@ impl ServiceHost {
             health.drain();
             drop(stop);
         };
-        let _ = tokio::join!(ending, grpc, plain.into_future(), pages.into_future());
+        tokio::join!(ending, grpc, plain, pages);
         following.abort();
         Ok(())
+    }
+}
+
+/// Serves to its end, or until it is too late for that: who asks slowly keeps nobody waiting.
+async fn within<T>(serving: impl Future<Output = T>, late: impl Future<Output = ()>) {
+    tokio::select! {
+        _ = serving => {}
+        () = late => {}
     }
 }
 

@@ -109,7 +109,7 @@ impl DescriptorService {
 
     fn examine(&self, ask: &DomainAsk) -> Result<(), DescriptorFault> {
         let invalid = |what: String| Err(DescriptorFault::Invalid(what));
-        let ServiceSettings { most_descriptors, most_bytes, .. } = self.settings;
+        let ServiceSettings { most_descriptors, most_entries, most_bytes, .. } = self.settings;
         if ask.domain.is_empty() {
             return invalid("rate limit domain must not be empty".to_owned());
         }
@@ -118,14 +118,22 @@ impl DescriptorService {
         }
         if ask.descriptors.len() > most_descriptors {
             let count = ask.descriptors.len();
-            return invalid(format!("{count} descriptors are too many; send at most {most_descriptors}"));
+            return invalid(format!(
+                "{count} descriptors are too many; send at most {most_descriptors} at once"
+            ));
         }
         for (place, asked) in ask.descriptors.iter().enumerate() {
+            if asked.entries.len() > most_entries {
+                let count = asked.entries.len();
+                return invalid(format!(
+                    "descriptors[{place}] has {count} entries, which are too many; send at most {most_entries}"
+                ));
+            }
             let bytes: usize =
                 asked.entries.iter().map(|entry| entry.key.len().saturating_add(entry.value.len())).sum();
             if bytes.saturating_add(ask.domain.len()) > most_bytes {
                 return invalid(format!(
-                    "descriptor {place} is too long; keys and values of one, with the domain, may have {most_bytes} bytes"
+                    "descriptors[{place}] is too long; its keys and values may have {most_bytes} bytes, with the domain"
                 ));
             }
         }

@@ -34,7 +34,9 @@ pub struct ServiceSettings {
     pub near_limit_ratio: f32,
     /// The most descriptors that one request may have.
     pub most_descriptors: usize,
-    /// The most bytes that keys and values of one descriptor may have.
+    /// The most entries that one descriptor may have.
+    pub most_entries: usize,
+    /// The most bytes that keys and values of one descriptor may have, with the domain.
     pub most_bytes: usize,
     /// The most names that metrics have for one limit with `detailed_metric` or `value_to_metric`.
     pub most_details: usize,
@@ -159,6 +161,7 @@ impl Default for ServiceSettings {
             metadata: TellMetadata::default(),
             near_limit_ratio: 0.8,
             most_descriptors: 1_000,
+            most_entries: 64,
             most_bytes: 16 << 10,
             most_details: 100,
         }

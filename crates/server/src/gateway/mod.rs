@@ -41,6 +41,7 @@ use tidegate_policy::{
 use tidegate_rule::Rules;
 use tokio::{
     sync::{mpsc, oneshot},
+    task::JoinSet,
     time::{self, MissedTickBehavior},
 };
 
@@ -74,6 +75,8 @@ pub struct Gateway {
     desk: Option<Arc<Desk>>,
     serving: Option<Serving>,
     retired: VecDeque<Workers>,
+    /// Listeners of programs that were there before, until those who ask there are answered.
+    leaving: JoinSet<()>,
 }
 
 /// Those who serve now.
@@ -142,6 +145,7 @@ impl Gateway {
             desk: None,
             serving: None,
             retired: VecDeque::new(),
+            leaving: JoinSet::new(),
         })
     }
 
@@ -288,8 +292,9 @@ impl Gateway {
             }
         };
         if let Some(before) = std::mem::replace(&mut self.decisions, next) {
-            // Those who ask there are answered; nobody waits for them.
-            drop(tokio::spawn(before.end()));
+            // Those who ask there are answered; nobody waits for them before the end.
+            while self.leaving.try_join_next().is_some() {}
+            self.leaving.spawn(before.end());
         }
         Ok(())
     }
@@ -329,7 +334,10 @@ impl Gateway {
     }
 
     async fn end(self) -> Result<(), GatewayError> {
-        let decisions = self.decisions.map(|decisions| tokio::spawn(decisions.end()));
+        let mut leaving = self.leaving;
+        if let Some(decisions) = self.decisions {
+            leaving.spawn(decisions.end());
+        }
         let admin = self.admin.and_then(Admin::into_workers);
         let serving = self.serving.map(|serving| serving.workers);
         let all: Vec<Workers> = serving.into_iter().chain(self.retired).chain(admin).collect();
@@ -337,10 +345,8 @@ impl Gateway {
         for workers in all {
             workers.ended().await?;
         }
-        if let Some(decisions) = decisions {
-            // It says by itself what goes wrong.
-            let _ = decisions.await;
-        }
+        // They say by themselves what goes wrong.
+        while leaving.join_next().await.is_some() {}
         Ok(())
     }
 }

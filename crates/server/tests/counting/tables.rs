@@ -253,17 +253,20 @@ async fn what_makes_no_sense_is_refused_with_a_sentence() {
     let (service, _hand) = in_memory(theirs(), limits());
     let long = "x".repeat(1 << 20);
     let many = vec!["user=alice"; 10_000].join(", ");
+    let mut deep = ask("user=");
+    deep.descriptors[0].entries = vec![deep.descriptors[0].entries[0].clone(); 65];
     let table = [
         (DomainAsk { domain: String::new(), ..ask("user=alice") }, "rate limit domain must not be empty"),
         (
             DomainAsk { descriptors: Vec::new(), ..ask("user=alice") },
             "rate limit descriptor list must not be empty",
         ),
-        (ask(&many), "10000 descriptors are too many; send at most 1000"),
+        (ask(&many), "10000 descriptors are too many; send at most 1000 at once"),
         (
             ask(&format!("user=alice, user={long}")),
-            "descriptor 1 is too long; keys and values of one, with the domain, may have 16384 bytes",
+            "descriptors[1] is too long; its keys and values may have 16384 bytes, with the domain",
         ),
+        (deep, "descriptors[0] has 65 entries, which are too many; send at most 64"),
     ];
     for (asked, expected) in table {
         let fault = service.decide(asked).await.unwrap_err();

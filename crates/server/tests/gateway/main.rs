@@ -4,11 +4,13 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a story ends where it goes wrong"
+    clippy::print_stdout,
+    reason = "a story ends where it goes wrong, and says what it could not try"
 )]
 
 mod decisions;
 mod files;
+mod fuzz;
 mod limits;
 mod log;
 mod patience;

@@ -1,21 +1,21 @@
 //! The same questions in JSON.
 
-use crate::stage::{Stub, refused};
+use crate::stage::{Stub, limits, refused};
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
-use tidegate_server::descriptors::{DescriptorFault, wire::JsonWire};
+use tidegate_server::descriptors::{Decide, DescriptorFault, wire::JsonWire};
 
 const ASK: &str =
     r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}],"hits_addend":"2"}]}"#;
 
 /// Status, type, body, and the reason of a refusal.
-async fn ask(stub: &Stub, method: Method, body: &str) -> (u16, String, String, String) {
+async fn ask(decide: &(impl Decide + Clone), method: Method, body: &str) -> (u16, String, String, String) {
     let request = Request::builder()
         .method(method)
         .uri("/json")
         .body(Full::<bytes::Bytes>::from(body.to_owned()))
         .unwrap();
-    let said = JsonWire::new(stub.clone()).answer(request).await;
+    let said = JsonWire::new(decide.clone()).answer(request).await;
     let header = |name: &str| said.headers().get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
     let body = String::from_utf8(said.body().to_vec()).unwrap();
     (said.status().as_u16(), header("content-type"), body, header("tidegate-reason"))
@@ -55,23 +55,29 @@ async fn verdicts_are_statuses() {
 
 #[tokio::test]
 async fn refusals_are_those_of_the_reference_service_and_say_why_in_a_header() {
-    let stub = Stub::default();
+    let limits = limits();
     let unit = r#"{"domain":"shop","descriptors":[{"limit":{"requestsPerUnit":1}}]}"#;
+    let many = format!(r#"{{"domain":"shop","descriptors":[{}{{}}]}}"#, "{},".repeat(9_999));
+    let long = ASK.replace(r#""a""#, &format!("\"{}\"", "x".repeat(1 << 20)));
     let table = [
         ("{", "EOF"),
+        (many.as_str(), "10000 descriptors are too many; send at most 1000 at once"),
+        (long.as_str(), "descriptors[0] is too long; its keys and values may have 16384 bytes"),
         (r#"{"domäin":"shop"}"#, "dom?in"),
         ("{}", "rate limit domain must not be empty"),
         (r#"{"domain":"shop"}"#, "rate limit descriptor list must not be empty"),
         (unit, "descriptors[0].limit: the unit UNKNOWN is none"),
     ];
     for (body, why) in table {
-        let (status, kind, said, reason) = ask(&stub, Method::POST, body).await;
+        let (status, kind, said, reason) = ask(&limits, Method::POST, body).await;
         assert_eq!((status, said.as_str()), (400, "Bad Request\n"), "{body}");
         assert_eq!(kind, "text/plain; charset=utf-8");
         assert!(reason.contains(why), "{body}: {reason}");
     }
-    assert_eq!(stub.asked(), []);
+    let stranger = ASK.replace("shop", "nobody");
+    assert_eq!(ask(&limits, Method::POST, &stranger).await.0, 200, "nobody has loaded its domain");
 
+    let stub = Stub::default();
     let faults = [
         (DescriptorFault::NoConfiguration, "no rate limit configuration loaded"),
         (DescriptorFault::Unavailable("the store is away".to_owned()), "the store is away"),

@@ -8,7 +8,9 @@
     reason = "a story ends where it goes wrong"
 )]
 
+mod crowd;
 mod grpc;
+mod host;
 mod json;
 mod service;
 mod stage;

@@ -3,9 +3,16 @@
 use crate::stage::{Service, Stub};
 use std::sync::Arc;
 use tidegate_proto::rls::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
-use tidegate_server::descriptors::wire::{GrpcTerms, Serving};
+use tidegate_server::descriptors::{
+    Decide, DescriptorFault, DomainAsk, DomainVerdict,
+    wire::{GrpcTerms, Serving},
+};
 use tidegate_testkit::servers::Certificates;
-use tokio::{io::AsyncReadExt, net::TcpStream};
+use tokio::{
+    io::AsyncReadExt,
+    net::TcpStream,
+    sync::{Semaphore, mpsc},
+};
 use tokio_rustls::{
     TlsAcceptor, TlsConnector,
     rustls::{
@@ -79,6 +86,50 @@ async fn a_client_that_does_not_go_is_cut_off() {
     while let Ok(Some(_)) = watch.message().await {}
     let mut rest = Vec::new();
     let _ = silent.read_to_end(&mut rest).await;
+}
+
+/// Says that it was asked, and answers when it is told to.
+#[derive(Clone)]
+struct Slow {
+    asked: mpsc::UnboundedSender<()>,
+    go: Arc<Semaphore>,
+}
+
+impl Decide for Slow {
+    async fn decide(&self, ask: DomainAsk) -> Result<DomainVerdict, DescriptorFault> {
+        self.asked.send(()).unwrap();
+        self.go.acquire().await.unwrap().forget();
+        Stub::default().decide(ask).await
+    }
+}
+
+#[tokio::test]
+async fn calls_in_flight_are_answered_when_the_end_comes() {
+    const CALLS: usize = 50;
+    let (asked, mut heard) = mpsc::unbounded_channel();
+    let go = Arc::new(Semaphore::new(0));
+    let service = Service::start(Slow { asked, go: go.clone() }, None, GrpcTerms::default()).await;
+    let uri = service.uri();
+    let calls: Vec<_> = (0..CALLS)
+        .map(|_| {
+            let channel = Channel::from_shared(uri.clone()).unwrap().connect_lazy();
+            tokio::spawn(async move { RateLimitServiceClient::new(channel).should_rate_limit(ask()).await })
+        })
+        .collect();
+    for _ in 0..CALLS {
+        heard.recv().await.unwrap();
+    }
+    let stopping = tokio::spawn(service.stop());
+    // Nobody else is let in from now on.
+    while TcpStream::connect(uri.trim_start_matches("http://")).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert!(!stopping.is_finished());
+    go.add_permits(CALLS);
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    stopping.await.unwrap();
 }
 
 #[tokio::test]

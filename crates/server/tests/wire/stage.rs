@@ -5,9 +5,11 @@ use std::{
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
-use tidegate_policy::descriptors::Unit;
+use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Merge, Unit};
+use tidegate_proto::rls::{Entry, RateLimitDescriptor};
 use tidegate_server::descriptors::{
-    Decide, DescriptorFault, DescriptorStatus, DomainAsk, DomainVerdict, OverLimit,
+    Decide, DescriptorFault, DescriptorService, DescriptorStatus, DomainAsk, DomainVerdict, OverLimit,
+    ServiceSettings,
     wire::{GrpcHealth, GrpcTerms, GrpcWire},
 };
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
@@ -45,6 +47,12 @@ impl Decide for Stub {
     }
 }
 
+/// One entry.
+pub(crate) fn entry(key: &str, value: &str) -> RateLimitDescriptor {
+    let entry = Entry { key: key.to_owned(), value: value.to_owned() };
+    RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() }
+}
+
 /// A verdict with everything in it.
 pub(crate) fn refused() -> DomainVerdict {
     let over = DescriptorStatus {
@@ -63,6 +71,16 @@ pub(crate) fn refused() -> DomainVerdict {
     }
 }
 
+/// Who decides in earnest: by one limit for each `user` of the domain `shop`.
+pub(crate) fn limits() -> Arc<DescriptorService> {
+    let text =
+        "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: year, requests_per_unit: 2 }\n";
+    let file = DescriptorFile { name: "shop.yaml".to_owned(), text: text.to_owned() };
+    let service = DescriptorService::new(ServiceSettings::default()).unwrap();
+    service.load(Arc::new(DescriptorSet::read(&[file], Merge::Refuse).unwrap()));
+    service.into()
+}
+
 /// A service that runs until it is stopped.
 pub(crate) struct Service {
     pub(crate) address: SocketAddr,
@@ -72,10 +90,10 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) async fn start(stub: Stub, tls: Option<TlsAcceptor>, terms: GrpcTerms) -> Self {
+    pub(crate) async fn start<D: Decide>(decide: D, tls: Option<TlsAcceptor>, terms: GrpcTerms) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let wire = GrpcWire::new(stub).await;
+        let wire = GrpcWire::new(decide).await;
         let health = wire.health();
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(wire.serve(listener, tls, terms, async {

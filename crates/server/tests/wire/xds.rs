@@ -1,6 +1,11 @@
 //! Limits from a real server of discovery.
 
-use std::{net::SocketAddr, pin::Pin, time::Duration};
+use hyper::server::conn::http2;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    service::TowerToHyperService,
+};
+use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 use tidegate_proto::{
     config::RateLimitConfig,
     discovery::{
@@ -8,10 +13,20 @@ use tidegate_proto::{
     },
 };
 use tidegate_server::descriptors::xds::{Backoff, XdsClient, XdsSettings, XdsTls};
+use tidegate_testkit::servers::Certificates;
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
     task::JoinHandle,
+};
+use tokio_rustls::{
+    TlsAcceptor, TlsConnector,
+    rustls::{
+        ClientConfig, RootCertStore, ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        server::WebPkiClientVerifier,
+    },
 };
 use tonic::{
     Request, Response, Status, Streaming,
@@ -22,18 +37,18 @@ use tonic::{
 const KIND: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 /// A stream as its server sees it.
-struct Line {
-    token: String,
+pub(crate) struct Line {
+    pub(crate) token: String,
     heard: Streaming<DiscoveryRequest>,
     say: mpsc::UnboundedSender<Result<DiscoveryResponse, Status>>,
 }
 
 impl Line {
-    async fn hear(&mut self) -> DiscoveryRequest {
+    pub(crate) async fn hear(&mut self) -> DiscoveryRequest {
         self.heard.message().await.unwrap().unwrap()
     }
 
-    fn say(&self, version: &str, nonce: &str, resources: Vec<prost_types::Any>) {
+    pub(crate) fn say(&self, version: &str, nonce: &str, resources: Vec<prost_types::Any>) {
         let response = DiscoveryResponse {
             version_info: version.to_owned(),
             resources,
@@ -50,11 +65,19 @@ fn limits(domain: &str) -> prost_types::Any {
     prost_types::Any::from_msg(&config).unwrap()
 }
 
-struct Discovery {
+pub(crate) struct Discovery {
     lines: mpsc::UnboundedSender<Line>,
 }
 
-struct Said(mpsc::UnboundedReceiver<Result<DiscoveryResponse, Status>>);
+impl Discovery {
+    /// A server, and the streams that clients open.
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Line>) {
+        let (lines, incoming) = mpsc::unbounded_channel();
+        (Self { lines }, incoming)
+    }
+}
+
+pub(crate) struct Said(mpsc::UnboundedReceiver<Result<DiscoveryResponse, Status>>);
 
 impl Stream for Said {
     type Item = Result<DiscoveryResponse, Status>;
@@ -91,6 +114,70 @@ async fn server(address: SocketAddr) -> (SocketAddr, mpsc::UnboundedReceiver<Lin
     let serving =
         Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener));
     (address, incoming, tokio::spawn(async move { serving.await.unwrap() }))
+}
+
+/// What lets in those who show a certificate of this authority.
+pub(crate) fn server_tls(certificates: &Certificates) -> TlsAcceptor {
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&certificates.authority).unwrap()).unwrap();
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone()).build().unwrap();
+    let (chain, key) = identity(certificates);
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(clients)
+        .with_single_cert(chain, key)
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// A client of HTTP/2 that trusts this authority, and shows its certificate if it is to.
+pub(crate) fn connector(certificates: &Certificates, with_certificate: bool) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&certificates.authority).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let (chain, key) = identity(certificates);
+    let mut config = match with_certificate {
+        true => builder.with_client_auth_cert(chain, key).unwrap(),
+        false => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(config).into()
+}
+
+fn identity(certificates: &Certificates) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    let chain = CertificateDer::pem_file_iter(&certificates.certificate).unwrap().map(Result::unwrap);
+    (chain.collect(), PrivateKeyDer::from_pem_file(&certificates.key).unwrap())
+}
+
+/// A server of discovery, behind TLS if there is any.
+pub(crate) async fn tls_server(discovery: Discovery, tls: Option<TlsAcceptor>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = TowerToHyperService::new(AggregatedDiscoveryServiceServer::new(discovery));
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (tls, service) = (tls.clone(), service.clone());
+            tokio::spawn(async move {
+                let builder = http2::Builder::new(TokioExecutor::new());
+                let _ = match tls {
+                    None => builder.serve_connection(TokioIo::new(stream), service).await,
+                    Some(tls) => {
+                        let stream = TokioIo::new(tls.accept(stream).await.unwrap());
+                        builder.serve_connection(stream, service).await
+                    }
+                };
+            });
+        }
+    });
+    address
 }
 
 fn settings(server: &str) -> XdsSettings {

@@ -28,6 +28,7 @@
 //! Set `TIDEGATE_REDIS` to run them all with another program than `redis-server`: `valkey-server`, or a path.
 
 mod builder;
+mod caddy;
 mod certificates;
 mod cluster;
 mod envoy;
@@ -44,6 +45,7 @@ mod until;
 mod version;
 
 pub use builder::Builder;
+pub use caddy::CaddyServer;
 pub use certificates::Certificates;
 pub use cluster::RedisCluster;
 pub use envoy::EnvoyServer;

@@ -22,4 +22,4 @@ pub use grpc::GrpcWire;
 pub use health::{GrpcHealth, Serving};
 pub use json::JsonWire;
 pub use serve::GrpcTerms;
-pub use translate::{MOST_DESCRIPTORS, MOST_ENTRIES, MOST_MESSAGE, MOST_TEXT};
+pub use translate::MOST_MESSAGE;

@@ -1,7 +1,7 @@
 //! Connections of HTTP/2: taken, kept in bounds, and let go.
 
 use super::Accept;
-use crate::watch::TICK;
+use crate::{greeting::Greeting, watch::TICK};
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::Service};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -22,7 +22,7 @@ pub struct GrpcTerms {
     pub connections: usize,
     /// How many requests of one may be in flight.
     pub streams: u32,
-    /// How long one may take to agree on TLS.
+    /// How long one may take to agree on TLS, and how long to say that it speaks HTTP/2.
     pub welcome: Duration,
     /// How old one becomes, give or take a tenth, before its client is asked to make another: so that new servers get theirs.
     pub age: Duration,
@@ -124,7 +124,7 @@ where
         .max_concurrent_streams(terms.streams)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PONG)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Greeting::new(stream, terms.welcome)), service);
     let mut connection = pin!(connection);
     let age = terms.age.mul_f64(0.9 + fastrand::f64() * 0.2);
     tokio::select! {

@@ -7,33 +7,11 @@ use prost_types::{ListValue, NullValue, Struct, Value, value::Kind};
 use tidegate_policy::descriptors::{Entry, Unit};
 use tidegate_proto::rls;
 
-/// As many descriptors as a request may have.
-pub const MOST_DESCRIPTORS: usize = 1_000;
-
-/// As many entries as a descriptor may have.
-pub const MOST_ENTRIES: usize = 64;
-
-/// As many bytes as a key or a value may have.
-pub const MOST_TEXT: usize = 64 * 1024;
-
 /// As many bytes as a request may have.
 pub const MOST_MESSAGE: usize = 4 * 1024 * 1024;
 
-/// What a request asks, if it makes sense. The first two texts are those of the reference service.
+/// What a request asks. Whether it asks too much is for who decides to say.
 pub(super) fn asked(request: rls::RateLimitRequest) -> Result<DomainAsk, DescriptorFault> {
-    if request.domain.is_empty() {
-        return Err(invalid("rate limit domain must not be empty"));
-    }
-    if request.descriptors.is_empty() {
-        return Err(invalid("rate limit descriptor list must not be empty"));
-    }
-    let count = request.descriptors.len();
-    if count > MOST_DESCRIPTORS {
-        return Err(invalid(format!(
-            "a request may have {MOST_DESCRIPTORS} descriptors, and this one has {count}: ask in several requests"
-        )));
-    }
-    is_short(&request.domain, || "the domain".to_owned())?;
     let descriptors =
         request.descriptors.into_iter().enumerate().map(|(place, said)| descriptor(place, said));
     Ok(DomainAsk {
@@ -44,16 +22,6 @@ pub(super) fn asked(request: rls::RateLimitRequest) -> Result<DomainAsk, Descrip
 }
 
 fn descriptor(place: usize, said: rls::RateLimitDescriptor) -> Result<AskedDescriptor, DescriptorFault> {
-    let count = said.entries.len();
-    if count > MOST_ENTRIES {
-        return Err(invalid(format!(
-            "descriptors[{place}]: a descriptor may have {MOST_ENTRIES} entries, and this one has {count}"
-        )));
-    }
-    for (number, entry) in said.entries.iter().enumerate() {
-        is_short(&entry.key, || format!("descriptors[{place}].entries[{number}].key"))?;
-        is_short(&entry.value, || format!("descriptors[{place}].entries[{number}].value"))?;
-    }
     let limit = said.limit.map(|limit| limit_override(place, limit)).transpose()?;
     let entries = said.entries.into_iter().map(|entry| Entry { key: entry.key, value: entry.value });
     Ok(AskedDescriptor { entries: entries.collect(), limit, hits: said.hits_addend })
@@ -72,7 +40,7 @@ fn limit_override(place: usize, limit: rls::RateLimitOverride) -> Result<Overrid
     };
     // A number that nobody knows reads as `UNKNOWN`, too.
     let unit = unit.ok_or_else(|| {
-        invalid(format!(
+        DescriptorFault::Invalid(format!(
             "descriptors[{place}].limit: the unit {} is none; say SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR",
             match limit.unit {
                 0 => "UNKNOWN".to_owned(),
@@ -81,19 +49,6 @@ fn limit_override(place: usize, limit: rls::RateLimitOverride) -> Result<Overrid
         ))
     })?;
     Ok(Override { requests: limit.requests_per_unit, unit })
-}
-
-fn is_short(text: &str, place: impl FnOnce() -> String) -> Result<(), DescriptorFault> {
-    match text.len() {
-        length if length > MOST_TEXT => {
-            Err(invalid(format!("{} has {length} bytes, and may have {MOST_TEXT}", place())))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn invalid(told: impl Into<String>) -> DescriptorFault {
-    DescriptorFault::Invalid(told.into())
 }
 
 /// What is said, as a message.

@@ -1,12 +1,17 @@
 //! Limits over plain HTTP.
 
+mod crowd;
+mod document;
+mod proxies;
+mod secure;
+mod stores;
+
 use crate::stage::{Answer, LONG, Server, Wire};
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, fs, net::SocketAddr, process::Command};
+use std::{fs, net::SocketAddr};
 use tempfile::TempDir;
 use tidegate_rule::Rules;
 use tidegate_server::{Gateway, GatewayError, Handle, PolicySource};
-use tidegate_testkit::servers::NginxServer;
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
 /// A service that decides by a file.
@@ -22,10 +27,15 @@ struct Stage {
 
 impl Stage {
     fn start(policy: &str) -> Self {
+        Self::with(policy, Rules::new())
+    }
+
+    /// One with rules that know how to connect to stores.
+    fn with(policy: &str, rules: Rules) -> Self {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("policy.yaml"), policy).unwrap();
         let source = PolicySource::file(folder.path().join("policy.yaml"));
-        let gateway = Gateway::open(source, Rules::new()).unwrap();
+        let gateway = Gateway::open(source, rules).unwrap();
         let decisions = gateway.decisions_address().unwrap();
         let (address, admin) = (gateway.addresses().first().copied(), gateway.admin_address());
         let handle = gateway.handle();
@@ -238,6 +248,11 @@ async fn what_is_wrong_is_told_with_its_place_and_the_fix() {
         ("check", r#"{"rule":"either","key":{"ipp":"::1"}}"#, 400, "name one of `header x-user`, `ip`"),
         ("check?deny=302", "{}", 400, "from 400 to 599"),
         ("check?dney=200", "{}", 400, "did you mean `deny`?"),
+        ("commit?deny=200", "{}", 400, "unknown parameter `deny`; leave it out"),
+        ("peek", r#"{"asks":[],"all-or-nothing":true}"#, 400, "leave `all-or-nothing` out"),
+        ("commit", r#"{"asks":[],"all-or-nothing":true}"#, 400, "leave `all-or-nothing` out"),
+        ("check", r#"{"rule":"all","cost":1.5}"#, 400, "`cost` is not a whole number"),
+        ("check", r#"{"rule":"all","cost":1e999}"#, 400, "the body is not JSON"),
         ("reserve", r#"{"rule":"login","key":"a","expires":3601}"#, 400, "3600 at most"),
         ("commit", r#"{"id":"x"}"#, 400, "`cost` is missing"),
         ("release", r#"{"id":"x"}"#, 404, "there is no such permit"),
@@ -253,6 +268,10 @@ async fn what_is_wrong_is_told_with_its_place_and_the_fix() {
     let long = json!({"rule": "login", "key": "a".repeat(5_000)});
     assert_eq!(stage.post("check", &long).await.0, 400);
     assert_eq!(stage.send("check", "", &" ".repeat(1_000_001)).await.status(), 413);
+    assert_eq!(stage.post("check", &json!({"rule": "login", "key": "a".repeat(1 << 20)})).await.0, 413);
+    assert_eq!(stage.post("check", &Value::Array(vec![json!({"rule": "all"}); 10_000])).await.0, 400);
+    // However a whole number is written, it is one.
+    assert_eq!(stage.post("peek", &json!({"rule": "all", "cost": 2.0})).await.0, 200);
     assert_eq!(stage.send("check", "origin: http://a\r\n", "{}").await.status(), 403);
     let (_, watched) = stage.post("check", &json!({"rule": "watched", "key": "::1", "cost": 2})).await;
     assert_eq!((&watched["allowed"], &watched["would-allow"]), (&json!(true), &json!(false)));
@@ -314,129 +333,5 @@ async fn a_new_policy_answers_the_next_question_and_keeps_what_was_counted() {
         "it is still held"
     );
     assert_eq!(stage.post("release", &json!({"id": held["id"]})).await.0, 200);
-    stage.end().await;
-}
-
-#[tokio::test]
-async fn a_proxy_is_told_whether_a_request_may_pass() {
-    let stage = Stage::start(
-        "
-decisions: 127.0.0.1:0
-rules:
-  - { name: bad, deny: [192.0.2.66/32] }
-  - { name: posts, match: { method: POST, path: /login, host: shop.example }, key: ip, quota: 1/h }
-",
-    );
-    let nginx = "x-original-uri: /login?a=b\r\nx-original-method: POST\r\nx-real-ip: 192.0.2.1\r\nhost: shop.example\r\n";
-    let nginx = |query: &str| format!("GET /v1/auth{query} HTTP/1.1\r\n{nginx}\r\n");
-    let mut proxy = Wire::to(stage.decisions).await;
-    let passed = proxy.ask(&nginx("")).await;
-    assert_eq!((passed.status(), passed.header("ratelimit-policy")), (200, Some(r#""posts";q=1;w=3600"#)));
-    for (query, status) in [("", 403), ("?deny=policy", 429), ("?deny=503&proxy=nginx", 503)] {
-        let refused = proxy.ask(&nginx(query)).await;
-        assert_eq!((refused.status(), refused.header("x-tidegate-status")), (status, Some("429")), "{query}");
-        assert_eq!(refused.header("x-tidegate-rule"), Some("posts"));
-        assert!(refused.header("retry-after").is_some() && refused.header("ratelimit").is_some());
-    }
-    let forwarded =
-        "x-forwarded-uri: /login\r\nx-forwarded-method: POST\r\nx-forwarded-host: shop.example\r\n";
-    let from = |client: &str| format!("{forwarded}x-forwarded-for: 10.0.0.1, {client}\r\n");
-    assert_eq!(stage.auth("", &from("192.0.2.1")).await.status(), 403, "it is the same client");
-    assert_eq!(stage.auth("", &from("192.0.2.2")).await.status(), 200);
-    let banned = stage.auth("?deny=451", &from("192.0.2.66")).await;
-    assert_eq!((banned.status(), banned.header("x-tidegate-status")), (451, Some("403")));
-    // A client may send the headers of a proxy that is not there.
-    let both = format!("{}x-original-uri: /free\r\n", from("192.0.2.2"));
-    assert_eq!(stage.auth("", &both).await.status(), 400);
-    assert_eq!(stage.auth("?proxy=forwarded", &both).await.status(), 403);
-    for (query, headers) in
-        [("", ""), ("?proxy=nginx", "x-original-uri: /\r\n"), ("?proxy=apache", ""), ("?deny=200", "")]
-    {
-        assert_eq!(stage.auth(query, headers).await.status(), 400, "{query} {headers}");
-    }
-    stage.end().await;
-}
-
-#[tokio::test]
-async fn nginx_turns_a_refusal_into_429_with_its_headers() {
-    let server = Server::mirror().await;
-    let stage = Stage::start("decisions: 127.0.0.1:0\nrules:\n  - { name: each, key: ip, quota: 2/h }\n");
-    let example = include_str!("../../../../examples/nginx/tidegate.conf")
-        .replace("listen 8080;", "listen 127.0.0.1:PORT;")
-        .replace("127.0.0.1:8090", &stage.decisions.to_string())
-        .replace("127.0.0.1:9000", &server.address.to_string());
-    let nginx = NginxServer::start(&example).unwrap();
-    let mut client = Wire::to(nginx.address()).await;
-    for left in [1, 0] {
-        let passed = timeout(LONG, client.get("/a?b=c")).await.unwrap();
-        assert_eq!(passed.status(), 200, "{}", nginx.log());
-        assert!(
-            passed.header("ratelimit").unwrap().starts_with(&format!(r#""each";r={left}"#)),
-            "{}",
-            passed.head
-        );
-    }
-    let limited = timeout(LONG, client.get("/a?b=c")).await.unwrap();
-    assert_eq!(limited.status(), 429, "{}", nginx.log());
-    assert!(limited.header("retry-after").is_some(), "{}", limited.head);
-    assert!(limited.header("ratelimit").unwrap().starts_with(r#""each";r=0"#), "{}", limited.head);
-    stage.end().await;
-}
-
-#[tokio::test]
-async fn the_document_says_what_the_server_does() {
-    let stage = Stage::start(PURE);
-    let mut client = Wire::to(stage.decisions).await;
-    let served = client.get("/v1/openapi.json").await;
-    let document: Value = serde_json::from_str(&served.body).unwrap();
-    for (path, methods) in document["paths"].as_object().unwrap() {
-        let Some(post) = methods.get("post") else { continue };
-        let call = path.strip_prefix("/v1/").unwrap();
-        let schema = &post["requestBody"]["content"]["application/json"]["schema"]["oneOf"][0]["$ref"];
-        let schema = document.pointer(schema.as_str().unwrap().strip_prefix('#').unwrap()).unwrap();
-        let known: BTreeSet<_> = schema["properties"].as_object().unwrap().keys().cloned().collect();
-        // An unknown member is answered with all that are known.
-        let (status, told) = stage.post(call, &json!({"qqqqqqqqqq": 1})).await;
-        let told: BTreeSet<String> =
-            told["detail"].as_str().unwrap().split('`').skip(3).step_by(2).map(str::to_owned).collect();
-        assert_eq!((status, told), (400, known), "{path}");
-        let wrong = client.get(path).await;
-        assert_eq!((wrong.status(), wrong.header("allow")), (405, Some("POST")), "{path}");
-        for status in ["200", "400", "401", "403", "404", "408", "413", "503"] {
-            assert!(post["responses"].get(status).is_some(), "{path} {status}");
-        }
-    }
-    // All that a decision can say is in the document.
-    let known = document["components"]["schemas"]["Decision"]["properties"].as_object().unwrap();
-    for ask in [json!({"rule": "login", "key": "a"}), json!({"rule": "login", "key": "a", "cost": 9})] {
-        for call in ["check", "reserve"] {
-            let (status, told) = stage.post(call, &ask).await;
-            assert!(told.as_object().unwrap().keys().all(|name| known.contains_key(name)), "{status} {told}");
-        }
-    }
-    stage.end().await;
-}
-
-#[tokio::test]
-async fn the_guide_is_true() {
-    let guide = include_str!("../../../../docs/decisions-over-http.md");
-    let block = |kind: &str| guide.split(kind).nth(1).unwrap().split("```").next().unwrap().to_owned();
-    let stage = Stage::start(&block("```yaml").replace("8090", "0"));
-    let script = block("```sh");
-    let mut lines = script.lines().filter(|line| !line.is_empty());
-    let mut asked = 0;
-    while let (Some(command), Some(meant)) = (lines.next(), lines.next()) {
-        let command = command.replace("127.0.0.1:8090", &stage.decisions.to_string());
-        let command = command.replace("curl -s", "curl -s -w '\n%{http_code}'");
-        let run = move || Command::new("sh").arg("-c").arg(command).output().unwrap();
-        let output = tokio::task::spawn_blocking(run).await.unwrap();
-        let output = String::from_utf8(output.stdout).unwrap();
-        let (body, status) = output.rsplit_once('\n').unwrap();
-        let (meant, part) = meant.trim_start_matches("# ").split_once(' ').unwrap();
-        assert_eq!(status, meant, "{body}");
-        assert!(body.contains(part), "{part}: {body}");
-        asked += 1;
-    }
-    assert_eq!(asked, 8);
     stage.end().await;
 }

@@ -1,0 +1,156 @@
+//! Proxies that ask whether a request may pass.
+
+use super::Stage;
+use crate::stage::{LONG, Server, Wire};
+use tidegate_testkit::servers::{CaddyServer, NginxServer};
+use tokio::time::timeout;
+
+#[tokio::test]
+async fn a_proxy_is_told_whether_a_request_may_pass() {
+    let stage = Stage::start(
+        "
+decisions: 127.0.0.1:0
+rules:
+  - { name: bad, deny: [192.0.2.66/32] }
+  - { name: posts, match: { method: POST, path: /login, host: shop.example }, key: ip, quota: 1/h }
+",
+    );
+    let nginx = "x-original-uri: /login?a=b\r\nx-original-method: POST\r\nx-real-ip: 192.0.2.1\r\nhost: shop.example\r\n";
+    let nginx = |query: &str| format!("GET /v1/auth{query} HTTP/1.1\r\n{nginx}\r\n");
+    let mut proxy = Wire::to(stage.decisions).await;
+    let passed = proxy.ask(&nginx("")).await;
+    assert_eq!((passed.status(), passed.header("ratelimit-policy")), (200, Some(r#""posts";q=1;w=3600"#)));
+    for (query, status) in [("", 403), ("?deny=policy", 429), ("?deny=503&proxy=nginx", 503)] {
+        let refused = proxy.ask(&nginx(query)).await;
+        assert_eq!((refused.status(), refused.header("x-tidegate-status")), (status, Some("429")), "{query}");
+        assert_eq!(refused.header("x-tidegate-rule"), Some("posts"));
+        assert!(refused.header("retry-after").is_some() && refused.header("ratelimit").is_some());
+    }
+    let forwarded =
+        "x-forwarded-uri: /login\r\nx-forwarded-method: POST\r\nx-forwarded-host: shop.example\r\n";
+    let from = |client: &str| format!("{forwarded}x-forwarded-for: 10.0.0.1, {client}\r\n");
+    assert_eq!(stage.auth("", &from("192.0.2.1")).await.status(), 403, "it is the same client");
+    assert_eq!(stage.auth("", &from("192.0.2.2")).await.status(), 200);
+    let banned = stage.auth("?deny=451", &from("192.0.2.66")).await;
+    assert_eq!((banned.status(), banned.header("x-tidegate-status")), (451, Some("403")));
+    // A client may send the headers of a proxy that is not there.
+    let both = format!("{}x-original-uri: /free\r\n", from("192.0.2.2"));
+    assert_eq!(stage.auth("", &both).await.status(), 400);
+    assert_eq!(stage.auth("?proxy=forwarded", &both).await.status(), 403);
+    for (query, headers) in
+        [("", ""), ("?proxy=nginx", "x-original-uri: /\r\n"), ("?proxy=apache", ""), ("?deny=200", "")]
+    {
+        assert_eq!(stage.auth(query, headers).await.status(), 400, "{query} {headers}");
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn nginx_turns_a_refusal_into_429_with_its_headers() {
+    let server = Server::mirror().await;
+    let stage = Stage::start("decisions: 127.0.0.1:0\nrules:\n  - { name: each, key: ip, quota: 2/h }\n");
+    let example = include_str!("../../../../../examples/nginx/tidegate.conf")
+        .replace("listen 8080;", "listen 127.0.0.1:PORT;")
+        .replace("127.0.0.1:8090", &stage.decisions.to_string())
+        .replace("127.0.0.1:9000", &server.address.to_string());
+    let nginx = NginxServer::start(&example).unwrap();
+    let mut client = Wire::to(nginx.address()).await;
+    for left in [1, 0] {
+        let passed = timeout(LONG, client.get("/a?b=c")).await.unwrap();
+        assert_eq!(passed.status(), 200, "{}", nginx.log());
+        assert!(
+            passed.header("ratelimit").unwrap().starts_with(&format!(r#""each";r={left}"#)),
+            "{}",
+            passed.head
+        );
+    }
+    let limited = timeout(LONG, client.get("/a?b=c")).await.unwrap();
+    assert_eq!(limited.status(), 429, "{}", nginx.log());
+    assert!(limited.header("retry-after").is_some(), "{}", limited.head);
+    assert!(limited.header("ratelimit").unwrap().starts_with(r#""each";r=0"#), "{}", limited.head);
+    stage.end().await;
+}
+
+/// What Traefik and Caddy send: `GET`, what the client sent besides its body, and the request in `X-Forwarded-*`.
+#[tokio::test]
+async fn traefik_and_caddy_ask_for_their_clients() {
+    let stage = Stage::start(
+        "
+decisions: 127.0.0.1:0
+rules:
+  - { name: posts, match: { method: POST, path: /login, host: shop.example }, key: [ip, header x-user], quota: 1/h }
+  - { name: reads, match: { method: GET }, key: ip, quota: 1/h }
+",
+    );
+    let traefik = |client: &str, user: &str| {
+        format!(
+            "GET /v1/auth?proxy=forwarded&deny=policy HTTP/1.1\r\nhost: 127.0.0.1:8090\r\nuser-agent: curl/8\r\n\
+             accept-encoding: gzip\r\nx-user: {user}\r\nx-forwarded-for: {client}\r\nx-forwarded-host: shop.example\r\n\
+             x-forwarded-method: POST\r\nx-forwarded-port: 443\r\nx-forwarded-proto: https\r\n\
+             x-forwarded-server: edge\r\nx-forwarded-uri: /login?next=%2F\r\nx-real-ip: {client}\r\n\r\n"
+        )
+    };
+    let caddy = |client: &str, method: &str| {
+        format!(
+            "GET /v1/auth?proxy=forwarded&deny=policy HTTP/1.1\r\nhost: shop.example\r\nuser-agent: curl/8\r\naccept: */*\r\n\
+             x-user: ann\r\nx-forwarded-for: {client}\r\nx-forwarded-host: shop.example\r\nx-forwarded-method: {method}\r\n\
+             x-forwarded-proto: http\r\nx-forwarded-uri: /login?next=%2F\r\naccept-encoding: gzip\r\n\r\n"
+        )
+    };
+    let mut proxy = Wire::to(stage.decisions).await;
+    for (request, status) in [
+        (traefik("192.0.2.1", "ann"), 200),
+        (traefik("192.0.2.1", "ann"), 429),
+        (traefik("192.0.2.1", "bob"), 200),
+        (caddy("192.0.2.1", "POST"), 429),
+        (caddy("192.0.2.2", "POST"), 200),
+        (caddy("2001:db8::1", "POST"), 200),
+        (caddy("192.0.2.1", "GET"), 200),
+        (caddy("192.0.2.1", "GET"), 429),
+    ] {
+        let answer = timeout(LONG, proxy.ask(&request)).await.unwrap();
+        assert_eq!(answer.status(), status, "{request}");
+        let told = (answer.header("retry-after").is_some(), answer.header("ratelimit").is_some());
+        assert_eq!(told, (status == 429, true), "{}", answer.head);
+        assert_eq!(answer.body.contains("quota-exceeded"), status == 429, "{}", answer.body);
+    }
+    stage.end().await;
+
+    // The address in the example is the one that was asked above.
+    let example = include_str!("../../../../../examples/traefik/tidegate.yaml");
+    assert!(example.contains("http://127.0.0.1:8090/v1/auth?proxy=forwarded&deny=policy"));
+}
+
+#[tokio::test]
+async fn a_real_caddy_answers_as_the_policy_says() {
+    let server = Server::mirror().await;
+    let stage =
+        Stage::start("decisions: 127.0.0.1:0\nrules:\n  - { name: each, key: header x-user, quota: 2/h }\n");
+    let example = include_str!("../../../../../examples/caddy/Caddyfile")
+        .replace(":8080 {", "http://127.0.0.1:PORT {")
+        .replace("127.0.0.1:8090", &stage.decisions.to_string())
+        .replace("127.0.0.1:9000", &server.address.to_string());
+    let Some(caddy) = CaddyServer::start(&example).unwrap() else {
+        println!("skipped: caddy is not installed; see scripts/install");
+        return;
+    };
+    let mut client = Wire::to(caddy.address()).await;
+    let ask = "GET /a?b=c HTTP/1.1\r\nhost: shop.example\r\nx-user: ann\r\nratelimit: mine\r\n\r\n";
+    for left in [1, 0] {
+        let passed = timeout(LONG, client.ask(ask)).await.unwrap();
+        assert_eq!(passed.status(), 200, "{}", caddy.log());
+        assert!(
+            passed.header("ratelimit").unwrap().starts_with(&format!(r#""each";r={left}"#)),
+            "{}",
+            passed.head
+        );
+        assert!(passed.body.starts_with("GET /a?b=c"), "{}", passed.body);
+    }
+    let limited = timeout(LONG, client.ask(ask)).await.unwrap();
+    assert_eq!((limited.status(), limited.header("x-tidegate-rule")), (429, Some("each")), "{}", caddy.log());
+    assert!(limited.header("retry-after").is_some(), "{}", limited.head);
+    assert!(limited.header("ratelimit").unwrap().starts_with(r#""each";r=0"#), "{}", limited.head);
+    assert!(limited.body.contains("quota-exceeded"), "{}", limited.body);
+    drop(caddy);
+    stage.end().await;
+}

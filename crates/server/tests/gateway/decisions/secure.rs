@@ -1,0 +1,86 @@
+//! Certificates on both sides, and an end that waits for those who ask.
+
+use super::Stage;
+use crate::stage::{LONG, Wire};
+use std::{fs, path::Path, process::Command};
+use tidegate_testkit::servers::Certificates;
+use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
+
+/// The status of an answer, and the version of HTTP; 0 where there is none.
+async fn curl(arguments: Vec<String>) -> String {
+    let run = move || {
+        let mut command = Command::new("curl");
+        command.args(["-s", "-o", "/dev/null", "-w", "%{http_code} %{http_version}", "--noproxy", "*"]);
+        command.args(["-d", r#"{"rule":"all"}"#, "--max-time", "20"]).args(arguments).output().unwrap()
+    };
+    let output = tokio::task::spawn_blocking(run).await.unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn only_programs_with_a_certificate_and_a_token_ask_where_both_are_needed() {
+    let directory = tempfile::tempdir().unwrap();
+    let certificates = Certificates::create(directory.path()).unwrap();
+    let text = |path: &Path| path.display().to_string();
+    let (certificate, key) = (text(&certificates.certificate), text(&certificates.key));
+    let authority = text(&certificates.authority);
+    let policy = |clients: &str| {
+        let tls = format!("{{ certificate: '{certificate}', key: '{key}'{clients} }}");
+        // Cargo says this to every test, so it can stand for a secret.
+        let tokens = "[{ name: web, token: $CARGO_PKG_NAME }]";
+        format!(
+            "decisions: {{ listen: 127.0.0.1:0, tls: {tls}, tokens: {tokens} }}\nrules:\n  - {{ name: all, quota: 9/h }}\n"
+        )
+    };
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let trusting = words(&format!("--cacert {authority}"));
+    let known = words(&format!("--cert {certificate} --key {key}"));
+    let token = vec!["-H".to_owned(), format!("authorization: Bearer {}", env!("CARGO_PKG_NAME"))];
+    for (clients, without) in [(String::new(), "200 2"), (format!(", clients: '{authority}'"), "000 0")] {
+        let stage = Stage::start(&policy(&clients));
+        let url = vec![format!("https://localhost:{}/v1/check", stage.decisions.port())];
+        let all = |parts: &[&Vec<String>]| parts.iter().flat_map(|part| part.iter().cloned()).collect();
+        assert_eq!(curl(all(&[&trusting, &known, &token, &url])).await, "200 2", "{clients}");
+        assert_eq!(curl(all(&[&trusting, &known, &url])).await, "401 2", "{clients}");
+        assert_eq!(curl(all(&[&trusting, &token, &url])).await, without, "{clients}");
+        let old = words("--http1.1");
+        assert_eq!(curl(all(&[&trusting, &known, &token, &old, &url])).await, "200 1.1", "{clients}");
+        assert_eq!(curl(all(&[&token, &url])).await, "000 0", "whom nobody vouches for");
+        stage.end().await;
+    }
+}
+
+#[tokio::test]
+async fn questions_in_flight_are_answered_when_the_end_comes_and_when_the_listener_moves() {
+    let policy = "decisions: 127.0.0.1:0\nrules:\n  - { name: all, quota: 9/h }\n";
+    let body = r#"{"rule":"all"}"#;
+    let head = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let stage = Stage::start(policy);
+    // One that asks where the listener was, and one that asks where it is.
+    let mut before = Wire::to(stage.decisions).await;
+    before.send(head.as_bytes()).await;
+    // It is being asked: the body is wanted.
+    assert!(timeout(LONG, before.head()).await.unwrap().contains("100 Continue"));
+    let moved = format!("connections: {{ idle-timeout: 61s }}\n{policy}");
+    fs::write(stage.folder.path().join("policy.yaml"), moved).unwrap();
+    stage.handle.reload().await.unwrap();
+    let mut after = Wire::to(stage.decisions).await;
+    after.send(head.as_bytes()).await;
+    assert!(timeout(LONG, after.head()).await.unwrap().contains("100 Continue"));
+    // Who has said nothing is let go, and nobody waits for it.
+    let mut silent = TcpStream::connect(stage.decisions).await.unwrap();
+    // It has been accepted when a later one was answered.
+    assert_eq!(stage.post("check", &serde_json::json!({"rule": "all"})).await.0, 200);
+    let Stage { stop, end, .. } = stage;
+    drop(stop);
+    let mut rest = Vec::new();
+    let _ = timeout(LONG, silent.read_to_end(&mut rest)).await.unwrap();
+    assert!(!end.is_finished(), "two are still asking");
+    for client in [&mut before, &mut after] {
+        assert_eq!(timeout(LONG, client.ask(body)).await.unwrap().status(), 200);
+    }
+    timeout(LONG, end).await.unwrap().unwrap().unwrap();
+}

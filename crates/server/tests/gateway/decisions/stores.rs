@@ -1,0 +1,83 @@
+//! Rules that are counted in Redis, asked over HTTP.
+
+use super::Stage;
+use crate::stage::LONG;
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+use tidegate_redis::RedisStore;
+use tidegate_rule::Rules;
+use tidegate_testkit::servers::RedisServer;
+use tokio::time::timeout;
+
+/// Rules that know Redis, and wait for it: time is not the point here.
+pub(super) fn rules() -> Rules {
+    let rules = Rules::new();
+    rules.connect_by(|connection| {
+        let builder = RedisStore::builder().resident().deadline(Duration::from_secs(5));
+        Ok(Arc::new(builder.open(connection.url)?))
+    });
+    rules
+}
+
+const RULES: &str = "
+decisions: 127.0.0.1:0
+rules:
+  - { name: login, key: header x-user, quota: 3 per 52w }
+  - { name: jobs, key: header x-user, quota: 1 at once }
+  - { name: open, key: header x-user, quota: 3 per 52w, on-outage: open }
+";
+
+/// The answer, as soon as it is this one.
+async fn until(stage: &Stage, call: &str, ask: &Value, is_it: impl Fn(u16, &Value) -> bool) {
+    let asking = async {
+        loop {
+            let (status, told) = stage.post(call, ask).await;
+            if is_it(status, &told) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, asking).await.unwrap();
+}
+
+#[tokio::test]
+async fn two_services_count_together_and_say_when_their_store_is_away() {
+    let redis = RedisServer::start().unwrap();
+    let policy = format!("store: {}\non-outage: closed{RULES}", redis.url());
+    let (one, other) = (Stage::with(&policy, rules()), Stage::with(&policy, rules()));
+    let ask = |rule: &str, cost: u64| json!({"rule": rule, "key": "ann", "cost": cost});
+    let (_, told) = one.post("check", &ask("login", 2)).await;
+    assert_eq!((&told["remaining"], &told["degraded"]), (&json!(1), &json!(false)));
+    assert_eq!(other.post("check", &ask("login", 2)).await.0, 429);
+    let both = json!({"asks": [ask("login", 1), ask("open", 9)], "all-or-nothing": true});
+    assert_eq!(other.post("check", &both).await.1["allowed"], false);
+    assert_eq!(one.post("peek", &ask("login", 1)).await.1["remaining"], 1, "nothing was charged");
+
+    // What one has reserved is gone for the other, until it is given back.
+    let (_, held) = one.post("reserve", &ask("login", 1)).await;
+    assert_eq!(other.post("check", &ask("login", 1)).await.0, 429);
+    assert_eq!(one.post("cancel", &json!({"id": held["id"]})).await.0, 200);
+    assert_eq!(other.post("check", &ask("login", 1)).await.0, 200);
+    let (_, held) = one.post("acquire", &ask("jobs", 1)).await;
+    assert_eq!(other.post("acquire", &ask("jobs", 1)).await.0, 429);
+    assert_eq!(one.post("release", &json!({"id": held["id"]})).await.0, 200);
+    until(&other, "acquire", &ask("jobs", 1), |status, _| status == 200).await;
+    assert_eq!(one.post("reset", &json!({"rule": "login", "key": "ann"})).await.0, 200);
+    assert_eq!(other.post("peek", &ask("login", 1)).await.1["remaining"], 3);
+
+    redis.kill();
+    until(&one, "check", &ask("login", 1), |status, _| status == 503).await;
+    let (status, told) = one.post("check", &ask("login", 1)).await;
+    assert_eq!(
+        (status, &told["allowed"], &told["degraded"], told["detail"].as_str()),
+        (503, &json!(false), &json!(true), Some("The store that counts is away."))
+    );
+    let (status, told) = one.post("check", &ask("open", 1)).await;
+    assert_eq!((status, &told["allowed"], &told["degraded"]), (200, &json!(true), &json!(true)));
+    assert_eq!(one.post("reset", &json!({"rule": "login", "key": "ann"})).await.0, 503);
+    redis.restart().unwrap();
+    until(&one, "check", &ask("login", 1), |status, told| status == 200 && told["degraded"] == false).await;
+    one.end().await;
+    other.end().await;
+}
