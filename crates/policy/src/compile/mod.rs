@@ -14,13 +14,15 @@ mod keys;
 mod live;
 mod named;
 mod rules;
+mod view;
 
-pub use ask::{Admission, Asking, Held, Passage, PolicyAsked, Refusal, Why};
+pub use ask::{Admission, Asking, Held, Passage, PolicyAsked, Refusal, Said, Why};
 pub use error::{PolicyError, PolicyProblem};
 pub use guards::breaker_settings;
 pub use instead::Instead;
 pub use live::LivePolicy;
 pub use named::{Holds, NamedRule};
+pub use view::{AdaptiveView, RuleView};
 
 use crate::{
     index::RuleIndex,
