@@ -69,6 +69,19 @@ pub struct Stats {
     pub bytes: u64,
 }
 
+/// How large a limiter is, as far as can be said without a look at every cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableSize {
+    /// Keys that it was made for.
+    pub capacity: u64,
+    /// Cells that hold a key, live or not.
+    pub used: u64,
+    /// How often a new key found no room.
+    pub overflowed: u64,
+    /// The most memory that the table ever takes.
+    pub bytes: u64,
+}
+
 /// One question to one limiter, to be decided together with others by [`decide_all`].
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
@@ -235,6 +248,17 @@ impl Limiter {
         Stats {
             capacity: table.capacity(),
             live: self.space.live(self.clock.now()),
+            used: table.used(),
+            overflowed: table.overflowed(),
+            bytes: table.bytes(),
+        }
+    }
+
+    /// How large the table is. It costs nothing; [`Limiter::stats`] says more.
+    pub fn size(&self) -> TableSize {
+        let table = self.space.table();
+        TableSize {
+            capacity: table.capacity(),
             used: table.used(),
             overflowed: table.overflowed(),
             bytes: table.bytes(),

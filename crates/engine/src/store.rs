@@ -27,6 +27,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn residence(&self) -> Residence {
         Residence::Home
     }
+
+    /// Why decisions are made without it at the moment, if they are and it knows.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }
 
 /// On which runtimes a store can be asked.

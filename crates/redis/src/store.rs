@@ -338,6 +338,10 @@ impl Store for RedisStore {
         })
     }
 
+    fn trouble(&self) -> Option<String> {
+        Self::trouble(self)
+    }
+
     fn residence(&self) -> Residence {
         if self.inner.home.is_some() { Residence::Anywhere } else { Residence::Home }
     }

@@ -126,6 +126,10 @@ impl Store for Housed {
     fn adapt(&self, quota: Quota) -> Quota {
         self.0.adapt(quota)
     }
+
+    fn trouble(&self) -> Option<String> {
+        self.0.trouble()
+    }
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ mod gate;
 mod hold;
 mod key;
 mod limited;
+mod measured;
 mod mode;
 mod notice;
 mod plan;
@@ -66,6 +67,7 @@ pub use gate::{
 pub use hold::Hold;
 pub use key::{Joined, RuleKey};
 pub use limited::{FromLimited, Limited};
+pub use measured::StoreStatus;
 pub use mode::Mode;
 pub use plan::{Connect, Connection};
 pub use rule::Rule;

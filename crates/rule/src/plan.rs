@@ -3,6 +3,7 @@
 use crate::{
     background::{self, Housed},
     declaration::Declaration,
+    measured::{Measured, StoreStatus},
     notice::Notice,
     rule::Live,
     settings::{RuleSettings, Settings, SettingsError, StoreAddress, looks_like_address},
@@ -11,7 +12,7 @@ use crate::{
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
 use tidegate_core::{Inherit, Quota};
 use tidegate_engine::{
-    BuildError, Limiter, Outage, SharedLimiter, Store,
+    BuildError, Clock, Limiter, Outage, SharedLimiter, Store,
     store::{Choice, Residence},
 };
 
@@ -36,7 +37,9 @@ pub struct Connection<'a> {
 pub(crate) struct Stores {
     /// By name; the default one has none. What is in memory is not here.
     named: BTreeMap<Option<String>, Arc<dyn Store>>,
-    connected: BTreeMap<Line, Arc<dyn Store>>,
+    connected: BTreeMap<Line, Arc<Measured>>,
+    /// Those of the named ones that were connected here.
+    measured: BTreeMap<Option<String>, Arc<Measured>>,
 }
 
 /// What a connection depends on: as long as this stays, so does the connection.
@@ -70,6 +73,7 @@ impl Stores {
                         None => line.connect(&name, connect)?,
                     };
                     stores.connected.insert(line, store.clone());
+                    stores.measured.insert(name.clone(), store.clone());
                     store
                 }
             };
@@ -89,6 +93,11 @@ impl Stores {
         }
         Ok(stores)
     }
+
+    /// How those are that were connected here.
+    pub(crate) fn statuses(&self) -> Vec<StoreStatus> {
+        self.measured.iter().map(|(name, store)| store.status(name.as_deref())).collect()
+    }
 }
 
 impl Line {
@@ -96,15 +105,16 @@ impl Line {
         &self,
         name: &Option<String>,
         connect: Option<Connect>,
-    ) -> Result<Arc<dyn Store>, SettingsError> {
+    ) -> Result<Arc<Measured>, SettingsError> {
         let connect = connect.ok_or(SettingsError::NoConnection)?;
         let connection =
             Connection { url: &self.url, prefix: self.prefix.as_deref(), deadline: self.deadline };
         let no_thread = || Err("this machine has no thread to give for it".into());
         let store = background::enter(|| connect(&connection)).unwrap_or_else(no_thread);
+        let measured = |store| Ok(Arc::new(Measured::new(store, Clock::system())));
         match store {
-            Ok(store) if store.residence() == Residence::Anywhere => Ok(store),
-            Ok(store) => Ok(Arc::new(Housed(store))),
+            Ok(store) if store.residence() == Residence::Anywhere => measured(store),
+            Ok(store) => measured(Arc::new(Housed(store))),
             Err(error) => Err(SettingsError::Store { name: name.clone(), error }),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::{
     declaration::Declaration,
+    measured::StoreStatus,
     notice::Notice,
     plan::{Connect, Plan, Stores},
     rule::{Live, Rule},
@@ -118,6 +119,12 @@ impl Rules {
     /// All rules in use, by name.
     pub fn list(&self) -> Vec<Rule> {
         self.lock().rules.values().filter_map(Weak::upgrade).map(Rule::new).collect()
+    }
+
+    /// The stores that settings name by an address, and how each of them is.
+    pub fn stores(&self) -> Vec<StoreStatus> {
+        let stores = self.lock().stores.clone();
+        stores.statuses()
     }
 
     /// To be held by whoever applies settings, so that nobody comes between what they looked at and what they do.

@@ -18,7 +18,7 @@ use std::{
     task::{self, Context, Poll},
     time::Duration,
 };
-use tidegate_core::{Rejection, Report};
+use tidegate_core::{Decision, Quota, Rejection, Report};
 use tidegate_engine::{Bandwidth, Cause, Standing};
 use tidegate_rule::{
     Answer, Asked, Fields, HeldSlots, KeyQueue, Limited, Mode, Rulings, Verdict,
@@ -56,6 +56,8 @@ pub struct Admission {
     rulings: Rulings,
     leaves: Vec<Leave>,
     guests: Vec<(usize, Guest)>,
+    /// Rules without quotas that let it through.
+    others: Vec<usize>,
     down: Vec<Bandwidth>,
     up: Vec<Bandwidth>,
 }
@@ -68,12 +70,27 @@ pub type Held = HeldSlots;
 pub struct Refusal {
     /// The rule that refused.
     pub rule: Arc<str>,
+    /// Its place in the policy.
+    pub place: usize,
     /// Why.
     pub why: Why,
     /// What becomes of it.
     pub instead: Instead,
     /// When it is worth trying again, if that is known.
     pub retry_after: Option<Duration>,
+    /// The numbers, and the quota that they are of; `None` where no quota came to a decision.
+    pub decision: Option<(Decision, Option<Quota>)>,
+}
+
+/// What a rule said to a request that was let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// It may go.
+    Admitted,
+    /// It may go, and had to wait.
+    Delayed,
+    /// It would have been refused, were the rule enforced.
+    WouldRefuse,
 }
 
 /// Why a request is not let through.
@@ -155,14 +172,17 @@ impl Question<'_> {
         }
         match rule.door.as_ref().map(|door| door.knock(self.head)) {
             Some(Err(barred)) if mode == Mode::Enforce => {
-                return Err(Refusal::barred(rule, *barred, self.head.header("accept")));
+                return Err(Refusal::barred((place, rule), *barred, self.head.header("accept")));
             }
             // Past all other limits of this rule.
             Some(Ok(guest)) if guest.standing() == Standing::Allowed => return Ok(()),
             Some(Ok(guest)) => self.admission.guests.push((place, guest)),
             Some(Err(_)) | None => {}
         }
-        self.places.extend(rule.limit);
+        match rule.limit {
+            Some(limit) => self.places.push(limit),
+            None => self.admission.others.push(place),
+        }
         if mode == Mode::Enforce {
             if rule.has_guards() {
                 self.guarded.push((place, rule.class_of(self.head), rule.queue_of(self.head)));
@@ -180,7 +200,9 @@ impl Question<'_> {
             match rule.pass(*class, &mut self.admission.leaves) {
                 Ok(()) => {}
                 Err(Stopped::Full) => return Ok(Line::Stand),
-                Err(stopped) => return Err(Refusal::guarded(rule, stopped, self.head.header("accept"))),
+                Err(stopped) => {
+                    return Err(Refusal::guarded((*place, rule), stopped, self.head.header("accept")));
+                }
             }
         }
         Ok(Line::None)
@@ -200,7 +222,7 @@ impl Question<'_> {
             for (place, class, queue) in guarded {
                 let Some(rule) = gate.inner.rules.get(place) else { continue };
                 if let Err(stopped) = rule.pass_in_line(class, queue.as_ref(), &mut admission.leaves).await {
-                    return Passage::Refused(Refusal::guarded(rule, stopped, accept.as_deref()));
+                    return Passage::Refused(Refusal::guarded((place, rule), stopped, accept.as_deref()));
                 }
             }
             admission.conclude(rulings, accept.as_deref())
@@ -216,6 +238,7 @@ impl Admission {
             rulings: Rulings::default(),
             leaves: Vec::new(),
             guests: Vec::new(),
+            others: Vec::new(),
             down: Vec::new(),
             up: Vec::new(),
         }
@@ -235,17 +258,36 @@ impl Admission {
             |place: &usize| verdict.refusals().any(|ruling| owners.get(ruling.place()) == Some(place));
         let denied = self.guests.drain(..).filter(|(place, _)| refused(place));
         denied.for_each(|(_, guest)| guest.answered(Report::Failure));
-        let rule = owners.get(refusal.place()).and_then(|place| rules.get(*place));
+        let owner = owners.get(refusal.place()).copied().unwrap_or(usize::MAX);
+        let rule = rules.get(owner);
         let usual = gate.inner.gate.answer_to(&verdict);
         Passage::Refused(Box::new(Refusal {
             rule: refusal.rule().shared_name(),
+            place: owner,
             why: if refusal.lacks_key() { Why::NoKey } else { Why::Limited },
             instead: match rule {
                 Some(rule) => Instead::of(&rule.source.on_limit, usual, accept),
                 None => Instead::Answer(usual),
             },
             retry_after: verdict.retry_after(),
+            decision: refusal.decision().map(|decision| (*decision, refusal.quota())),
         }))
+    }
+
+    /// What each rule said that was asked, by its place in the policy; with the numbers, where it has quotas.
+    #[inline]
+    pub fn said(&self) -> impl Iterator<Item = (usize, Said, Option<&Decision>)> {
+        let owners = &self.gate.inner.owners;
+        let asked = self.verdict().rulings().filter_map(|ruling| {
+            let decision = ruling.decision();
+            let said = match decision {
+                Some(decision) if decision.is_allowed() => Said::Admitted,
+                Some(decision) if decision.is_granted() => Said::Delayed,
+                _ => Said::WouldRefuse,
+            };
+            owners.get(ruling.place()).map(|place| (*place, said, decision))
+        });
+        asked.chain(self.others.iter().map(|place| (*place, Said::Admitted, None)))
     }
 
     /// What its quotas said, and what to tell of them.
@@ -290,17 +332,19 @@ impl Admission {
 }
 
 impl Refusal {
-    fn barred(rule: &PolicyRule, barred: Barred, accept: Option<&[u8]>) -> Box<Self> {
+    fn barred((place, rule): (usize, &PolicyRule), barred: Barred, accept: Option<&[u8]>) -> Box<Self> {
         let why = if barred.retry_after.is_some() { Why::Banned } else { Why::Denied };
         Box::new(Self {
             rule: rule.name().into(),
+            place,
             why,
             instead: Instead::of(&rule.source.on_limit, barred.answer, accept),
             retry_after: barred.retry_after,
+            decision: None,
         })
     }
 
-    fn guarded(rule: &PolicyRule, stopped: Stopped, accept: Option<&[u8]>) -> Box<Self> {
+    fn guarded((place, rule): (usize, &PolicyRule), stopped: Stopped, accept: Option<&[u8]>) -> Box<Self> {
         let message = rule.source.message.as_deref().map(Into::into);
         let cause = match stopped {
             Stopped::Rejected(rejection) => Cause::Rejected(rejection),
@@ -315,9 +359,11 @@ impl Refusal {
         };
         Box::new(Self {
             rule: rule.name().into(),
+            place,
             why: Why::Guarded,
             instead: Instead::of(&rule.source.on_limit, usual, accept),
             retry_after: limited.retry_after(),
+            decision: None,
         })
     }
 }

@@ -32,6 +32,21 @@ impl Given<'_> {
     }
 }
 
+impl From<&Given<'_>> for serde_json::Value {
+    fn from(given: &Given<'_>) -> Self {
+        match given {
+            Given::Nothing => Self::Null,
+            Given::Truth(truth) => Self::Bool(*truth),
+            Given::Number(number) => Self::Number(number.clone()),
+            Given::Text(text) => Self::String(text.clone().into_owned()),
+            Given::List(list) => Self::Array(list.iter().map(Self::from).collect()),
+            Given::Members(members) => {
+                members.iter().map(|(name, given)| (name.clone().into_owned(), Self::from(given))).collect()
+            }
+        }
+    }
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for Given<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Reading)

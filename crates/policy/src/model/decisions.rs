@@ -10,6 +10,8 @@ pub struct Admin {
     pub listen: Option<SocketAddr>,
     /// `token`: what operators must know, here and wherever else an operator may do something.
     pub token: Option<Variable>,
+    /// `hosts`: names by which operators may come in, besides `localhost` and addresses.
+    pub hosts: Vec<String>,
 }
 
 /// `decisions`: `127.0.0.1:8090`, or `{ listen: 127.0.0.1:8090, tls: …, tokens: [{ name: web, token: $WEB_TOKEN }] }`.

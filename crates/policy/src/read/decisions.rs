@@ -31,6 +31,13 @@ static ADMIN: Table<Admin> = Table {
             |reader, node, it| it.token = reader.variable(node),
             |it| it.token.as_ref().map(Written::text),
         ),
+        key(
+            "hosts",
+            "Names by which operators may come in, besides `localhost` and addresses.",
+            Shape::Several(&Shape::Text(&["gateway.internal"])),
+            |reader, node, it| it.hosts = reader.several(node, Reader::host_of_operators),
+            |it| Written::texts(&it.hosts),
+        ),
     ],
 };
 
@@ -129,6 +136,23 @@ impl Reader<'_> {
         Some(Token { name: map.name?, token: map.token? })
     }
 
+    /// A name as browsers say it: in lower case, without a port.
+    fn host_of_operators(&mut self, node: &Node) -> Option<String> {
+        let text = self.text(node)?.to_ascii_lowercase();
+        let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '-' | '.' | '_');
+        match !text.is_empty() && text.chars().all(is_sign) {
+            true => Some(text),
+            false => {
+                self.blame(
+                    node.at,
+                    "this is no name of a host",
+                    "write it as in `gateway.internal`, without a port",
+                );
+                None
+            }
+        }
+    }
+
     /// The name of a variable. What is none may be the secret itself, and is not told.
     fn variable(&mut self, node: &Node) -> Option<Variable> {
         let text = self.text(node)?;
@@ -147,9 +171,9 @@ impl Reader<'_> {
 }
 
 pub(super) fn write_admin(admin: &Admin) -> Option<Written> {
-    match (admin.listen, &admin.token) {
-        (None, None) => None,
-        (Some(listen), None) => Some(Written::text(listen)),
+    match (admin.listen, &admin.token, &admin.hosts[..]) {
+        (None, None, []) => None,
+        (Some(listen), None, []) => Some(Written::text(listen)),
         _ => Some(ADMIN.write(admin)),
     }
 }

@@ -6,6 +6,7 @@ mod decisions;
 mod include;
 mod key;
 mod matching;
+mod observe;
 mod path;
 mod policy;
 mod references;

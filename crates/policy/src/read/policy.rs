@@ -4,6 +4,7 @@ use super::{
     Reader,
     decisions::{ADMIN_SHAPE, DECISIONS_SHAPE, write_admin, write_decisions},
     key::{self, write_key},
+    observe::OBSERVE,
     rule::RULE,
     server::{CONNECTIONS, LISTEN, LOG, ROUTE, route_outline, write_listener},
     traces::{TRACES, TRACES_SHAPE},
@@ -100,6 +101,13 @@ pub(crate) static POLICY: Table<Policy> = Table {
             TRACES_SHAPE,
             |reader, node, it| it.traces = reader.traces(node),
             |it| it.traces.as_ref().map(|traces| TRACES.write(traces)),
+        ),
+        key(
+            "observe",
+            "What is kept of single requests, for operators.",
+            Shape::Keys(|| OBSERVE.outline()),
+            |reader, node, it| reader.fill(node, &OBSERVE, &mut it.observe),
+            |it| Some(OBSERVE.write(&it.observe)).filter(|written| !written.is_empty_map()),
         ),
         key(
             "store",

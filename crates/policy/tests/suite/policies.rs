@@ -13,8 +13,9 @@ use tidegate_testkit::strategy::any_sample;
 /// Any policy that holds together.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     (servers(), stores(), rules_and_lists()).prop_map(|(server, stores, (user, lists, rules))| {
-        let (listen, (admin, decisions), connections, upstreams, routes, log, traces, told, trusted_proxies) =
+        let (listen, (admin, decisions), connections, upstreams, routes, log, traced, told, trusted_proxies) =
             server;
+        let (traces, observe) = traced;
         let (mut stores, mut rules) = (stores, rules);
         for (index, rule) in rules.iter_mut().enumerate() {
             rule.name = format!("{} {index}", rule.name);
@@ -31,6 +32,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             routes,
             log,
             traces,
+            observe,
             stores,
             trusted_proxies,
             introduce: told.1,
@@ -313,7 +315,7 @@ type Server = (
     BTreeMap<String, Upstream>,
     Vec<Route>,
     Log,
-    Option<Traces>,
+    (Option<Traces>, Observe),
     (Fields, Introduce),
     Vec<Prefix>,
 );
@@ -328,8 +330,8 @@ fn servers() -> BoxedStrategy<Server> {
         })
     };
     let variable = || "[A-Z_][A-Z0-9_]{0,8}".prop_map(Variable);
-    let admin =
-        (option::of(address()), option::of(variable())).prop_map(|(listen, token)| Admin { listen, token });
+    let admin = (option::of(address()), option::of(variable()), vec("[a-z][a-z0-9.-]{0,8}", 0..3))
+        .prop_map(|(listen, token, hosts)| Admin { listen, token, hosts });
     let token = (names(), variable()).prop_map(|(name, token)| Token { name, token });
     let decisions = (address(), option::of(tls()), vec(token, 0..3))
         .prop_map(|(listen, tls, tokens)| Decisions { listen, tls, tokens });
@@ -352,10 +354,22 @@ fn servers() -> BoxedStrategy<Server> {
         proptest::collection::btree_map(names(), upstreams(), 0..3),
         routes,
         log,
-        option::of(traces),
+        (option::of(traces), observes()),
         (fields, introduce),
         vec(prefixes(), 0..3),
     )
+        .boxed()
+}
+
+fn observes() -> BoxedStrategy<Observe> {
+    let counts = || prop_oneof![Just(0), 0..=1_000_000_u64];
+    (counts(), select(vec![KeysShown::Plain, KeysShown::Hashed]), counts(), 0..=1_000_000_u32)
+        .prop_map(|(denials, keys, history, share)| Observe {
+            denials,
+            keys,
+            history,
+            share: Share::from_millionths(share),
+        })
         .boxed()
 }
 

@@ -7,14 +7,14 @@ use tidegate_policy::compile::Given;
 
 /// What a body asks.
 #[derive(Debug, PartialEq)]
-pub(super) struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     pub(super) form: Form,
     pub(super) members: Vec<Members<'a>>,
 }
 
 /// How it is asked, and so how it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     /// `{…}`: one answer.
     One,
     /// `[…]`: a list of answers.
@@ -27,14 +27,14 @@ pub(super) enum Form {
 
 /// The members of one thing that is asked.
 #[derive(Debug, PartialEq)]
-pub(super) struct Members<'a> {
+pub(crate) struct Members<'a> {
     pub(super) place: Place,
     each: Vec<(Cow<'a, str>, Given<'a>)>,
 }
 
 /// Where it stands in the body, for whoever reads what is wrong; nothing if it is the only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place(Form, usize);
+pub(crate) struct Place(Form, usize);
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,7 +56,7 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 
 impl<'a> Asked<'a> {
     /// Reads it. Each thing may have these members and no others.
-    pub(super) fn read(body: &'a [u8], known: &[&'static str]) -> Result<Self, Problem> {
+    pub(crate) fn read(body: &'a [u8], known: &[&'static str]) -> Result<Self, Problem> {
         let given = serde_json::from_slice(body).map_err(|error| {
             Problem::bad(format!("the body is not JSON: {error}; send an object or a list"))
         })?;
@@ -95,6 +95,13 @@ fn together<'a>(members: Vec<(Cow<'a, str>, Given<'a>)>) -> Result<(Form, Vec<Gi
 }
 
 impl<'a> Members<'a> {
+    /// Those of a body that asks one thing.
+    pub(crate) fn one(body: &'a [u8], known: &[&'static str]) -> Result<Self, Problem> {
+        let given = serde_json::from_slice(body)
+            .map_err(|error| Problem::bad(format!("the body is not JSON: {error}; send an object")))?;
+        Self::of(given, Place(Form::One, 0), known)
+    }
+
     fn of(given: Given<'a>, place: Place, known: &[&'static str]) -> Result<Self, Problem> {
         let Given::Members(each) = given else {
             return Err(Problem::bad(format!(
@@ -109,23 +116,34 @@ impl<'a> Members<'a> {
     }
 
     /// What is said of it; the last, where it is said twice.
-    pub(super) fn given(&self, name: &str) -> Option<&Given<'a>> {
+    pub(crate) fn given(&self, name: &str) -> Option<&Given<'a>> {
         self.each.iter().rev().find(|(said, _)| said == name).map(|(_, given)| given)
     }
 
     /// A text that must be there.
-    pub(super) fn text(&self, name: &str) -> Result<&str, Problem> {
+    pub(crate) fn text(&self, name: &str) -> Result<&str, Problem> {
         match self.optional_text(name)? {
             Some(text) => Ok(text),
             None => Err(self.wrong(name, "is missing; say it")),
         }
     }
 
-    pub(super) fn optional_text(&self, name: &str) -> Result<Option<&str>, Problem> {
+    pub(crate) fn optional_text(&self, name: &str) -> Result<Option<&str>, Problem> {
         match self.given(name) {
             None | Some(Given::Nothing) => Ok(None),
             Some(Given::Text(text)) => Ok(Some(text)),
             Some(_) => Err(self.wrong(name, "is not a text; put it in quotes")),
+        }
+    }
+
+    /// A whole number, where there is one.
+    pub(crate) fn whole(&self, name: &str) -> Result<Option<u64>, Problem> {
+        match self.given(name) {
+            None | Some(Given::Nothing) => Ok(None),
+            Some(number) => match whole(number) {
+                Some(number) => Ok(Some(number)),
+                None => Err(self.wrong(name, "is not a whole number; write one, 0 or more")),
+            },
         }
     }
 

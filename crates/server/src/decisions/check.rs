@@ -21,8 +21,8 @@ pub(super) async fn answer(
     touch: Touch,
     deny: DenyAs,
 ) -> Result<Response, Problem> {
-    let gate = desk.gate();
-    let questions = questions(&asked, &gate)?;
+    let now = desk.now();
+    let questions = questions(&asked, &now.gate)?;
     let told = match asked.form {
         Form::Together => {
             let (claims, told) = together(desk, &questions).await;
@@ -31,7 +31,10 @@ pub(super) async fn answer(
         }
         _ => each(&questions, touch).await,
     };
-    Ok(answered(asked.form, told, gate.gate().told(), deny))
+    if touch == Touch::Take {
+        now.count(&told);
+    }
+    Ok(answered(asked.form, told, now.gate.gate().told(), deny))
 }
 
 /// Decides each on its own, in the order in which they were asked: those for one key follow each other.

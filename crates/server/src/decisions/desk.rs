@@ -1,6 +1,7 @@
 //! Where questions are answered: the policy in force, who may ask, and what is held.
 
-use super::{ledger::Ledger, tokens::Tokens};
+use super::{ledger::Ledger, tokens::Tokens, told::Told};
+use crate::observe::Tally;
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tidegate_engine::{Clock, SharedPermit, SharedReservation};
@@ -9,12 +10,27 @@ use tokio::runtime::Handle;
 
 /// Where questions are answered. It outlives policies and listeners: what is held stays held.
 pub(crate) struct Desk {
-    gate: ArcSwap<PolicyGate>,
+    now: ArcSwap<InForce>,
     tokens: ArcSwap<Tokens>,
     pub(super) reservations: Ledger<Reserved>,
     pub(super) permits: Ledger<Permitted>,
     /// Where permits are renewed: threads of a listener may end before them.
     runtime: Handle,
+}
+
+/// A policy in force, and where it is counted what it says.
+pub(super) struct InForce {
+    pub(super) gate: PolicyGate,
+    pub(super) tally: Arc<Tally>,
+}
+
+impl InForce {
+    /// Counts what was answered.
+    pub(super) fn count<'t>(&self, told: impl IntoIterator<Item = &'t Told<'t>>) {
+        for (rule, counted, decision) in told.into_iter().filter_map(Told::counted) {
+            self.tally.asked_by_name(rule, counted, decision);
+        }
+    }
 }
 
 /// What was reserved; nothing where a rule is off, or only watches.
@@ -27,19 +43,25 @@ const MOST_HELD: usize = 100_000;
 
 impl Desk {
     /// One for this policy. Only inside of a runtime, which is to outlive it.
-    pub(crate) fn new(gate: PolicyGate, tokens: Tokens) -> Self {
-        Self::with(gate, tokens, Clock::system(), MOST_HELD)
+    pub(crate) fn new(gate: PolicyGate, tally: Arc<Tally>, tokens: Tokens) -> Self {
+        Self::with(gate, tally, tokens, Clock::system(), MOST_HELD)
     }
 
     /// One by this clock, where so many can be held at once.
-    pub(super) fn with(gate: PolicyGate, tokens: Tokens, clock: Clock, most_held: usize) -> Self {
+    pub(super) fn with(
+        gate: PolicyGate,
+        tally: Arc<Tally>,
+        tokens: Tokens,
+        clock: Clock,
+        most_held: usize,
+    ) -> Self {
         let keep = |reserved: Reserved| {
             if let Some(reserved) = reserved {
                 reserved.keep();
             }
         };
         Self {
-            gate: ArcSwap::from_pointee(gate),
+            now: ArcSwap::from_pointee(InForce { gate, tally }),
             tokens: ArcSwap::from_pointee(tokens),
             reservations: Ledger::new(clock.clone(), most_held, keep),
             permits: Ledger::new(clock, most_held, drop),
@@ -48,8 +70,8 @@ impl Desk {
     }
 
     /// Answers by this policy from now on.
-    pub(crate) fn replace(&self, gate: PolicyGate, tokens: Tokens) {
-        self.gate.store(Arc::new(gate));
+    pub(crate) fn replace(&self, gate: PolicyGate, tally: Arc<Tally>, tokens: Tokens) {
+        self.now.store(Arc::new(InForce { gate, tally }));
         self.tokens.store(Arc::new(tokens));
     }
 
@@ -59,8 +81,8 @@ impl Desk {
         self.permits.close_ended();
     }
 
-    pub(super) fn gate(&self) -> Arc<PolicyGate> {
-        self.gate.load_full()
+    pub(super) fn now(&self) -> Arc<InForce> {
+        self.now.load_full()
     }
 
     pub(super) fn tokens(&self) -> Guard<Arc<Tokens>> {

@@ -35,11 +35,16 @@ mod tests;
 mod tokens;
 mod told;
 
+pub(crate) use body::{Asked, Members};
 use bytes::Bytes;
 pub(crate) use desk::Desk;
 pub(crate) use door::DecisionDoor;
 use http_body_util::Full;
+pub(crate) use problem::{Problem, shortened};
+pub(crate) use reset::{MEMBERS as RESET, answer as reset};
+pub(crate) use routes::whole;
 pub(crate) use tokens::{Secret, Tokens, bearer};
+pub(crate) use told::json_response;
 
 /// What is answered: all of it is there.
-type Response = http::Response<Full<Bytes>>;
+pub(crate) type Response = http::Response<Full<Bytes>>;

@@ -55,8 +55,8 @@ pub(super) async fn held<T>(
     fit: impl Fn(&Question<'_>, &Members<'_>) -> Result<(), Problem>,
     part: impl Fn(Option<Claim>) -> T,
 ) -> Result<Response, Problem> {
-    let gate = desk.gate();
-    let questions = questions(&asked, &gate)?;
+    let now = desk.now();
+    let questions = questions(&asked, &now.gate)?;
     let mut times = Vec::with_capacity(questions.len());
     for (question, members) in questions.iter().zip(&asked.members) {
         fit(question, members)?;
@@ -71,6 +71,7 @@ pub(super) async fn held<T>(
     let (mut told, mut times) = (Vec::with_capacity(questions.len()), times.into_iter());
     for group in groups {
         let (claims, answers) = together(desk, group).await;
+        now.count(&answers);
         let is_allowed = answers.iter().all(Told::is_allowed);
         for ((answer, claim), time) in answers.into_iter().zip(claims).zip(times.by_ref()) {
             told.push(match is_allowed {
@@ -82,7 +83,7 @@ pub(super) async fn held<T>(
             });
         }
     }
-    Ok(answered(asked.form, told, gate.gate().told(), deny))
+    Ok(answered(asked.form, told, now.gate.gate().told(), deny))
 }
 
 pub(super) async fn settle(

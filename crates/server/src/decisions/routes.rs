@@ -192,7 +192,8 @@ fn deny_status(text: &str) -> Result<StatusCode, Problem> {
     })
 }
 
-async fn whole<B>(body: B) -> Result<Bytes, Problem>
+/// All of a body, if it is not too much and does not take too long.
+pub(crate) async fn whole<B>(body: B) -> Result<Bytes, Problem>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {

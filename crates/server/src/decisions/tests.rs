@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a story ends where it goes wrong")]
 
 use super::{desk::Desk, routes, tokens::Tokens};
+use crate::observe::Tally;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
@@ -30,7 +31,8 @@ impl Stage {
         let (clock, hand) = Clock::manual();
         let compiler = Compiler::new(Rules::new()).clock(clock.clone());
         let gate = compiler.compile(&POLICY.parse().unwrap(), None).unwrap();
-        let desk = Arc::new(Desk::with(gate, tokens, clock, most_held));
+        let tally = Tally::new(gate.names(), clock.clone(), None);
+        let desk = Arc::new(Desk::with(gate, tally, tokens, clock, most_held));
         Self { desk, hand }
     }
 

@@ -1,6 +1,7 @@
 //! What is answered: the numbers of a decision, as JSON and as headers.
 
 use super::{Response, ledger::Entry, problem::Problem, question::Question};
+use crate::observe::Counted;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
@@ -61,6 +62,19 @@ impl<'a> Told<'a> {
     fn denial(&self) -> Option<&Decision> {
         let denies = |decision: &&Decision| self.question.mode == Mode::Enforce && !decision.is_granted();
         self.decision.as_ref().filter(denies)
+    }
+
+    /// The rule that was asked, and what it said; nothing, where it was not asked.
+    pub(super) fn counted(&self) -> Option<(&str, Counted, Option<&Decision>)> {
+        let decision = self.decision.as_ref().filter(|_| self.turn == Turn::Asked)?;
+        let counted = match (self.question.mode, decision.outcome()) {
+            (Mode::Off, _) => return None,
+            (_, Outcome::Allow) => Counted::Admitted,
+            (_, Outcome::Delay(_)) => Counted::Delayed,
+            (Mode::Enforce, Outcome::Deny(_)) => Counted::Limited,
+            (Mode::Shadow, Outcome::Deny(_)) => Counted::ShadowDenied,
+        };
+        Some((self.question.rule().name(), counted, Some(decision)))
     }
 
     fn write_numbers<M: SerializeMap>(&self, decision: &Decision, map: &mut M) -> Result<(), M::Error> {
@@ -204,10 +218,15 @@ pub(super) fn list(answers: impl Iterator<Item = Result<Value, Problem>>) -> Vec
     answers.map(|answer| answer.unwrap_or_else(|problem| problem.json())).collect()
 }
 
-pub(super) fn json_response(status: StatusCode, kind: &'static str, body: &impl Serialize) -> Response {
+/// JSON as an answer, in whatever a listener sends.
+pub(crate) fn json_response<B: From<Vec<u8>>>(
+    status: StatusCode,
+    kind: &'static str,
+    body: &impl Serialize,
+) -> http::Response<B> {
     // Nothing here has a name that is no text, which is all that can go wrong.
     let body = serde_json::to_vec(body).unwrap_or_else(|_| b"{}".to_vec());
-    let mut response = Response::new(body.into());
+    let mut response = http::Response::new(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response

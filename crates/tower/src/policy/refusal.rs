@@ -24,7 +24,7 @@ impl Origin {
     /// The answer to a request that is refused.
     #[cold]
     pub(super) fn answer(self, refusal: Refusal) -> Box<Response<Bytes>> {
-        let Refusal { rule, why, instead, retry_after } = refusal;
+        let Refusal { rule, why, instead, retry_after, .. } = refusal;
         let is_dropped = instead == Instead::Drop;
         let answer = match instead {
             Instead::Answer(answer) => answer,

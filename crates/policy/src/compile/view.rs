@@ -1,0 +1,113 @@
+//! A rule in force, for operators who look at it.
+
+use super::{PolicyGate, guards::InFlight, guards::PolicyRule};
+use crate::model::{Enforcement, Rule};
+use std::sync::Arc;
+use tidegate_core::{BreakerSnapshot, Quota, Share};
+use tidegate_engine::{Bans, SharedLimiter};
+use tidegate_rule::{
+    Mode, RequestLimit,
+    request::{Head, KeyValue},
+};
+
+/// A rule in force, as it is at this moment.
+#[derive(Clone, Copy)]
+pub struct RuleView<'a> {
+    rule: &'a PolicyRule,
+    limit: Option<&'a RequestLimit>,
+}
+
+/// How many may be in flight behind a rule, and how many are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdaptiveView {
+    /// How many may be.
+    pub limit: u32,
+    /// How many are.
+    pub in_flight: u32,
+}
+
+impl PolicyGate {
+    /// All rules, in the order of the policy.
+    pub fn views(&self) -> impl Iterator<Item = RuleView<'_>> {
+        (0..self.inner.rules.len()).filter_map(|place| self.view(place))
+    }
+
+    /// The rule at this place of the policy.
+    pub fn view(&self, place: usize) -> Option<RuleView<'_>> {
+        let rule = self.inner.rules.get(place)?;
+        let limit = rule.limit.and_then(|limit| self.inner.gate.limits().get(limit));
+        Some(RuleView { rule, limit })
+    }
+}
+
+impl<'a> RuleView<'a> {
+    /// Its name.
+    pub fn name(&self) -> &'a str {
+        self.rule.name()
+    }
+
+    /// What the policy says of it.
+    pub fn source(&self) -> &'a Rule {
+        &self.rule.source
+    }
+
+    /// What it does with what it decides; [`share`](Self::share) says for whom.
+    pub fn mode(&self) -> Mode {
+        match (self.limit, &self.rule.source.enforcement) {
+            (Some(limit), _) => limit.rule().mode(),
+            (None, Enforcement::All(mode)) => *mode,
+            (None, Enforcement::Part(_)) => Mode::Enforce,
+        }
+    }
+
+    /// The part of its keys for which it is enforced; `None` where that is all of them.
+    pub fn share(&self) -> Option<Share> {
+        match self.rule.source.enforcement {
+            Enforcement::All(_) => None,
+            Enforcement::Part(share) => Some(share),
+        }
+    }
+
+    /// Its quotas as they are now; none where it has none.
+    pub fn quotas(&self) -> Vec<Quota> {
+        self.limit.map(|limit| limit.rule().quotas()).unwrap_or_default()
+    }
+
+    /// Where it is counted; `None` where it has no quotas.
+    pub fn limiter(&self) -> Option<Arc<SharedLimiter>> {
+        self.limit.and_then(|limit| limit.rule().limiter())
+    }
+
+    /// How many wait for their turn; `None` where nobody may.
+    pub fn waiting(&self) -> Option<usize> {
+        self.rule.queue.as_ref().map(tidegate_rule::Queue::waiting)
+    }
+
+    /// Its breaker; `None` where it has none.
+    pub fn breaker(&self) -> Option<BreakerSnapshot> {
+        self.rule.breaker.as_ref().map(|breaker| breaker.snapshot())
+    }
+
+    /// Its adaptive limit; `None` where it has none.
+    pub fn adaptive(&self) -> Option<AdaptiveView> {
+        Some(match self.rule.adaptive.as_ref()? {
+            InFlight::Line(limit) => AdaptiveView { limit: limit.limit(), in_flight: limit.in_flight() },
+            InFlight::Classes(limit) => AdaptiveView { limit: limit.limit(), in_flight: limit.in_flight() },
+        })
+    }
+
+    /// Whom it has banned; `None` where it bans nobody.
+    pub fn bans(&self) -> Option<&'a Bans> {
+        self.rule.control.as_ref().map(|control| control.bans())
+    }
+
+    /// For whom a request is counted.
+    pub fn key_in<'h>(&self, head: &'h dyn Head) -> Option<KeyValue<'h>> {
+        self.rule.key_of(head)
+    }
+
+    /// What a request costs.
+    pub fn cost_of(&self, head: &dyn Head) -> u64 {
+        self.rule.limiting.as_ref().map_or(1, |limiting| limiting.cost_of(head))
+    }
+}
