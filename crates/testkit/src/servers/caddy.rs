@@ -15,7 +15,7 @@ pub struct CaddyServer {
 }
 
 /// Nothing that it would do for a site of the world.
-const GLOBAL: &str = "{\n\tadmin off\n\tauto_https off\n\tpersist_config off\n}\n";
+const GLOBAL: &str = "{\n\tadmin off\n\tauto_https off\n}\n";
 
 impl CaddyServer {
     /// Starts one; `None` where no `caddy` is installed.

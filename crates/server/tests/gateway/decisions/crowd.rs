@@ -31,6 +31,7 @@ async fn story(store: &str, rules: impl Fn() -> Rules) {
         .map(|(at, (quota, ..))| format!("  - {{ name: r{at}, key: header x-user, quota: {quota} }}\n"));
     let policy = format!("decisions: 127.0.0.1:0\n{store}rules:\n{}", quotas.collect::<String>());
     let stage = Arc::new(Stage::with(&policy, rules()));
+    stores::until(&stage, "peek", &json!({"rule": "r0", "key": "bob"}), stores::is_there).await;
     for (at, (quota, call, most)) in QUOTAS.into_iter().enumerate() {
         let tasks: Vec<_> = (0..CLIENTS)
             .map(|_| {

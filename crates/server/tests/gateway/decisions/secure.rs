@@ -51,7 +51,7 @@ async fn only_programs_with_a_certificate_and_a_token_ask_where_both_are_needed(
 }
 
 #[tokio::test]
-async fn questions_in_flight_are_answered_when_the_end_comes_and_when_the_listener_moves() {
+async fn a_question_in_flight_is_answered_where_the_listener_was_when_the_end_comes() {
     let policy = "decisions: 127.0.0.1:0\nrules:\n  - { name: all, quota: 9/h }\n";
     let body = r#"{"rule":"all"}"#;
     let head = format!(
@@ -59,7 +59,7 @@ async fn questions_in_flight_are_answered_when_the_end_comes_and_when_the_listen
         body.len()
     );
     let stage = Stage::start(policy);
-    // One that asks where the listener was, and one that asks where it is.
+    // One that asks where the listener was.
     let mut before = Wire::to(stage.decisions).await;
     before.send(head.as_bytes()).await;
     // It is being asked: the body is wanted.
@@ -67,20 +67,13 @@ async fn questions_in_flight_are_answered_when_the_end_comes_and_when_the_listen
     let moved = format!("connections: {{ idle-timeout: 61s }}\n{policy}");
     fs::write(stage.folder.path().join("policy.yaml"), moved).unwrap();
     stage.handle.reload().await.unwrap();
-    let mut after = Wire::to(stage.decisions).await;
-    after.send(head.as_bytes()).await;
-    assert!(timeout(LONG, after.head()).await.unwrap().contains("100 Continue"));
     // Who has said nothing is let go, and nobody waits for it.
     let mut silent = TcpStream::connect(stage.decisions).await.unwrap();
-    // It has been accepted when a later one was answered.
-    assert_eq!(stage.post("check", &serde_json::json!({"rule": "all"})).await.0, 200);
     let Stage { stop, end, .. } = stage;
     drop(stop);
     let mut rest = Vec::new();
     let _ = timeout(LONG, silent.read_to_end(&mut rest)).await.unwrap();
-    assert!(!end.is_finished(), "two are still asking");
-    for client in [&mut before, &mut after] {
-        assert_eq!(timeout(LONG, client.ask(body)).await.unwrap().status(), 200);
-    }
+    assert!(!end.is_finished(), "somebody is still asking");
+    assert_eq!(timeout(LONG, before.ask(body)).await.unwrap().status(), 200);
     timeout(LONG, end).await.unwrap().unwrap().unwrap();
 }

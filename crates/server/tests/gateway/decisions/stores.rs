@@ -28,7 +28,7 @@ rules:
 ";
 
 /// The answer, as soon as it is this one.
-async fn until(stage: &Stage, call: &str, ask: &Value, is_it: impl Fn(u16, &Value) -> bool) {
+pub(super) async fn until(stage: &Stage, call: &str, ask: &Value, is_it: impl Fn(u16, &Value) -> bool) {
     let asking = async {
         loop {
             let (status, told) = stage.post(call, ask).await;
@@ -41,12 +41,20 @@ async fn until(stage: &Stage, call: &str, ask: &Value, is_it: impl Fn(u16, &Valu
     timeout(LONG, asking).await.unwrap();
 }
 
+/// Whether the store has answered: it is away until it is connected.
+pub(super) fn is_there(status: u16, told: &Value) -> bool {
+    status == 200 && told["degraded"] == false
+}
+
 #[tokio::test]
 async fn two_services_count_together_and_say_when_their_store_is_away() {
     let redis = RedisServer::start().unwrap();
     let policy = format!("store: {}\non-outage: closed{RULES}", redis.url());
     let (one, other) = (Stage::with(&policy, rules()), Stage::with(&policy, rules()));
     let ask = |rule: &str, cost: u64| json!({"rule": rule, "key": "ann", "cost": cost});
+    for stage in [&one, &other] {
+        until(stage, "peek", &ask("login", 1), is_there).await;
+    }
     let (_, told) = one.post("check", &ask("login", 2)).await;
     assert_eq!((&told["remaining"], &told["degraded"]), (&json!(1), &json!(false)));
     assert_eq!(other.post("check", &ask("login", 2)).await.0, 429);
@@ -77,7 +85,7 @@ async fn two_services_count_together_and_say_when_their_store_is_away() {
     assert_eq!((status, &told["allowed"], &told["degraded"]), (200, &json!(true), &json!(true)));
     assert_eq!(one.post("reset", &json!({"rule": "login", "key": "ann"})).await.0, 503);
     redis.restart().unwrap();
-    until(&one, "check", &ask("login", 1), |status, told| status == 200 && told["degraded"] == false).await;
+    until(&one, "check", &ask("login", 1), is_there).await;
     one.end().await;
     other.end().await;
 }

@@ -73,8 +73,8 @@ pub(crate) fn asks(bytes: &[u8]) {
     }
     let (head, told) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap();
-    if matches!(status, "414" | "431") {
-        // A line that is too long for any server.
+    if matches!(status, "414" | "431") || status == "400" && told.is_empty() {
+        // A line that is too long for any server, or none.
         return;
     }
     let Some(call) = DOCUMENT["paths"].get(format!("/v1/{}", path.split('?').next().unwrap_or_default()))
