@@ -28,7 +28,9 @@ async fn an_id_from_an_answer_tells_why() {
     let told = why(&[id, "--admin", &admin]).await;
     let text = String::from_utf8(told.stdout).unwrap();
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    for part in ["By rule `all`", "key      127.0.0.1\n", "quota    1/h (token-bucket)\n", "before   0 of 1 left"] {
+    for part in
+        ["By rule `all`", "key      127.0.0.1\n", "quota    1/h (token-bucket)\n", "before   0 of 1 left"]
+    {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     let json = why(&[&format!("urn:tidegate:denial:{id}"), "--admin", &admin, "--json"]).await;
