@@ -43,6 +43,13 @@ pub enum Fault {
         /// Why.
         reason: String,
     },
+    /// Metrics cannot be sent.
+    Metrics {
+        /// Where to.
+        endpoint: String,
+        /// Why.
+        reason: String,
+    },
     /// A token that a policy asks for is not there.
     Token {
         /// The variable that should hold it.
@@ -65,6 +72,7 @@ impl fmt::Display for Fault {
             }
             Self::Log { file, source } => write!(f, "cannot write the log to {}: {source}", file.display()),
             Self::Traces { endpoint, reason } => write!(f, "traces to `{endpoint}`: {reason}"),
+            Self::Metrics { endpoint, reason } => write!(f, "metrics to `{endpoint}`: {reason}"),
             Self::Token { variable } => {
                 write!(
                     f,
@@ -80,9 +88,11 @@ impl std::error::Error for Fault {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Listen { source, .. } | Self::Log { source, .. } | Self::Machine(source) => Some(source),
-            Self::Certificate { .. } | Self::Upstream { .. } | Self::Traces { .. } | Self::Token { .. } => {
-                None
-            }
+            Self::Certificate { .. }
+            | Self::Upstream { .. }
+            | Self::Traces { .. }
+            | Self::Metrics { .. }
+            | Self::Token { .. } => None,
         }
     }
 }

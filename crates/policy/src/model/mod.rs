@@ -14,7 +14,7 @@ pub use action::{Fallback, OnLimit, Reject};
 pub use decisions::{Admin, Decisions, Token, Variable};
 pub use key::{Cost, Expression, Key, Part};
 pub use matching::{Glob, Match, Network, PathPattern, Rest, Segment, Values};
-pub use observe::{KeysShown, Observe};
+pub use observe::{KeysShown, Metrics, Observe};
 pub use rule::{
     Access, Adaptive, Bandwidth, BreakerTerms, Charge, Due, Enforcement, Priority, Queue, QueueOrder, Quotas,
     Rule, Tiers,
@@ -47,6 +47,8 @@ pub struct Policy {
     pub log: Log,
     /// `traces`: where spans of requests are sent.
     pub traces: Option<Traces>,
+    /// `metrics`: where all numbers are sent.
+    pub metrics: Option<Metrics>,
     /// `observe`: what is kept of single requests, for operators.
     pub observe: Observe,
     /// `store` and `stores`: where counts are kept.

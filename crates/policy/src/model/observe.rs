@@ -1,5 +1,6 @@
-//! What is kept of single requests, for operators.
+//! What operators see: numbers that are sent to them, and what is kept of single requests.
 
+use std::time::Duration;
 use tidegate_core::Share;
 
 /// `observe: { denials: 10000, keys: hashed, history: 10000, share: 10% }`
@@ -28,5 +29,22 @@ pub enum KeysShown {
 impl Default for Observe {
     fn default() -> Self {
         Self { denials: 0, keys: KeysShown::Plain, history: 0, share: Share::ALL }
+    }
+}
+
+/// `metrics: http://127.0.0.1:4318`, or `{ endpoint: http://127.0.0.1:4318, every: 10s, service: shop }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// `endpoint`: a collector that speaks OTLP over HTTP; `/v1/metrics` is added.
+    pub endpoint: String,
+    /// `every`: how often.
+    pub every: Duration,
+    /// `service`: what the gateway is called in them.
+    pub service: String,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { endpoint: String::new(), every: Duration::from_secs(10), service: "tidegate".to_owned() }
     }
 }

@@ -6,6 +6,7 @@ mod decisions;
 mod include;
 mod key;
 mod matching;
+mod metrics;
 mod observe;
 mod path;
 mod policy;

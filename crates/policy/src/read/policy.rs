@@ -4,6 +4,7 @@ use super::{
     Reader,
     decisions::{ADMIN_SHAPE, DECISIONS_SHAPE, write_admin, write_decisions},
     key::{self, write_key},
+    metrics::{METRICS, METRICS_SHAPE},
     observe::OBSERVE,
     rule::RULE,
     server::{CONNECTIONS, LISTEN, LOG, ROUTE, route_outline, write_listener},
@@ -101,6 +102,13 @@ pub(crate) static POLICY: Table<Policy> = Table {
             TRACES_SHAPE,
             |reader, node, it| it.traces = reader.traces(node),
             |it| it.traces.as_ref().map(|traces| TRACES.write(traces)),
+        ),
+        key(
+            "metrics",
+            "Where all numbers are sent, by OTLP over HTTP; a URL, or more.",
+            METRICS_SHAPE,
+            |reader, node, it| it.metrics = reader.metrics(node),
+            |it| it.metrics.as_ref().map(|metrics| METRICS.write(metrics)),
         ),
         key(
             "observe",

@@ -54,7 +54,8 @@ impl Reader<'_> {
         Some(traces)
     }
 
-    fn endpoint(&mut self, node: &Node) -> Option<String> {
+    /// A collector that speaks OTLP over HTTP.
+    pub(super) fn endpoint(&mut self, node: &Node) -> Option<String> {
         if let Value::Text(text) = &node.value
             && text.contains('@')
         {
@@ -75,9 +76,11 @@ fn endpoint(text: &str) -> Result<String, Mistake> {
     }
     let scheme = SCHEMES.into_iter().find(|scheme| text.starts_with(scheme)).map_or(0, str::len);
     let text = &text[..scheme + text[scheme..].trim_end_matches('/').len()];
-    if let Some(base) = text.strip_suffix("/v1/traces") {
-        let problem = "`/v1/traces` is added by itself";
-        return Err(Mistake::new(problem, "leave it out").at(base.len()..text.len()));
+    for added in ["/v1/traces", "/v1/metrics"] {
+        if let Some(base) = text.strip_suffix(added) {
+            let problem = format!("`{added}` is added by itself");
+            return Err(Mistake::new(problem, "leave it out").at(base.len()..text.len()));
+        }
     }
     let place = text[scheme..].split('/').next().unwrap_or_default();
     check_place(text, scheme, place, fix)?;

@@ -15,7 +15,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     (servers(), stores(), rules_and_lists()).prop_map(|(server, stores, (user, lists, rules))| {
         let (listen, (admin, decisions), connections, upstreams, routes, log, traced, told, trusted_proxies) =
             server;
-        let (traces, observe) = traced;
+        let (traces, metrics, observe) = traced;
         let (mut stores, mut rules) = (stores, rules);
         for (index, rule) in rules.iter_mut().enumerate() {
             rule.name = format!("{} {index}", rule.name);
@@ -32,6 +32,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             routes,
             log,
             traces,
+            metrics,
             observe,
             stores,
             trusted_proxies,
@@ -315,7 +316,7 @@ type Server = (
     BTreeMap<String, Upstream>,
     Vec<Route>,
     Log,
-    (Option<Traces>, Observe),
+    (Option<Traces>, Option<Metrics>, Observe),
     (Fields, Introduce),
     Vec<Prefix>,
 );
@@ -345,6 +346,12 @@ fn servers() -> BoxedStrategy<Server> {
     let traces = (select(endpoints), 0..=1_000_000_u32, names()).prop_map(|(endpoint, sample, service)| {
         Traces { endpoint: endpoint.to_owned(), sample: Share::from_millionths(sample), service }
     });
+    let metrics = (select(vec!["http://127.0.0.1:4318", "https://collector/otlp"]), 1_u64..9_000, names())
+        .prop_map(|(endpoint, every, service)| Metrics {
+            endpoint: endpoint.to_owned(),
+            every: Duration::from_secs(every),
+            service,
+        });
     let fields = select(vec![Fields::Ietf, Fields::Legacy, Fields::Draft03, Fields::None]);
     let introduce = select(vec![Introduce::Full, Introduce::XForwarded, Introduce::None]);
     (
@@ -354,7 +361,7 @@ fn servers() -> BoxedStrategy<Server> {
         proptest::collection::btree_map(names(), upstreams(), 0..3),
         routes,
         log,
-        (option::of(traces), observes()),
+        (option::of(traces), option::of(metrics), observes()),
         (fields, introduce),
         vec(prefixes(), 0..3),
     )

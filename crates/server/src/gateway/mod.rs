@@ -24,7 +24,7 @@ use crate::{
     Bound, Config, Fault, FileWatch, ReadFiles,
     admin::Admin,
     decisions::{DecisionDoor, Desk, Tokens},
-    observe::{Listening, Observer, Scene, Tally, said, version},
+    observe::{Listening, Observer, Scene, Sending, Tally, said, version},
     run::{Plans, UpstreamHealth, Workers},
     worker::Order,
 };
@@ -80,6 +80,7 @@ pub struct Gateway {
     /// Where what the policy says is counted.
     tally: Arc<Tally>,
     upstreams: Arc<Vec<UpstreamHealth>>,
+    sending: Option<Sending>,
     retired: VecDeque<Workers>,
     /// Listeners of programs that were there before, until those who ask there are answered.
     leaving: JoinSet<()>,
@@ -153,6 +154,7 @@ impl Gateway {
             observer,
             tally,
             upstreams: Arc::default(),
+            sending: None,
             retired: VecDeque::new(),
             leaving: JoinSet::new(),
         })
@@ -192,6 +194,8 @@ impl Gateway {
     /// Serves until `shutdown`, and lets requests in flight end.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), GatewayError> {
         let plan = Plans::of(self.config(&self.policy)).await?;
+        self.sending =
+            self.policy.metrics.as_ref().map(|terms| Sending::start(terms, &self.observer)).transpose()?;
         self.upstreams = Arc::new(plan.health());
         let served = self.served(self.gate.clone(), &self.policy, plan.config());
         self.serving = Some(Serving::start(plan, &self.listeners, served)?);
@@ -260,6 +264,11 @@ impl Gateway {
         };
         let tokens = Tokens::of(&policy)?;
         let decisions = self.next_decisions(&policy)?;
+        let sending = match &policy.metrics {
+            same if *same == self.policy.metrics => Next::Same,
+            None => Next::None,
+            Some(terms) => Next::Other(Sending::start(terms, &self.observer)?),
+        };
         let reloaded = match has_same_connections(&policy, &self.policy) {
             true => self.replace_rules(&policy)?,
             false => self.replace_all(&policy).await?,
@@ -271,6 +280,11 @@ impl Gateway {
             }
         }
         self.replace_decisions(&policy, decisions, tokens).await?;
+        match sending {
+            Next::Same => {}
+            Next::None => self.sending = None,
+            Next::Other(sending) => self.sending = Some(sending),
+        }
         advise(&policy);
         self.policy = policy;
         self.show();

@@ -22,14 +22,20 @@ mod json;
 mod live;
 mod metrics;
 mod observer;
+#[cfg(feature = "otel")]
+mod otlp;
 mod ring;
 mod scene;
+#[cfg(feature = "otel")]
+mod sending;
 mod shard;
 mod sketch;
 mod snapshot;
 mod status;
 mod tally;
 mod times;
+#[cfg(not(feature = "otel"))]
+mod unsent;
 mod visit;
 mod watcher;
 mod who;
@@ -41,9 +47,13 @@ pub(crate) use json::quota_json;
 pub(crate) use live::{Event as LiveEvent, Live, Watching};
 pub(crate) use observer::Observer;
 pub(crate) use scene::{Listening, Scene, said, shown, version};
+#[cfg(feature = "otel")]
+pub(crate) use sending::Sending;
 pub(crate) use shard::Outcome as Counted;
 pub(crate) use snapshot::Snapshot;
 pub(crate) use status::Changes;
 pub(crate) use tally::{SAMPLED, Tally, TopBy, answered};
+#[cfg(not(feature = "otel"))]
+pub(crate) use unsent::Sending;
 pub(crate) use visit::Visit;
 pub(crate) use watcher::{Told, Watcher};

@@ -19,12 +19,18 @@ mod missing;
 #[cfg(feature = "otel")]
 mod otlp;
 #[cfg(feature = "otel")]
+mod posting;
+#[cfg(feature = "otel")]
 mod trace;
 
 #[cfg(feature = "otel")]
 pub(crate) use export::{Exporting, Tracer};
 #[cfg(not(feature = "otel"))]
 pub(crate) use missing::{Exporting, Trace, Tracer};
+#[cfg(feature = "otel")]
+pub(crate) use otlp::{KeyValue, Resource, Scope};
+#[cfg(feature = "otel")]
+pub(crate) use posting::{Posting, Refusal};
 #[cfg(feature = "otel")]
 pub(crate) use trace::Trace;
 

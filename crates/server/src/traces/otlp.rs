@@ -17,7 +17,7 @@ pub(super) struct ResourceSpans {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Resource {
+pub(crate) struct Resource {
     #[prost(message, repeated, tag = "1")]
     pub(super) attributes: Vec<KeyValue>,
 }
@@ -33,7 +33,7 @@ pub(super) struct ScopeSpans {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Scope {
+pub(crate) struct Scope {
     #[prost(string, tag = "1")]
     pub(super) name: String,
     #[prost(string, tag = "2")]
@@ -89,7 +89,7 @@ pub(super) enum Code {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct KeyValue {
+pub(crate) struct KeyValue {
     #[prost(string, tag = "1")]
     pub(super) key: String,
     #[prost(message, optional, tag = "2")]
@@ -97,13 +97,13 @@ pub(super) struct KeyValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AnyValue {
+pub(crate) struct AnyValue {
     #[prost(oneof = "Value", tags = "1, 3")]
     pub(super) value: Option<Value>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum Value {
+pub(crate) enum Value {
     #[prost(string, tag = "1")]
     Text(String),
     #[prost(int64, tag = "3")]
@@ -125,8 +125,29 @@ pub(super) struct Partly {
     pub(super) reason: String,
 }
 
+impl Resource {
+    /// A gateway that is called so.
+    pub(crate) fn of(service: &str) -> Self {
+        Self {
+            attributes: vec![
+                KeyValue::text("service.name", service),
+                KeyValue::text("telemetry.sdk.name", "tidegate"),
+                KeyValue::text("telemetry.sdk.language", "rust"),
+                KeyValue::text("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
+            ],
+        }
+    }
+}
+
+impl Scope {
+    /// What we tell comes from us.
+    pub(crate) fn ours() -> Self {
+        Self { name: "tidegate".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+}
+
 impl KeyValue {
-    pub(super) fn text(key: &str, value: impl Into<String>) -> Self {
+    pub(crate) fn text(key: &str, value: impl Into<String>) -> Self {
         Self::of(key, Value::Text(value.into()))
     }
 

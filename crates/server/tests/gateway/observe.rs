@@ -204,7 +204,8 @@ async fn counts_are_those_of_the_requests_and_outlive_a_policy() {
     assert_eq!(of(&status, "login"), counts(3, 1, 0));
     assert_eq!(status["rules"].as_array().unwrap().len(), 1);
     assert_eq!(status["requests"]["total"], 5);
-    assert_eq!((&status["policy"]["reloads"], &status["policy"]["error"]), (&json!(1), &Value::Null));
+    // The file may have been looked at before it was asked for.
+    assert!(status["policy"]["reloads"].as_u64() >= Some(1) && status["policy"]["error"].is_null(), "{status}");
 
     fs::write(stage.folder.path().join("policy.yaml"), "rules: 7").unwrap();
     stage.handle.reload().await.unwrap_err();
@@ -323,7 +324,8 @@ async fn a_store_that_is_away_is_seen() {
     let status = stage.json("/api/v1/status").await;
     let store = &status["stores"][0];
     assert_eq!((&store["name"], &store["health"]), (&json!("default"), &json!("away")));
-    assert_eq!((&store["trouble"], &store["failures"]), (&json!("nobody answers"), &json!(1)));
+    assert_eq!(store["trouble"], "nobody answers");
+    assert!(store["failures"].as_u64() >= Some(1), "{store}");
     assert_eq!(status["rules"][0]["counts"]["degraded"], 1);
     assert_eq!(
         (&status["rules"][0]["store"], &status["rules"][0]["table"]),
@@ -546,4 +548,66 @@ fn names_in(question: &str) -> Vec<String> {
     let is_sign = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
     let words = question.split(|sign: char| !is_sign(sign));
     words.filter(|word| word.starts_with("tidegate_")).map(str::to_owned).collect()
+}
+
+#[cfg(feature = "otel")]
+#[tokio::test]
+async fn a_collector_is_sent_all_metrics() {
+    use http_body_util::BodyExt as _;
+    use opentelemetry_proto::tonic::{
+        collector::metrics::v1::ExportMetricsServiceRequest,
+        metrics::v1::{Metric, metric::Data, number_data_point::Value as Point},
+    };
+    use prost::Message as _;
+
+    let (came, mut coming) = tokio::sync::mpsc::channel::<ExportMetricsServiceRequest>(8);
+    let collector = Server::start(move |request: http::Request<hyper::body::Incoming>| {
+        let came = came.clone();
+        async move {
+            assert_eq!(request.uri().path(), "/v1/metrics");
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let _ = came.try_send(ExportMetricsServiceRequest::decode(body).unwrap());
+            http::Response::new(crate::stage::text(""))
+        }
+    })
+    .await;
+    let server = Server::mirror().await;
+    let metrics =
+        format!("metrics: {{ endpoint: 'http://{}', every: 1s, service: shop }}\n", collector.address);
+    let stage = Stage::start(&server, &(metrics + LOGIN));
+    stage.get_as("/login", "x-user: alice\r\n").await;
+
+    // The first may have gone before the request came.
+    let mut told = None;
+    while told.is_none() {
+        let sent = timeout(LONG, coming.recv()).await.unwrap().unwrap();
+        let all = &sent.resource_metrics[0];
+        let service = &all.resource.as_ref().unwrap().attributes[0];
+        assert_eq!(service.key, "service.name");
+        let metrics: Vec<Metric> = all.scope_metrics[0].metrics.clone();
+        let requests = metrics.iter().find(|metric| metric.name == "tidegate_requests_total").unwrap();
+        let Some(Data::Sum(sum)) = &requests.data else { panic!("{requests:?}") };
+        assert!(sum.is_monotonic && sum.aggregation_temporality == 2);
+        if sum.data_points[0].value == Some(Point::AsInt(1)) {
+            told = Some(metrics);
+        }
+    }
+    let told = told.unwrap();
+    let text = stage.metrics().await;
+    let known = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let has_values = |name: &&str| {
+        text.lines().any(|line| {
+            line.starts_with(&format!("{name}{{"))
+                || line.starts_with(&format!("{name} "))
+                || line.starts_with(&format!("{name}_count"))
+        })
+    };
+    let known: BTreeSet<&str> = known.filter(has_values).collect();
+    assert_eq!(told.iter().map(|metric| metric.name.as_str()).collect::<BTreeSet<_>>(), known);
+    let times = told.iter().find(|metric| metric.name == "tidegate_decision_seconds").unwrap();
+    let Some(Data::Histogram(times)) = &times.data else { panic!("{times:?}") };
+    let point = &times.data_points[0];
+    assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1);
+    assert_eq!(times.data_points[0].count, point.bucket_counts.iter().sum::<u64>());
+    stage.end().await;
 }

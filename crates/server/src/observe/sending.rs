@@ -1,0 +1,58 @@
+//! Sends metrics to a collector, every so often.
+
+use super::{Observer, otlp::ExportMetrics};
+use crate::{
+    Fault, Roots,
+    traces::{Posting, Refusal},
+};
+use prost::Message as _;
+use std::sync::Arc;
+use tidegate_policy::model::Metrics;
+use tokio::{
+    task::JoinHandle,
+    time::{self, MissedTickBehavior},
+};
+
+/// Metrics on their way to a collector, until it is dropped.
+pub(crate) struct Sending(JoinHandle<()>);
+
+impl Sending {
+    /// Sends from now on. Only inside of a runtime.
+    pub(crate) fn start(terms: &Metrics, observer: &Arc<Observer>) -> Result<Self, Fault> {
+        let posting = Posting::to(&terms.endpoint, "/v1/metrics", &Roots::default());
+        let endpoint = terms.endpoint.clone();
+        let posting = posting.map_err(|reason| Fault::Metrics { endpoint, reason })?;
+        Ok(Self(tokio::spawn(send(posting, terms.clone(), observer.clone()))))
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn send(mut posting: Posting, terms: Metrics, observer: Arc<Observer>) {
+    let mut turns = time::interval(terms.every);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // What was said last, so that it is not said at every turn.
+    let mut is_well = true;
+    loop {
+        turns.tick().await;
+        let Some(snapshot) = observer.snapshot() else { continue };
+        let message = ExportMetrics::of(&terms.service, &snapshot.metrics(), observer.started, snapshot.now);
+        match posting.post(&message.encode_to_vec().into()).await {
+            Ok(_) if is_well => {}
+            Ok(_) => {
+                is_well = true;
+                tracing::info!(endpoint = terms.endpoint, "the collector takes metrics again");
+            }
+            Err(Refusal::Later(why) | Refusal::Never(why)) => {
+                if is_well {
+                    tracing::warn!(endpoint = terms.endpoint, why, "the collector does not take metrics");
+                }
+                is_well = false;
+            }
+        }
+    }
+}
