@@ -11,4 +11,6 @@
 mod bad;
 mod envoy;
 mod files;
+mod settle;
+mod shared;
 mod stage;

@@ -13,7 +13,7 @@ use tidegate_engine::Clock;
 use tokio_rustls::rustls::crypto::ring;
 
 /// What programs hold, by a name that cannot be guessed.
-pub(super) struct Ledger<T> {
+pub(crate) struct Ledger<T> {
     clock: Clock,
     most: usize,
     /// What becomes of what nobody has settled.
@@ -36,15 +36,15 @@ struct Id {
 
 /// What was put into a ledger.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) id: String,
+pub(crate) struct Entry {
+    pub(crate) id: String,
     /// How long it is held.
-    pub(super) expires: Micros,
+    pub(crate) expires: Micros,
 }
 
 /// Why there is nothing under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Absent {
+pub(crate) enum Absent {
     /// It would have ended by now, if it was ever there.
     Expired,
     /// It was settled already, or never there.
@@ -52,13 +52,13 @@ pub(super) enum Absent {
 }
 
 impl<T> Ledger<T> {
-    pub(super) fn new(clock: Clock, most: usize, close: fn(T)) -> Self {
+    pub(crate) fn new(clock: Clock, most: usize, close: fn(T)) -> Self {
         let entries = Mutex::new(Entries { held: HashMap::new(), ends: BTreeSet::new() });
         Self { clock, most, close, entries }
     }
 
     /// Holds this for so long; gives it back if there is no room.
-    pub(super) fn put(&self, value: T, time: Duration) -> Result<Entry, T> {
+    pub(crate) fn put(&self, value: T, time: Duration) -> Result<Entry, T> {
         self.close_ended();
         let expires = Micros::from(time);
         let Some(id) = Id::new(self.clock.now().plus(expires)) else { return Err(value) };
@@ -72,7 +72,7 @@ impl<T> Ledger<T> {
     }
 
     /// Takes it out.
-    pub(super) fn take(&self, text: &str) -> Result<T, Absent> {
+    pub(crate) fn take(&self, text: &str) -> Result<T, Absent> {
         self.close_ended();
         let id = Id::read(text).ok_or(Absent::Unknown)?;
         let mut entries = self.lock();
@@ -87,7 +87,7 @@ impl<T> Ledger<T> {
     }
 
     /// Closes what has ended.
-    pub(super) fn close_ended(&self) {
+    pub(crate) fn close_ended(&self) {
         let now = self.clock.now();
         let mut entries = self.lock();
         let mut ended = Vec::new();

@@ -35,4 +35,7 @@ mod told;
 
 pub(crate) use desk::Desk;
 pub(crate) use door::DecisionDoor;
-pub(crate) use tokens::{Secret, Tokens, bearer};
+pub(crate) use ledger::Ledger;
+pub(crate) use problem::{Problem, shortened};
+pub(crate) use reserve::gone;
+pub(crate) use tokens::{Secret, Tokens, bearer, unauthorized};

@@ -108,7 +108,7 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-fn unauthorized(detail: &str) -> Problem {
+pub(crate) fn unauthorized(detail: &str) -> Problem {
     let scheme = HeaderValue::from_static("Bearer realm=\"tidegate\"");
     Problem::new(StatusCode::UNAUTHORIZED, detail).with(header::WWW_AUTHENTICATE, scheme)
 }

@@ -1,7 +1,7 @@
 //! How a decision service counts, and what it tells.
 
 use std::{fmt, sync::Arc, time::Duration};
-use tidegate_engine::{Capacity, Clock, Outage, Store};
+use tidegate_engine::{Capacity, Clock, Outage, Store, Tally};
 
 /// How a decision service counts, and what it tells. The default is what envoyproxy/ratelimit does unless told otherwise.
 #[derive(Clone)]
@@ -12,6 +12,16 @@ pub struct ServiceSettings {
     pub when_over: WhenOver,
     /// Where it counts; in this process unless there is a store.
     pub store: Option<Arc<dyn Store>>,
+    /// Where limits per second are counted, if that is another store.
+    pub per_second: Option<Arc<dyn Store>>,
+    /// Under whose keys limits per unit are counted, if those are not our own.
+    pub shared: Option<SharedKeys>,
+    /// `LOCAL_CACHE_SIZE_IN_BYTES`: how much memory there is for keys that are over, so that the store is not asked about them
+    /// until their window ends. Only where [`Counting::Theirs`] is chosen: else a key that is over may have room again.
+    pub local_cache: Option<u64>,
+    /// For how long tokens of a store may lie in this process, if they are taken ahead at all: those of limits with quotas, and
+    /// of all where [`Counting::Atomic`] is chosen.
+    pub lease: Option<Duration>,
     /// What is decided when that store is away or late.
     pub outage: Outage,
     /// When the store is late, with all that it is asked for one decision. Envoy waits for 20 ms unless told otherwise, and some of that is the way.
@@ -38,6 +48,19 @@ pub struct ServiceSettings {
     pub most_bytes: usize,
     /// The most names that metrics have for one limit with `detailed_metric` or `value_to_metric`.
     pub most_details: usize,
+}
+
+/// Keys that a fleet of envoyproxy/ratelimit counts with, too: fixed windows of plain numbers.
+#[derive(Clone, Debug)]
+pub struct SharedKeys {
+    /// Where the numbers are.
+    pub tally: Arc<dyn Tally>,
+    /// Where those of limits per second are, if that is elsewhere.
+    pub per_second: Option<Arc<dyn Tally>>,
+    /// `CACHE_KEY_PREFIX`: what all keys start with.
+    pub prefix: String,
+    /// `EXPIRATION_JITTER_MAX_SECONDS`: numbers are kept for up to so much longer than their window.
+    pub jitter: Duration,
 }
 
 /// How a decision service counts.
@@ -148,6 +171,10 @@ impl Default for ServiceSettings {
             counting: Counting::default(),
             when_over: WhenOver::default(),
             store: None,
+            per_second: None,
+            shared: None,
+            local_cache: None,
+            lease: None,
             outage: Outage::Closed,
             deadline: Duration::from_millis(15),
             capacity: Capacity::Bytes(64 << 20),
@@ -171,6 +198,7 @@ impl fmt::Debug for ServiceSettings {
             .field("counting", &self.counting)
             .field("when_over", &self.when_over)
             .field("store", &self.store)
+            .field("shared", &self.shared)
             .field("outage", &self.outage)
             .finish_non_exhaustive()
     }

@@ -9,6 +9,7 @@
 )]
 
 mod grpc;
+mod host;
 mod json;
 mod service;
 mod stage;
