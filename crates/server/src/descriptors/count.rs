@@ -270,19 +270,29 @@ fn has_limiters(subjects: &[Subject<'_>]) -> bool {
 
 /// What is known before limiters are asked.
 fn before(subjects: &[Subject<'_>], findings: &[Option<Finding>]) -> Before {
-    let mut before = Before::Nothing;
-    for (subject, finding) in subjects.iter().zip(findings) {
-        let over = finding.as_ref().map(|finding| finding.over);
-        match (subject, over) {
-            (Subject::Limited(Limited { manner: Manner::Refuse, .. }), Some(OverLimit::Yes)) => {
-                return Before::Refused;
-            }
-            (Subject::Limited(Limited { manner: Manner::RefuseTogether, .. }), Some(OverLimit::No))
-            | (Subject::Unlimited(_, Manner::RefuseTogether), _) => before = Before::RoomTogether,
-            _ => {}
-        }
+    let over = |finding: &Option<Finding>| finding.as_ref().map(|finding| finding.over);
+    let known = subjects.iter().zip(findings.iter().map(over));
+    let is_together = |manner: Manner| manner == Manner::RefuseTogether;
+    let has_room = known.clone().any(|(subject, over)| match subject {
+        Subject::Limited(limited) => is_together(limited.manner) && over == Some(OverLimit::No),
+        Subject::Unlimited(_, manner) => is_together(*manner),
+        Subject::Free => false,
+    });
+    // One that is to be asked may have room, and then those that refuse together do not.
+    let may_have_room = known.clone().any(|(subject, over)| {
+        matches!(subject, Subject::Limited(limited) if is_together(limited.manner)) && over.is_none()
+    });
+    let refused = match may_have_room {
+        true => refuses(known.filter(
+            |(subject, _)| matches!(subject, Subject::Limited(limited) if limited.manner == Manner::Refuse),
+        )),
+        false => refuses(known),
+    };
+    match (refused, has_room) {
+        (OverLimit::Yes, _) => Before::Refused,
+        (OverLimit::No, true) => Before::RoomTogether,
+        (OverLimit::No, false) => Before::Nothing,
     }
-    before
 }
 
 fn shadow(limited: &Limited<'_>) -> Shadow {

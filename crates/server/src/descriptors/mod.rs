@@ -46,6 +46,6 @@ pub use opening::HostStores;
 pub use service::DescriptorService;
 pub use settings::{
     Counting, Enforcement, HeaderNames, QuotaMode, ServiceSettings, SharedKeys, TellBody, TellHeaders,
-    TellMetadata, WhenOver,
+    TellMetadata, WhenOver, WindowTime,
 };
 pub use source::{DescriptorSource, Dotfiles, LoadCounts, SourceError};

@@ -2,7 +2,7 @@
 
 use super::{
     CountingWay, DescriptorService, DescriptorSource, Environment, HostError, ServiceSettings, SharedKeys,
-    SourceSettings, Start, TellHeaders,
+    SourceSettings, Start, TellHeaders, WindowTime,
     host::Limits,
     xds::{Backoff, XdsClient, XdsSettings, XdsTls},
 };
@@ -75,6 +75,7 @@ pub(super) fn settings(environment: &Environment, stores: HostStores) -> Result<
             per_second: tally_per_second,
             prefix: counting.prefix.clone(),
             jitter: counting.expiration_jitter,
+            time: WindowTime::Wall,
         }),
         (CountingWay::Shared, None) => {
             return Err(HostError::Unable(

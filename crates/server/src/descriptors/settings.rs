@@ -1,6 +1,7 @@
 //! How a decision service counts, and what it tells.
 
 use std::{fmt, sync::Arc, time::Duration};
+use tidegate_core::Micros;
 use tidegate_engine::{Capacity, Clock, Outage, Store, Tally};
 
 /// How a decision service counts, and what it tells. The default is what envoyproxy/ratelimit does unless told otherwise.
@@ -61,6 +62,28 @@ pub struct SharedKeys {
     pub prefix: String,
     /// `EXPIRATION_JITTER_MAX_SECONDS`: numbers are kept for up to so much longer than their window.
     pub jitter: Duration,
+    /// Which window it is.
+    pub time: WindowTime,
+}
+
+/// By which time windows begin that others count in, too.
+#[derive(Clone, Debug, Default)]
+pub enum WindowTime {
+    /// That of the machine's wall clock, also when it has been set: so do others. Other clocks of ours never jump.
+    #[default]
+    Wall,
+    /// That of this clock.
+    Given(Clock),
+}
+
+impl WindowTime {
+    pub(super) fn now(&self) -> Micros {
+        match self {
+            // One that is made now begins with what the wall clock says.
+            Self::Wall => Clock::tokio().now(),
+            Self::Given(clock) => clock.now(),
+        }
+    }
 }
 
 /// How a decision service counts.

@@ -61,6 +61,21 @@ async fn what_is_reserved_is_committed_cancelled_or_kept() {
 }
 
 #[tokio::test]
+async fn limiters_are_not_charged_where_counts_refuse_together() {
+    let limits = [("all", together(per(1, Unit::Year))), ("quota", quotas(&["5 per 52w"]))];
+    let (service, _hand) = in_memory(ServiceSettings::default(), files(&limits));
+    assert_eq!(decide(&service, "all=a, quota=a").await, "OK: OK 0/1, OK 4/5");
+    assert_eq!(decide(&service, "all=a, quota=a").await, "OVER: OVER 0/1, OK 4/5");
+    assert_eq!(decide(&service, "quota=a").await, "OK: OK 3/5");
+    // One that has room is enough.
+    let limits = [("all", together(per(1, Unit::Year))), ("quota", together(quotas(&["2 per 52w"])))];
+    let (service, _hand) = in_memory(ServiceSettings::default(), files(&limits));
+    for expected in ["OK: OK 0/1, OK 1/2", "OK: OVER 0/1, OK 0/2", "OVER: OVER 0/1, OVER 0/2"] {
+        assert_eq!(decide(&service, "all=a, quota=a").await, expected);
+    }
+}
+
+#[tokio::test]
 async fn a_descriptor_can_be_forgotten() {
     let server = RedisServer::start().unwrap();
     for (name, service) in each(&server).await {

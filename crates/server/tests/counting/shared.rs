@@ -12,7 +12,7 @@ use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Entry, Merge, 
 use tidegate_redis::RedisStore;
 use tidegate_server::descriptors::{
     AskedDescriptor, Counting, DescriptorFault, DescriptorService, DomainAsk, Lookup, Override,
-    ServiceSettings, SharedKeys, WhenOver,
+    ServiceSettings, SharedKeys, WhenOver, WindowTime,
 };
 use tidegate_testkit::servers::{RedisServer, Value};
 
@@ -30,7 +30,8 @@ async fn store(server: &RedisServer) -> Arc<RedisStore> {
 }
 
 fn keys(tally: Arc<dyn Tally>) -> SharedKeys {
-    SharedKeys { tally, per_second: None, prefix: String::new(), jitter: Duration::ZERO }
+    let (prefix, jitter, time) = (String::new(), Duration::ZERO, WindowTime::Wall);
+    SharedKeys { tally, per_second: None, prefix, jitter, time }
 }
 
 fn service(
@@ -39,6 +40,7 @@ fn service(
     settings: ServiceSettings,
     files: Arc<dyn Lookup>,
 ) -> DescriptorService {
+    let shared = SharedKeys { time: WindowTime::Given(clock.clone()), ..shared };
     let settings =
         ServiceSettings { shared: Some(shared), clock: clock.clone(), deadline: AMPLE, ..settings };
     let service = DescriptorService::new(settings).unwrap();

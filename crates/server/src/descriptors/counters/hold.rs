@@ -47,7 +47,7 @@ impl Hold {
             Self::Number { tally, key, kept, count } => {
                 let more = i64::try_from(i128::from(hits) - i128::from(count)).unwrap_or(i64::MAX);
                 if more != 0 {
-                    // A store that is away has forgotten less than it should: too few are let through, never too many.
+                    // What a store that is away could not be told stays as it was.
                     let _ = tally.add(vec![Addition { key, count: more, kept }]).await;
                 }
             }

@@ -171,12 +171,8 @@ pub(crate) async fn charge_all(
     before: Before,
     purpose: Purpose,
 ) -> (Vec<Decision>, Reserved) {
-    // Tokens that lie here are spent by one request, and by nobody who may want to give them back.
-    if let ([Charge { supply: Supply::Ahead, manner: Manner::Refuse, limiter, key, hits }], Purpose::Count) =
-        (charges, purpose)
-        && before != Before::Refused
-    {
-        return (vec![limiter.check_cost(&key.to_string(), *hits).await], Vec::new());
+    if let Some(decision) = spend_ahead(charges, before, purpose).await {
+        return (vec![decision], Vec::new());
     }
     let mut decisions: Vec<Option<Decision>> = vec![None; charges.len()];
     let mut held: Vec<Claim> = Vec::with_capacity(charges.len());
@@ -238,4 +234,16 @@ pub(crate) async fn charge_all(
         });
     }
     (all, reserved)
+}
+
+/// Tokens that lie here are spent by a request that nobody else decides, and by none that may want to give them back.
+async fn spend_ahead(charges: &[Charge<'_>], before: Before, purpose: Purpose) -> Option<Decision> {
+    let [only] = charges else { return None };
+    let is_spent = only.supply == Supply::Ahead && only.manner == Manner::Refuse;
+    match (before, purpose) {
+        (Before::Nothing | Before::RoomTogether, Purpose::Count) if is_spent => {
+            Some(only.limiter.check_cost(&only.key.to_string(), only.hits).await)
+        }
+        _ => None,
+    }
 }

@@ -4,7 +4,7 @@
 //!   <prefix><domain>_<key>_<value>_…_<start of the window>      INCRBY hits, EXPIRE length + something
 //! ```
 //!
-//! The window is that of this process's clock, as it is there. What lies in the key lies there, so whoever changes a letter
+//! The window is that of this machine's wall clock, as it is there. What lies in the key lies there, so whoever changes a letter
 //! of it counts alone.
 
 use super::{
@@ -12,10 +12,10 @@ use super::{
     store::{Patience, Punctual},
     units::{Count, Hits, UnitCounters},
 };
-use crate::descriptors::settings::SharedKeys;
+use crate::descriptors::settings::{SharedKeys, WindowTime};
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 use tidegate_core::Micros;
-use tidegate_engine::{Addition, BuildError, Clock, Outage, StoreError, Tally};
+use tidegate_engine::{Addition, BuildError, Outage, StoreError, Tally};
 use tidegate_policy::descriptors::Unit;
 
 /// Counts of all keys, by unit, where others count as well.
@@ -26,7 +26,7 @@ pub(crate) struct SharedCounters {
     prefix: String,
     /// Numbers are kept for less than this longer than they are of use, so that not all go at once.
     jitter: Duration,
-    clock: Clock,
+    time: WindowTime,
     outage: Outage,
     /// What counts while the store is away, where that is to be.
     local: Option<UnitCounters>,
@@ -44,14 +44,14 @@ impl SharedCounters {
             seconds: keys.per_second.as_ref().map(punctual),
             prefix: keys.prefix.clone(),
             jitter: keys.jitter,
-            clock: home.clock.clone(),
+            time: keys.time.clone(),
             outage: home.outage,
             local,
         })
     }
 
     pub(crate) async fn count(&self, hits: &[Hits<'_>]) -> Vec<Count> {
-        let now = self.clock.now();
+        let now = self.time.now();
         let additions = hits.iter().map(|hit| self.addition(hit, now)).collect();
         let sums = self.sums(hits, additions).await;
         let mut counts = Vec::with_capacity(hits.len());
@@ -65,7 +65,7 @@ impl SharedCounters {
     }
 
     pub(crate) async fn hold(&self, hits: &[Hits<'_>]) -> Vec<(Count, Hold)> {
-        let now = self.clock.now();
+        let now = self.time.now();
         let additions: Vec<_> = hits.iter().map(|hit| self.addition(hit, now)).collect();
         let sums = self.sums(hits, additions.clone()).await;
         let mut held = Vec::with_capacity(hits.len());
@@ -86,7 +86,7 @@ impl SharedCounters {
     }
 
     pub(crate) async fn reset(&self, key: CountedKey<'_>, unit: Unit) -> Result<(), StoreError> {
-        let key = self.key(key, unit, self.clock.now());
+        let key = self.key(key, unit, self.time.now());
         self.tally_of(unit).forget(vec![key]).await
     }
 
