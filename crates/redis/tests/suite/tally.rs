@@ -54,8 +54,8 @@ async fn what_is_no_number_is_refused_and_a_server_that_is_gone_is_away() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_cluster_each_number_is_where_its_key_is() {
     let cluster = RedisCluster::start().unwrap();
-    let urls = cluster.url();
-    let store = RedisStore::builder().deadline(AMPLE).connect(&urls).await.unwrap();
+    let url = cluster.url().replace("redis://", "redis+cluster://");
+    let store = RedisStore::builder().deadline(AMPLE).connect(&url).await.unwrap();
     let keys: Vec<String> = (0..60).map(|number| format!("shop_user_{number}_1606925760")).collect();
     let primary = |key: &str| cluster.primary_of(RedisCluster::slot_of(key)).unwrap();
     for (place, key) in keys.iter().enumerate() {
