@@ -62,6 +62,7 @@ mod slots;
 pub mod store;
 mod switchboard;
 mod sync;
+mod tally;
 mod throttle;
 mod wait;
 
@@ -96,5 +97,6 @@ pub use shared::{
 pub use slots::{Slot, Slots, SlotsBuilder};
 pub use store::{Store, StoreError};
 pub use switchboard::{Feature, Switchboard};
+pub use tally::{Addition, Tally};
 pub use throttle::{Throttle, ThrottleBuilder};
 pub use wait::{Priority, Refused, Waiter};

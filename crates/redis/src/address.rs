@@ -10,8 +10,10 @@
 
 use crate::error::ConnectError;
 #[cfg(feature = "tls")]
-use redis::{Client, TlsCertificates};
+use redis::{Client, ClientTlsConfig, TlsCertificates};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
+#[cfg(feature = "tls")]
+use std::fmt;
 
 /// Where the store is.
 #[derive(Debug)]
@@ -57,35 +59,75 @@ impl Address {
     }
 }
 
+/// What TLS to a server needs besides its address, in PEM.
+#[cfg(feature = "tls")]
+#[derive(Clone, Default)]
+pub(crate) struct TlsFiles {
+    /// Whose signature counts.
+    pub(crate) authority: Option<Vec<u8>>,
+    /// Our certificate, and its key.
+    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+#[cfg(feature = "tls")]
+impl fmt::Debug for TlsFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsFiles(…)")
+    }
+}
+
 #[cfg(feature = "tls")]
 impl Address {
-    /// The same address, where only the signature of this authority counts.
-    pub(crate) fn trusting(self, pem: &[u8]) -> Result<Self, ConnectError> {
-        let unreadable = |why: &str| {
-            ConnectError::new(
-                format!("the authority for TLS cannot be read: {why}"),
-                "give its certificate in PEM: -----BEGIN CERTIFICATE-----…",
-            )
-        };
-        // The driver takes a text without any for an authority that signed nothing.
-        if !String::from_utf8_lossy(pem).contains("BEGIN CERTIFICATE") {
-            return Err(unreadable("it has no certificate"));
+    /// The same address, where only the signature of this authority counts, and where we are this one.
+    pub(crate) fn secured(self, files: &TlsFiles) -> Result<Self, ConnectError> {
+        let TlsFiles { authority, identity } = files;
+        if authority.is_none() && identity.is_none() {
+            return Ok(self);
         }
-        let trusting = |info: ConnectionInfo| match info.addr() {
+        // The driver takes a text without any for an authority that signed nothing.
+        if authority.as_ref().is_some_and(|pem| !has(pem, "CERTIFICATE")) {
+            return Err(unreadable_authority("it has no certificate"));
+        }
+        if let Some((certificate, key)) = identity
+            && !(has(certificate, "CERTIFICATE") && has(key, "PRIVATE KEY"))
+        {
+            return Err(ConnectError::new(
+                "the certificate for TLS cannot be read: it or its key is missing",
+                "give both in PEM: -----BEGIN CERTIFICATE-----… and -----BEGIN PRIVATE KEY-----…",
+            ));
+        }
+        let secured = |info: ConnectionInfo| match info.addr() {
             ConnectionAddr::TcpTls { .. } => {
-                let certificates = TlsCertificates { client_tls: None, root_cert: Some(pem.to_owned()) };
+                let client_tls = identity
+                    .clone()
+                    .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+                let certificates = TlsCertificates { client_tls, root_cert: authority.clone() };
                 let client = Client::build_with_tls(info, certificates)
-                    .map_err(|error| unreadable(&error.to_string()))?;
+                    .map_err(|error| unreadable_authority(&error.to_string()))?;
                 Ok(client.get_connection_info().clone())
             }
             _ => Ok(info),
         };
         Ok(match self {
-            Self::Server(info) => Self::Server(trusting(info)?),
-            Self::Cluster(seeds) => Self::Cluster(seeds.into_iter().map(trusting).collect::<Result<_, _>>()?),
+            Self::Server(info) => Self::Server(secured(info)?),
+            Self::Cluster(seeds) => Self::Cluster(seeds.into_iter().map(secured).collect::<Result<_, _>>()?),
             sentinels @ Self::Sentinels { .. } => sentinels,
         })
     }
+}
+
+#[cfg(feature = "tls")]
+fn unreadable_authority(why: &str) -> ConnectError {
+    ConnectError::new(
+        format!("the authority for TLS cannot be read: {why}"),
+        "give its certificate in PEM: -----BEGIN CERTIFICATE-----…",
+    )
+}
+
+/// Whether a text in PEM has a part of this kind.
+#[cfg(feature = "tls")]
+fn has(pem: &[u8], kind: &str) -> bool {
+    String::from_utf8_lossy(pem).lines().any(|line| line.starts_with("-----BEGIN ") && line.contains(kind))
 }
 
 fn server(url: &str, plain: &str) -> Result<ConnectionInfo, ConnectError> {

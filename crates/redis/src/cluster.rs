@@ -347,7 +347,7 @@ impl Cluster {
         arrival.await.ok()?
     }
 
-    fn node_of(self: &Arc<Self>, key: &str) -> Result<Arc<Node>, StoreError> {
+    pub(crate) fn node_of(self: &Arc<Self>, key: &str) -> Result<Arc<Node>, StoreError> {
         let node = self.map().node_of(key).cloned();
         node.ok_or_else(|| {
             self.watch();

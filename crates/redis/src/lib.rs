@@ -39,6 +39,7 @@ mod node;
 mod script;
 mod servers;
 mod store;
+mod tally;
 mod verify;
 
 pub use error::ConnectError;

@@ -11,7 +11,7 @@ use crate::{
     names::Names,
     script::{self, Script},
 };
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value, aio::MultiplexedConnection};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value, aio::MultiplexedConnection};
 use std::{
     mem,
     sync::{
@@ -252,6 +252,25 @@ impl Node {
             return Err(StoreError::Away(why));
         }
         let told = match timeout(self.deadline, self.send(command)).await {
+            Ok(told) => told.map_err(|error| self.explain(&error)),
+            Err(_) => Err(StoreError::Late),
+        };
+        self.take_note(told.as_ref().err());
+        told
+    }
+
+    /// Sends plain commands together, by the deadline. What the server says of each is in its answer.
+    pub(crate) async fn commands(self: &Arc<Self>, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
+        if let Mood::Down(why) = self.health.mood() {
+            return Err(StoreError::Away(why));
+        }
+        let Some(mut connection) = self.connection(FIRST) else {
+            let away = StoreError::Away("not connected".to_owned());
+            self.take_note(Some(&away));
+            return Err(away);
+        };
+        let sent = connection.send_packed_commands(commands, 0, commands.len());
+        let told = match timeout(self.deadline, sent).await {
             Ok(told) => told.map_err(|error| self.explain(&error)),
             Err(_) => Err(StoreError::Late),
         };

@@ -1,5 +1,7 @@
 //! The store itself.
 
+#[cfg(feature = "tls")]
+use crate::address::TlsFiles;
 use crate::{
     address::Address,
     cluster::Cluster,
@@ -18,7 +20,7 @@ use std::{
 };
 use tidegate_core::{Kind, Micros, Quota, algorithm::Concurrency};
 use tidegate_engine::{
-    Store, StoreError,
+    Addition, Store, StoreError, Tally,
     store::{Limit, Pending, Place, Reply, Request, Residence},
 };
 use tokio::runtime::Handle;
@@ -46,7 +48,7 @@ pub struct RedisStoreBuilder {
     lease: Duration,
     residence: Residence,
     #[cfg(feature = "tls")]
-    authority: Option<Vec<u8>>,
+    tls: TlsFiles,
 }
 
 impl Default for RedisStoreBuilder {
@@ -58,7 +60,7 @@ impl Default for RedisStoreBuilder {
             lease,
             residence: Residence::Home,
             #[cfg(feature = "tls")]
-            authority: None,
+            tls: TlsFiles::default(),
         }
     }
 }
@@ -94,7 +96,16 @@ impl RedisStoreBuilder {
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_authority(self, pem: &[u8]) -> Self {
-        Self { authority: Some(pem.to_owned()), ..self }
+        let tls = TlsFiles { authority: Some(pem.to_owned()), ..self.tls };
+        Self { tls, ..self }
+    }
+
+    /// Who we are to a server that wants to know: a certificate and its key, in PEM.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls_identity(self, certificate: &[u8], key: &[u8]) -> Self {
+        let tls = TlsFiles { identity: Some((certificate.to_owned(), key.to_owned())), ..self.tls };
+        Self { tls, ..self }
     }
 
     /// Makes the store and connects it in the background: it works as soon as the server is there.
@@ -132,10 +143,7 @@ impl RedisStoreBuilder {
         let unreadable = |error: redis::RedisError| ConnectError::url(url, &error.to_string());
         let address = Address::parse(url)?;
         #[cfg(feature = "tls")]
-        let address = match &self.authority {
-            Some(pem) => address.trusting(pem)?,
-            None => address,
-        };
+        let address = address.secured(&self.tls)?;
         let servers = match address {
             Address::Server(info) => node(Dial::address(info).map_err(unreadable)?),
             Address::Sentinels { sentinels, master, login } => {
@@ -210,6 +218,26 @@ impl RedisStore {
             servers.command(&key, redis::cmd("UNLINK").arg(&key)).await?;
         }
         Ok(())
+    }
+
+    /// Makes a call whose timers and tasks are those of the store's home, wherever it is asked.
+    fn at_home<F>(&self, call: impl FnOnce(Arc<Inner>, Caller) -> F) -> Pending<F::Output>
+    where
+        F: Future + Send + 'static,
+    {
+        let inner = self.inner.clone();
+        let Some(home) = self.inner.home.clone().filter(|home| !is_here(home)) else {
+            return Box::pin(call(inner, Caller::AtHome));
+        };
+        let call = call(inner, Caller::Abroad);
+        Box::pin(async move {
+            let mut call = pin!(call);
+            poll_fn(|context| {
+                let _entered = home.enter();
+                call.as_mut().poll(context)
+            })
+            .await
+        })
     }
 
     /// The key in the server under which a place is kept, for operators and tests.
@@ -323,19 +351,7 @@ fn is_here(home: &Handle) -> bool {
 
 impl Store for RedisStore {
     fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
-        let inner = self.inner.clone();
-        let Some(home) = self.inner.home.clone().filter(|home| !is_here(home)) else {
-            return Box::pin(async move { inner.perform(request, Caller::AtHome).await });
-        };
-        Box::pin(async move {
-            let mut call = pin!(inner.perform(request, Caller::Abroad));
-            // Timers and tasks that it needs are those of its home.
-            poll_fn(|context| {
-                let _entered = home.enter();
-                call.as_mut().poll(context)
-            })
-            .await
-        })
+        self.at_home(|inner, caller| async move { inner.perform(request, caller).await })
     }
 
     fn trouble(&self) -> Option<String> {
@@ -354,6 +370,21 @@ impl Store for RedisStore {
             }
             _ => quota,
         }
+    }
+}
+
+impl Tally for RedisStore {
+    fn add(&self, additions: Vec<Addition>) -> Pending<Result<Vec<i64>, StoreError>> {
+        self.at_home(|inner, _| async move { inner.servers.add(additions).await })
+    }
+
+    fn forget(&self, keys: Vec<String>) -> Pending<Result<(), StoreError>> {
+        self.at_home(|inner, _| async move {
+            for key in keys {
+                inner.servers.command(&key, redis::cmd("UNLINK").arg(&key)).await?;
+            }
+            Ok(())
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use tidegate_proto::rls::{
 use tidegate_redis::RedisStore;
 use tidegate_server::{
     Gateway, PolicySource,
-    descriptors::{Environment, ServiceHost},
+    descriptors::{Environment, HostStores, ServiceHost},
 };
 use tokio::{net::TcpListener, runtime::Runtime};
 use tonic::{Request, Response, Status, transport::Server};
@@ -35,7 +35,8 @@ pub(crate) fn service(folder: &str, address: &str, store: &str) -> Result<()> {
             url => Some(Arc::new(RedisStore::builder().deadline(DEADLINE).connect(url).await?)
                 as Arc<dyn tidegate_engine::Store>),
         };
-        let host = ServiceHost::open(&environment, store).map_err(|error| error.to_string())?;
+        let host = ServiceHost::open(&environment, HostStores { store, ..HostStores::default() })
+            .map_err(|error| error.to_string())?;
         host.run(std::future::pending()).await.map_err(|error| error.to_string())?;
         Ok(())
     })

@@ -10,12 +10,20 @@ use crate::{
     terminal::{self, Paint},
 };
 use std::{num::NonZeroUsize, path::PathBuf};
-use tidegate_server::{Gateway, GatewayError, Handle, PolicySource};
+use tidegate_server::{
+    Gateway, GatewayError, Handle, PolicySource,
+    descriptors::{Environment, LogFormat},
+};
 use tokio::{
     runtime::Builder,
     signal::unix::{Signal, SignalKind, signal},
 };
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::{
+    Layer as _,
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
 
 /// Put a policy in force in front of the servers that it names.
 ///
@@ -45,29 +53,39 @@ Examples:
   tidegate serve --envoy-config limits/";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_max_level(LevelFilter::INFO)
-        .with_target(false)
-        .with_ansi(false)
-        .init();
+    let service = args.service.environment()?;
+    log(service.as_ref());
     let mut runtime = Builder::new_multi_thread();
-    if !args.service.is_wanted() {
+    if service.is_none() {
         // Workers have threads of their own. Two more: what a store answers does not wait while a policy is read.
         runtime.worker_threads(1);
     }
     let runtime = runtime.enable_all().build();
     let runtime = runtime.map_err(|error| Failure::input(format!("no runtime: {error}")))?;
-    match args.service.is_wanted() {
-        true => runtime.block_on(decide(&args.service)),
-        false => runtime.block_on(serve(args)),
+    match service {
+        Some(environment) => runtime.block_on(decide(&environment)),
+        None => runtime.block_on(serve(args)),
+    }
+}
+
+/// Writes the log to standard error: what is worth knowing, unless a decision service is told otherwise.
+fn log(service: Option<&Environment>) {
+    let level = service.and_then(|said| said.log_level.parse().ok()).unwrap_or(LevelFilter::INFO);
+    // What libraries tell of themselves is for their authors.
+    let filter = Targets::new().with_default(level.min(LevelFilter::WARN)).with_target("tidegate", level);
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+    let registry = tracing_subscriber::registry();
+    match service.map(|said| said.log_format) {
+        Some(LogFormat::Json) => registry.with(lines.json().flatten_event(true).with_filter(filter)).init(),
+        Some(LogFormat::Text) | None => registry.with(lines.with_filter(filter)).init(),
     }
 }
 
 /// Serves limits by descriptors.
-async fn decide(args: &ServiceArgs) -> Result<(), Failure> {
+async fn decide(environment: &Environment) -> Result<(), Failure> {
     let Signals { end, .. } = Signals::new()?;
-    let host = service::open(args)?;
+    let host = service::open(environment)?;
     service::tell(&host, Paint::of_stdout())?;
     let ended = async {
         end.first().await;

@@ -4,15 +4,17 @@ use crate::{
     failure::Failure,
     terminal::{self, Paint, Tone},
 };
-use std::{env, ffi::OsString, sync::Arc, time::Duration};
-use tidegate_redis::RedisStore;
-use tidegate_server::descriptors::{Dotfiles, Environment, LogFormat, ServiceHost, SourceSettings};
+use std::{env, ffi::OsString, fs, path::Path, sync::Arc, time::Duration};
+use tidegate_redis::{RedisStore, RedisStoreBuilder};
+use tidegate_server::descriptors::{Dotfiles, Environment, HostStores, ServiceHost, SourceSettings};
 
 /// What the command line says of a decision service; the rest is in the environment.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServiceArgs {
     /// Serve limits by descriptors instead: from this folder of files in the form of envoyproxy/ratelimit, or from where the
-    /// variables of its environment say (RUNTIME_ROOT, CONFIG_TYPE, REDIS_URL, GRPC_PORT, ...)
+    /// variables of its environment say (RUNTIME_ROOT, CONFIG_TYPE, REDIS_URL, GRPC_PORT, ...). What only Tidegate does is
+    /// said by TIDEGATE_COUNTING (theirs, atomic, or shared with a fleet of envoyproxy/ratelimit), TIDEGATE_OUTAGE,
+    /// TIDEGATE_LEASE, TIDEGATE_HEADERS, TIDEGATE_BODY and TIDEGATE_ADMIN_TOKEN: see docs/envoy.md
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["file", "workers"])]
     envoy_config: Option<OsString>,
 }
@@ -21,50 +23,72 @@ pub(crate) struct ServiceArgs {
 const DEADLINE: Duration = Duration::from_millis(10);
 
 impl ServiceArgs {
-    /// Whether it is a decision service that is to be served.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.envoy_config.is_some()
+    /// What the environment says, if it is a decision service that is to be served.
+    pub(crate) fn environment(&self) -> Result<Option<Environment>, Failure> {
+        let Some(folder) = &self.envoy_config else { return Ok(None) };
+        let said = env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let mut environment = Environment::read(said).map_err(|error| Failure::input(error.to_string()))?;
+        if !folder.is_empty() {
+            environment.source = SourceSettings::Folder { folder: folder.into(), dotfiles: Dotfiles::Ignore };
+        }
+        Ok(Some(environment))
     }
 }
 
 /// Reads the limits and binds the addresses.
-pub(crate) fn open(args: &ServiceArgs) -> Result<ServiceHost, Failure> {
+pub(crate) fn open(environment: &Environment) -> Result<ServiceHost, Failure> {
     let failed = |error: &dyn std::error::Error| Failure::input(error.to_string());
-    let said = env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let mut environment = Environment::read(said).map_err(|error| failed(&error))?;
-    if let Some(folder) = args.envoy_config.as_ref().filter(|folder| !folder.is_empty()) {
-        environment.source = SourceSettings::Folder { folder: folder.into(), dotfiles: Dotfiles::Ignore };
-    }
     for (variable, why) in &environment.ignored {
         tracing::warn!("{variable} means nothing here: {why}");
     }
-    for what in unheeded(&environment) {
-        tracing::warn!("{what}");
-    }
-    if environment.redis.authority.is_some() {
-        let told = "REDIS_TLS_CACERT: authorities of a store are those of the system; add it to these";
-        return Err(Failure::input(told.to_owned()));
-    }
-    let Some(url) = &environment.redis.url else {
-        return ServiceHost::open(&environment, None).map_err(|error| failed(&error));
+    let redis = &environment.redis;
+    let builder = builder(environment)?;
+    let open = |url: &Option<String>| {
+        let open = |url: &String| builder.clone().open(url).map(Arc::new).map_err(|error| failed(&error));
+        url.as_ref().map(open).transpose()
     };
-    let store = RedisStore::builder().deadline(DEADLINE).open(url).map_err(|error| failed(&error))?;
-    let host = ServiceHost::open(&environment, Some(Arc::new(store.clone())));
-    Ok(host.map_err(|error| failed(&error))?.store_health(move || store.trouble()))
+    let (store, seconds) = (open(&redis.url)?, open(&redis.per_second)?);
+    let stores = HostStores {
+        store: store.clone().map(|store| store as _),
+        per_second: seconds.clone().map(|store| store as _),
+        tally: store.clone().map(|store| store as _),
+        tally_per_second: seconds.clone().map(|store| store as _),
+    };
+    let host = ServiceHost::open(environment, stores).map_err(|error| failed(&error))?;
+    let trouble = move || [&store, &seconds].into_iter().flatten().find_map(|store| store.trouble());
+    Ok(host.store_health(trouble))
 }
 
-/// What was said and is not done, so that nobody relies on it.
-fn unheeded(environment: &Environment) -> impl Iterator<Item = &'static str> {
-    let (redis, counting) = (&environment.redis, &environment.counting);
-    let said = [
-        (redis.per_second.is_some(), "REDIS_PERSECOND: limits per second are counted in the same store"),
-        (counting.local_cache.is_some(), "LOCAL_CACHE_SIZE_IN_BYTES: every question goes to the store"),
-        (!counting.prefix.is_empty(), "CACHE_KEY_PREFIX: keys in the store are our own"),
-        (environment.log_level != "info", "LOG_LEVEL: the log has what is worth knowing, and no more"),
-        (environment.log_format == LogFormat::Json, "LOG_FORMAT: the log is text"),
-    ];
-    said.into_iter().filter_map(|(is_said, what)| is_said.then_some(what))
+/// How stores are reached.
+fn builder(environment: &Environment) -> Result<RedisStoreBuilder, Failure> {
+    let redis = &environment.redis;
+    let mut builder = RedisStore::builder().deadline(DEADLINE);
+    if !environment.counting.prefix.is_empty() {
+        // What is theirs under this prefix is not ours.
+        builder = builder.prefix(&format!("{}tidegate", environment.counting.prefix));
+    }
+    if let Some(authority) = &redis.authority {
+        builder = builder.tls_authority(&pem("REDIS_TLS_CACERT", authority)?);
+    }
+    if let Some((certificate, key)) = &redis.identity {
+        let certificate = pem("REDIS_TLS_CLIENT_CERT", certificate)?;
+        builder = builder.tls_identity(&certificate, &pem("REDIS_TLS_CLIENT_KEY", key)?);
+    }
+    let is_plain = |url: &String| !url.starts_with("rediss");
+    if (redis.authority.is_some() || redis.identity.is_some())
+        && [&redis.url, &redis.per_second].into_iter().flatten().all(is_plain)
+    {
+        let told = "REDIS_TLS_CACERT and REDIS_TLS_CLIENT_CERT mean nothing without TLS; set REDIS_TLS=true";
+        return Err(Failure::input(told.to_owned()));
+    }
+    Ok(builder)
+}
+
+fn pem(variable: &str, file: &Path) -> Result<Vec<u8>, Failure> {
+    let unreadable =
+        |error| Failure::input(format!("{variable}: {} cannot be read: {error}", file.display()));
+    fs::read(file).map_err(unreadable)
 }
 
 /// Says where it listens.

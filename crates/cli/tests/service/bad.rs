@@ -31,3 +31,51 @@ fn a_start_that_cannot_be_says_why() {
         assert!(said.contains(told), "{told} in {said}");
     }
 }
+
+#[test]
+fn what_only_we_know_is_checked_too() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("shop.yaml"), "domain: shop\n").unwrap();
+    let pem = folder.path().join("ca.pem");
+    fs::write(&pem, "no certificate").unwrap();
+    let pem = pem.to_str().unwrap();
+    let cases: [(&[(&str, &str)], &str); 10] = [
+        (&[("TIDEGATE_COUNTING", "both")], "one of theirs, atomic, shared"),
+        (&[("TIDEGATE_COUNTING", "shared")], "set REDIS_URL to that of the fleet"),
+        (&[("TIDEGATE_OUTAGE", "local 0")], "such as local 3"),
+        (&[("TIDEGATE_LEASE", "2h")], "a time from 2ms to 1m"),
+        (&[("TIDEGATE_HEADERS", "all")], "one of theirs, ratelimit, x-ratelimit, ietf"),
+        (&[("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "a:1")], "REDIS_URL"),
+        (&[("REDIS_TLS_CLIENT_CERT", pem)], "REDIS_TLS_CLIENT_KEY"),
+        (&[("REDIS_URL", "127.0.0.1:1"), ("REDIS_TLS_CACERT", pem)], "set REDIS_TLS=true"),
+        (
+            &[("REDIS_URL", "127.0.0.1:1"), ("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", pem)],
+            "-----BEGIN CERTIFICATE-----",
+        ),
+        (&[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "nowhere.pem")], "nowhere.pem cannot be read"),
+    ];
+    for (variables, told) in cases {
+        let (code, said) = refused(folder.path(), variables);
+        assert_eq!(code, Some(2), "{variables:?} {said}");
+        assert!(said.contains(told), "{told} in {said}");
+    }
+}
+
+#[test]
+fn the_log_is_as_loud_and_in_the_form_that_is_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("shop.yaml"), "domain: ''\n").unwrap();
+    // It tells of what means nothing here before it finds that it cannot start.
+    let said = |more: &[(&str, &str)]| {
+        let variables = [&[("USE_STATSD", "true")], more].concat();
+        refused(folder.path(), &variables).1
+    };
+    let text = said(&[]);
+    assert!(text.contains("WARN USE_STATSD means nothing here"), "{text}");
+    let quiet = said(&[("LOG_LEVEL", "error")]);
+    assert!(!quiet.contains("USE_STATSD"), "{quiet}");
+    let json = said(&[("LOG_FORMAT", "json"), ("LOG_LEVEL", "WARN")]);
+    let line: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert_eq!(line["level"], "WARN");
+    assert!(line["message"].as_str().unwrap().starts_with("USE_STATSD means nothing here"), "{line}");
+}

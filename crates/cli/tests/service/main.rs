@@ -14,4 +14,6 @@ mod envoy;
 mod files;
 mod load;
 mod schemathesis;
+mod settle;
+mod shared;
 mod stage;

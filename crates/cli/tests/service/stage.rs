@@ -6,6 +6,7 @@ use std::{
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
 };
+use tidegate_testkit::servers::until;
 
 /// The binary with limits, on ports of its own. Dropping it kills it.
 pub(crate) struct Service {
@@ -33,6 +34,16 @@ impl Service {
         let entries: Vec<_> = entries.iter().map(entry).collect();
         let body = format!(r#"{{"domain":"shop","descriptors":[{{"entries":[{}]}}]}}"#, entries.join(","));
         curl(&["-d", &body, "-o", "/dev/null", "-w", "%{http_code}", &self.json])
+    }
+
+    /// Waits until it has its store.
+    pub(crate) fn wait_until_well(&self) {
+        let url = self.json.replace("/json", "/healthcheck");
+        until("it is of use", || match &*curl(&["-o", "/dev/null", "-w", "%{http_code}", &url]) {
+            "200" => Ok(()),
+            status => Err(status.to_owned()),
+        })
+        .unwrap();
     }
 
     /// A page for operators.

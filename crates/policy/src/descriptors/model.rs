@@ -1,6 +1,6 @@
 //! What files of descriptors say.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 use tidegate_core::Quota;
 
 /// A key and a value of a request. A value may be empty.
@@ -23,6 +23,8 @@ pub struct DescriptorLimit {
     pub name: Option<Arc<str>>,
     /// `replaces`: names of limits that do not apply where this one does.
     pub replaces: Vec<String>,
+    /// `lease`, which only we know: for how long tokens of a store may lie in a process that has taken them ahead.
+    pub lease: Option<Duration>,
     /// What else it is.
     pub flags: DescriptorFlags,
     /// `metadata`: what Envoy is told of it, as JSON.

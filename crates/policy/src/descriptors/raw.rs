@@ -45,4 +45,6 @@ pub struct RawLimit {
     pub replaces: Vec<String>,
     /// `quotas`, such as `100/min burst 20`.
     pub quotas: Vec<String>,
+    /// `lease`, such as `200ms`; empty where it is left out.
+    pub lease: String,
 }

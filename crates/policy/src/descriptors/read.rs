@@ -36,7 +36,7 @@ const KEYS: [&str; 16] = [
 ];
 
 /// What only we know, and only in a `rate_limit`.
-const OWN_KEYS: [&str; 2] = ["quota", "quotas"];
+const OWN_KEYS: [&str; 3] = ["quota", "quotas", "lease"];
 
 /// The key of maps that a map is merged with.
 const MERGE: &str = "<<";
@@ -148,6 +148,7 @@ impl<'a> Reader<'a> {
             name: self.string(entries, "name")?,
             replaces: replaces.collect::<Result<_, _>>()?,
             quotas: self.quotas(entries)?,
+            lease: self.string(entries, "lease")?,
         })
     }
 

@@ -5,7 +5,7 @@ use super::{
     tree::{Added, push},
 };
 use foldhash::fast::RandomState;
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tidegate_core::Quota;
 
 /// All domains, read from files of the form that envoyproxy/ratelimit reads.
@@ -225,6 +225,7 @@ fn checked(raw: RawLimit) -> Result<DescriptorLimit, String> {
     }
     Ok(DescriptorLimit {
         place: "".into(),
+        lease: lease(&raw)?,
         amount,
         name: (!raw.name.is_empty()).then(|| raw.name.into()),
         replaces: raw.replaces,
@@ -256,6 +257,26 @@ fn amount(raw: &RawLimit) -> Result<Amount, String> {
         (false, None) => Err(format!("invalid rate limit unit '{}'", raw.unit)),
     }
 }
+
+/// How long tokens may lie elsewhere than in the store.
+fn lease(raw: &RawLimit) -> Result<Option<Duration>, String> {
+    if raw.lease.is_empty() {
+        return Ok(None);
+    }
+    if raw.quotas.is_empty() {
+        return Err("should not specify lease without quotas; use quotas such as [100/min]".to_owned());
+    }
+    // A time is written as the period of a quota.
+    let is_time = raw.lease.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let quota: Option<Quota> = format!("1 per {}", raw.lease).parse().ok().filter(|_| is_time);
+    let time = quota.and_then(|quota| Some(Duration::from(quota.rate()?.period())));
+    match time.filter(|time| LEASES.contains(time)) {
+        Some(time) => Ok(Some(time)),
+        None => Err(format!("invalid lease '{}'; use a time from 2ms to 1min, such as '200ms'", raw.lease)),
+    }
+}
+
+const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_secs(60);
 
 fn quota(text: &str) -> Result<Quota, String> {
     let quota: Quota = text.parse().map_err(|error: tidegate_core::QuotaError| {

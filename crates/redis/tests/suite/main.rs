@@ -11,5 +11,6 @@ mod operations;
 mod outage;
 mod refusals;
 mod sentinel;
+mod tally;
 mod tiers;
 mod twins;

@@ -14,7 +14,7 @@ use tidegate_engine::Clock;
 use tokio_rustls::rustls::crypto::ring;
 
 /// What programs hold, by a name that cannot be guessed.
-pub(super) struct Ledger<T> {
+pub(crate) struct Ledger<T> {
     clock: Clock,
     most: usize,
     /// What becomes of what nobody has settled.
@@ -32,7 +32,7 @@ struct Entries<T> {
 }
 
 /// Places that are kept free for what is being taken.
-pub(super) struct Room<'a, T> {
+pub(crate) struct Room<'a, T> {
     ledger: &'a Ledger<T>,
     places: usize,
 }
@@ -46,15 +46,15 @@ struct Id {
 
 /// What was put into a ledger.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) id: String,
+pub(crate) struct Entry {
+    pub(crate) id: String,
     /// How long it is held.
-    pub(super) expires: Micros,
+    pub(crate) expires: Micros,
 }
 
 /// Why there is nothing under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Absent {
+pub(crate) enum Absent {
     /// It would have ended by now, if it was ever there.
     Expired,
     /// It was settled already, or never there.
@@ -62,13 +62,13 @@ pub(super) enum Absent {
 }
 
 impl<T> Ledger<T> {
-    pub(super) fn new(clock: Clock, most: usize, close: fn(T)) -> Self {
+    pub(crate) fn new(clock: Clock, most: usize, close: fn(T)) -> Self {
         let entries = Mutex::new(Entries { held: HashMap::new(), kept: 0, ends: BTreeSet::new() });
         Self { clock, most, close, entries }
     }
 
     /// Places for so many, before anything is taken that could not be held; `None` if there are not as many.
-    pub(super) fn room(&self, places: usize) -> Option<Room<'_, T>> {
+    pub(crate) fn room(&self, places: usize) -> Option<Room<'_, T>> {
         self.close_ended();
         let mut entries = self.lock();
         let used = entries.held.len() + entries.kept;
@@ -81,12 +81,12 @@ impl<T> Ledger<T> {
     }
 
     /// As many as can be held.
-    pub(super) fn most(&self) -> usize {
+    pub(crate) fn most(&self) -> usize {
         self.most
     }
 
     /// Takes it out, for somebody who may settle it.
-    pub(super) fn take(&self, text: &str, caller: &Caller) -> Result<T, Absent> {
+    pub(crate) fn take(&self, text: &str, caller: &Caller) -> Result<T, Absent> {
         self.close_ended();
         let id = Id::read(text).ok_or(Absent::Unknown)?;
         let mut entries = self.lock();
@@ -103,7 +103,7 @@ impl<T> Ledger<T> {
     }
 
     /// Closes what has ended.
-    pub(super) fn close_ended(&self) {
+    pub(crate) fn close_ended(&self) {
         let now = self.clock.now();
         let mut entries = self.lock();
         let mut ended = Vec::new();
@@ -122,7 +122,7 @@ impl<T> Ledger<T> {
 
 impl<T> Room<'_, T> {
     /// Holds this for so long. It is given back where there is no place left, or no name for it.
-    pub(super) fn put(&mut self, value: T, time: Duration, maker: &Caller) -> Result<Entry, T> {
+    pub(crate) fn put(&mut self, value: T, time: Duration, maker: &Caller) -> Result<Entry, T> {
         let expires = Micros::from(time);
         let id = Id::new(self.ledger.clock.now().plus(expires)).filter(|_| self.places > 0);
         let Some(id) = id else { return Err(value) };

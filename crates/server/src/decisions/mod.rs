@@ -40,10 +40,12 @@ use bytes::Bytes;
 pub(crate) use desk::Desk;
 pub(crate) use door::DecisionDoor;
 use http_body_util::Full;
+pub(crate) use ledger::Ledger;
 pub(crate) use problem::{Problem, shortened};
+pub(crate) use reserve::gone;
 pub(crate) use reset::{MEMBERS as RESET, answer as reset};
 pub(crate) use routes::whole;
-pub(crate) use tokens::{Secret, Tokens, bearer};
+pub(crate) use tokens::{Caller, Secret, Tokens, bearer, unauthorized};
 pub(crate) use told::json_response;
 
 /// What is answered: all of it is there.

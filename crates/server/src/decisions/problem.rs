@@ -10,7 +10,7 @@ use tidegate_core::SettingError;
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
     pub(crate) detail: String,
-    pub(super) header: Option<(HeaderName, HeaderValue)>,
+    pub(crate) header: Option<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
@@ -23,7 +23,7 @@ impl Problem {
     }
 
     /// What is wrong with the question at this place of a batch.
-    pub(super) fn of(error: &SettingError, place: Place) -> Self {
+    pub(crate) fn of(error: &SettingError, place: Place) -> Self {
         Self::bad(format!("{place}{error}"))
     }
 
@@ -32,7 +32,7 @@ impl Problem {
     }
 
     /// It as an answer among others.
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         json!({
             "type": "about:blank",
             "title": self.status.canonical_reason().unwrap_or("Error"),

@@ -133,7 +133,7 @@ pub(super) fn settled(form: Form, answers: Vec<Result<Value, Problem>>) -> Resul
     Ok(json_response(StatusCode::OK, "application/json", &body))
 }
 
-pub(super) fn gone(absent: Absent, what: &str, fate: &str) -> Problem {
+pub(crate) fn gone(absent: Absent, what: &str, fate: &str) -> Problem {
     match absent {
         Absent::Expired => {
             let problem = format!("this {what} has expired, and {fate}; ask for longer with `expires`");

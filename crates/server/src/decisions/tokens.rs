@@ -28,7 +28,7 @@ pub(crate) struct Secret(String);
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Caller {
+pub(crate) enum Caller {
     /// Nobody needs a token.
     Anybody,
     /// A program, by the name of its token.
@@ -131,7 +131,7 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-fn unauthorized(detail: &str) -> Problem {
+pub(crate) fn unauthorized(detail: &str) -> Problem {
     let scheme = HeaderValue::from_static("Bearer realm=\"tidegate\"");
     Problem::new(StatusCode::UNAUTHORIZED, detail).with(header::WWW_AUTHENTICATE, scheme)
 }

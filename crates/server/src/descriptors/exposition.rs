@@ -13,7 +13,11 @@ const METHOD: &str = "ShouldRateLimit";
 /// In the text format of Prometheus, under the names that envoyproxy/ratelimit has there.
 ///
 /// Of a name with more than two parts behind the domain, only the first two are told, and such names are added up.
-pub(super) fn prometheus(metrics: &ServiceMetrics, store_failures: u64) -> String {
+pub(super) fn prometheus(
+    metrics: &ServiceMetrics,
+    store_failures: u64,
+    local_cache: &[(&str, u64)],
+) -> String {
     let mut out = String::new();
     let mut folded: BTreeMap<[String; 3], [u64; KINDS.len()]> = BTreeMap::new();
     for series in metrics.limit_series() {
@@ -52,6 +56,11 @@ pub(super) fn prometheus(metrics: &ServiceMetrics, store_failures: u64) -> Strin
         header(&mut out, name, "counter");
         line(&mut out, name, &[], &count);
     }
+    for (kind, count) in local_cache {
+        let name = format!("ratelimit_localcache_{kind}");
+        header(&mut out, &name, "gauge");
+        line(&mut out, &name, &[], count);
+    }
     let name = "ratelimit_service_total_requests";
     header(&mut out, name, "counter");
     line(&mut out, name, &[("grpc_method", METHOD)], &get(&metrics.total_requests));
@@ -60,7 +69,7 @@ pub(super) fn prometheus(metrics: &ServiceMetrics, store_failures: u64) -> Strin
 }
 
 /// As `/stats` has them: a name and a number in each line.
-pub(super) fn stats(metrics: &ServiceMetrics, store_failures: u64) -> String {
+pub(super) fn stats(metrics: &ServiceMetrics, store_failures: u64, local_cache: &[(&str, u64)]) -> String {
     let mut lines = Vec::new();
     for series in metrics.limit_series() {
         let name = format!("ratelimit.service.rate_limit.{}.{}", clean(&series.domain), clean(&series.rest));
@@ -82,6 +91,9 @@ pub(super) fn stats(metrics: &ServiceMetrics, store_failures: u64) -> String {
         ("ratelimit_server.ShouldRateLimit.total_requests", get(&metrics.total_requests)),
     ] {
         lines.push(format!("{name}: {count}"));
+    }
+    for (kind, count) in local_cache {
+        lines.push(format!("ratelimit.localcache.{kind}: {count}"));
     }
     lines.sort();
     lines.iter().fold(String::new(), |text, line| text + line + "\n")

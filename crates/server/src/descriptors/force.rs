@@ -2,7 +2,7 @@
 
 use super::{
     DomainAsk, DomainLookup, Lookup, Override,
-    counters::{Home, Manner, PlaceLimiter, window},
+    counters::{Home, Manner, PlaceLimiter, PlaceTerms, Shelf, window},
     metrics::{Counts, LimitMetrics, ServiceMetrics},
     settings::{Counting, QuotaMode, ServiceSettings},
 };
@@ -86,10 +86,7 @@ impl LimitState {
 
     /// The unit that it is counted in, where that is one.
     pub(super) fn unit(&self) -> Option<Unit> {
-        match self.limit.amount {
-            Amount::PerUnit { unit, .. } => Some(unit),
-            Amount::Unlimited | Amount::Quotas(_) => None,
-        }
+        unit(&self.limit)
     }
 
     fn label(&self) -> &str {
@@ -117,9 +114,10 @@ impl Force {
                     let twins = (0..).find(|twin| !limiters.contains_key(&(limit.place.clone(), *twin)));
                     let name = (limit.place.clone(), twins.unwrap_or(0));
                     let old = before.and_then(|before| before.limiters.get(&name));
+                    let terms = PlaceTerms { capacity, shelf: Shelf::of(unit(&limit)), lease: limit.lease };
                     let limiter = old
-                        .and_then(|old| old.changed(&quotas))
-                        .unwrap_or_else(|| PlaceLimiter::new(home, &limit.place, capacity, &quotas));
+                        .and_then(|old| old.changed(terms, &quotas))
+                        .unwrap_or_else(|| PlaceLimiter::new(home, &limit.place, terms, &quotas));
                     limiters.insert(name, limiter.clone());
                     How::Charge(limiter)
                 }
@@ -222,6 +220,13 @@ fn quotas(amount: &Amount, counting: Counting) -> Counted {
             // The only number that makes no quota is none.
             Err(_) => Counted::As(How::Ban { unit: *unit }),
         },
+    }
+}
+
+fn unit(limit: &DescriptorLimit) -> Option<Unit> {
+    match limit.amount {
+        Amount::PerUnit { unit, .. } => Some(unit),
+        Amount::Unlimited | Amount::Quotas(_) => None,
     }
 }
 

@@ -6,32 +6,30 @@
 //! ```
 
 use super::{
-    DescriptorService, DescriptorSource, Endpoint, Environment, GrpcEndpoint, Health, ServiceSettings,
-    SourceSettings, Start, TellHeaders, debug_page, health_page, metrics_page,
-    wire::{GrpcTerms, GrpcWire, JsonWire, Serving},
-    xds::{Backoff, XdsClient, XdsSettings, XdsTls},
+    DescriptorService, DescriptorSource, Endpoint, Environment, GrpcEndpoint, Health, HealthStatus,
+    HostStores, debug_page, health_page, metrics_page,
+    opening::{certificate, limits, settings},
+    wire::{GrpcHealth, GrpcTerms, GrpcWire, JsonWire, Serving, SettleDesk, settle_router},
+    xds::XdsClient,
 };
-use crate::{Fault, Roots, tls::Certificate};
+use crate::{Fault, tls::Certificate};
 use axum::{Router, body::Body, extract::Request, response::Response, routing};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::StatusCode;
 use std::{
     error, fmt, fs,
     future::{Future, IntoFuture},
     net::{SocketAddr, TcpListener as Socket},
     os::unix::{fs::FileTypeExt, net::UnixListener as UnixSocket},
     sync::Arc,
+    time::Duration,
 };
-use tidegate_engine::{BuildError, Store};
-use tidegate_policy::{
-    descriptors::{DescriptorSet, Merge},
-    model::Tls,
-};
+use tidegate_engine::{BuildError, Outage};
+use tidegate_policy::descriptors::{DescriptorSet, Merge};
 use tokio::{
     net::{TcpListener, UnixListener},
     sync::watch,
     time,
 };
-use tokio_rustls::TlsAcceptor;
 
 /// A decision service that is bound to its addresses, and has read its limits where these are files.
 pub struct ServiceHost {
@@ -42,12 +40,13 @@ pub struct ServiceHost {
     grpc: GrpcSocket,
     debug: Socket,
     metrics: Option<(Socket, String)>,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Certificate>>,
     terms: GrpcTerms,
+    desk: Arc<SettleDesk>,
 }
 
 /// Where limits come from.
-enum Limits {
+pub(super) enum Limits {
     Folder(Box<DescriptorSource>),
     Server(Box<XdsClient>, Merge),
 }
@@ -73,9 +72,11 @@ pub enum HostError {
 impl ServiceHost {
     /// Reads the limits and binds the addresses. Nothing is served before it [runs](Self::run). It counts in this process
     /// where there is no store.
-    pub fn open(environment: &Environment, store: Option<Arc<dyn Store>>) -> Result<Self, HostError> {
-        let settings = settings(environment, store);
+    pub fn open(environment: &Environment, stores: HostStores) -> Result<Self, HostError> {
+        let settings = settings(environment, stores)?;
         let service = Arc::new(DescriptorService::new(settings).map_err(HostError::Counters)?);
+        let (host, token) = (environment.http.host, environment.own.admin_token.clone());
+        let desk = Arc::new(SettleDesk::new(service.clone(), host, token));
         let limits = limits(environment, &service)?;
         let metrics = environment.prometheus.as_ref();
         Ok(Self {
@@ -91,15 +92,20 @@ impl ServiceHost {
             metrics: metrics
                 .map(|metrics| Ok((bind(metrics.endpoint)?, metrics.path.clone())))
                 .transpose()?,
-            tls: acceptor(environment)?,
+            tls: certificate(environment)?,
             terms: GrpcTerms { age: environment.connection_age, ..GrpcTerms::default() },
+            desk,
         })
     }
 
-    /// The same, whose health is that of its store, too: this says what is the matter with it, if anything is.
+    /// The same, whose health is that of its store, too, where nothing can be decided without it: this says what is the
+    /// matter with it, if anything is.
     #[must_use]
     pub fn store_health(self, trouble: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { health: self.health.store(trouble), ..self }
+        match self.service.settings.outage {
+            Outage::Closed => Self { health: self.health.store(trouble), ..self },
+            Outage::Open | Outage::Local { .. } => self,
+        }
     }
 
     /// Where it listens, each with what is there.
@@ -128,7 +134,7 @@ impl ServiceHost {
 
     /// Serves until `shutdown`, and then until requests in flight have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), HostError> {
-        let Self { service, health, limits, http, grpc, debug, metrics, tls, terms } = self;
+        let Self { service, health, limits, http, grpc, debug, metrics, tls, terms, desk } = self;
         let health = Arc::new(health);
         let (stop, stopped) = watch::channel(());
         let ended = || {
@@ -140,7 +146,8 @@ impl ServiceHost {
         };
         let drain = terms.drain;
         let wire = GrpcWire::new(service.clone()).await;
-        wire.health().set(Serving::Yes).await;
+        let looking = tokio::spawn(look(health.clone(), wire.health(), desk.clone(), tls.clone()));
+        let tls = tls.map(|certificate| certificate.acceptor());
         let grpc: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match grpc {
             GrpcSocket::Tcp(socket) => Box::pin(wire.serve(listen(socket)?, tls, terms, ended())),
             GrpcSocket::Unix(socket) => {
@@ -155,7 +162,8 @@ impl ServiceHost {
                 time::sleep(drain).await;
             }
         };
-        let plain = axum::serve(listen(http)?, plain(&service, &health)).with_graceful_shutdown(ended());
+        let plain =
+            axum::serve(listen(http)?, plain(&service, &health, desk)).with_graceful_shutdown(ended());
         let plain = within(plain.into_future(), late());
         let pages = axum::serve(listen(debug)?, pages(&service)).with_graceful_shutdown(ended());
         let pages = within(pages.into_future(), late());
@@ -171,6 +179,7 @@ impl ServiceHost {
         };
         tokio::join!(ending, grpc, plain, pages);
         following.abort();
+        looking.abort();
         Ok(())
     }
 }
@@ -182,6 +191,29 @@ async fn within<T>(serving: impl Future<Output = T>, late: impl Future<Output = 
         () = late => {}
     }
 }
+
+/// Tells clients of gRPC how the service is, and does what is to be done from time to time.
+async fn look(health: Arc<Health>, wire: GrpcHealth, desk: Arc<SettleDesk>, tls: Option<Arc<Certificate>>) {
+    let mut told = None;
+    loop {
+        let serving = match health.status() {
+            HealthStatus::Serving => Serving::Yes,
+            HealthStatus::NotServing(_) => Serving::No,
+        };
+        if told != Some(serving) {
+            wire.set(serving).await;
+            told = Some(serving);
+        }
+        desk.follow_time();
+        if let Some(certificate) = &tls {
+            certificate.refresh();
+        }
+        time::sleep(LOOK).await;
+    }
+}
+
+/// How often health and certificates are looked at.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Has limits read again whenever they change. Those that make no sense change nothing.
 async fn follow(limits: Limits, service: Arc<DescriptorService>) {
@@ -212,75 +244,8 @@ async fn follow(limits: Limits, service: Arc<DescriptorService>) {
     }
 }
 
-fn limits(environment: &Environment, service: &DescriptorService) -> Result<Limits, HostError> {
-    match &environment.source {
-        SourceSettings::Folder { folder, dotfiles } => {
-            let source = DescriptorSource::new(folder).dotfiles(*dotfiles).merge(environment.merge);
-            let mut source = Box::new(source);
-            match (source.load(), environment.start) {
-                (Ok(set), _) => service.load(Arc::new(set)),
-                (Err(error), Start::WithDescriptors) => return Err(HostError::Limits(error.to_string())),
-                (Err(error), Start::AtOnce) => {
-                    service.metrics().config_refused();
-                    tracing::error!(%error, "serves without limits until there are some");
-                }
-            }
-            Ok(Limits::Folder(source))
-        }
-        SourceSettings::Xds(said) => {
-            let header = |(name, value): &(String, String)| {
-                let (name, value) = (HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?);
-                Some((name, value))
-            };
-            let client = XdsClient::new(XdsSettings {
-                server: said.server.clone(),
-                node: said.node_id.clone(),
-                tls: said.tls.as_ref().map(|tls| XdsTls {
-                    roots: tls.authority.clone().map_or(Roots::System, Roots::File),
-                    identity: tls.certificate.clone().zip(tls.key.clone()),
-                    name: tls.server_name.clone(),
-                }),
-                headers: said.headers.iter().filter_map(header).collect(),
-                backoff: Backoff { first: said.backoff.0, most: said.backoff.1 },
-            });
-            let client = client.map_err(|error| HostError::Limits(error.to_string()))?;
-            Ok(Limits::Server(Box::new(client), environment.merge))
-        }
-    }
-}
-
-fn settings(environment: &Environment, store: Option<Arc<dyn Store>>) -> ServiceSettings {
-    let (counting, answers) = (&environment.counting, &environment.answers);
-    ServiceSettings {
-        store,
-        when_over: counting.over_limit,
-        enforcement: counting.shadow,
-        quota_mode: counting.quota_mode,
-        near_limit_ratio: counting.near_limit_ratio,
-        headers: answers.headers.clone().map_or(TellHeaders::Nothing, TellHeaders::Three),
-        metadata: answers.metadata,
-        ..ServiceSettings::default()
-    }
-}
-
-fn acceptor(environment: &Environment) -> Result<Option<TlsAcceptor>, HostError> {
-    let Some(tls) = &environment.tls else { return Ok(None) };
-    if tls.client_name.is_some() {
-        // To leave it out would let in whom it keeps out.
-        return Err(HostError::Unable(
-            "GRPC_CLIENT_TLS_SAN: names in certificates of clients are not compared; use an authority of their own",
-        ));
-    }
-    let files = Tls {
-        certificate: tls.certificate.clone(),
-        key: tls.key.clone(),
-        clients: tls.client_authority.clone(),
-    };
-    Certificate::load(&files).map(|certificate| Some(certificate.acceptor())).map_err(HostError::Listen)
-}
-
-/// `/json` and `/healthcheck`.
-fn plain(service: &Arc<DescriptorService>, health: &Arc<Health>) -> Router {
+/// `/json`, `/healthcheck`, and what Envoy's protocol has no words for.
+fn plain(service: &Arc<DescriptorService>, health: &Arc<Health>, desk: Arc<SettleDesk>) -> Router {
     let (json, health) = (JsonWire::new(service.clone()), health.clone());
     let ask = move |request: Request| {
         let json = json.clone();
@@ -290,6 +255,7 @@ fn plain(service: &Arc<DescriptorService>, health: &Arc<Health>) -> Router {
     Router::new()
         .route("/json", routing::any(ask))
         .route("/healthcheck", routing::get(health))
+        .merge(settle_router(desk))
         .fallback(|| async { nothing() })
 }
 

@@ -75,6 +75,16 @@ pub(super) struct Hit {
     /// From how many on it is near; see [`near`].
     pub(super) near: u64,
     pub(super) shadow: Shadow,
+    pub(super) source: Source,
+}
+
+/// How it is known how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// They were counted.
+    Counted,
+    /// The key was over before, and its window has not ended.
+    Remembered,
 }
 
 /// Whether a limit only watches.
@@ -237,7 +247,7 @@ impl LimitMetrics {
 impl Counts {
     /// Counts hits: how much of them was within the limit, near it, and over it.
     pub(super) fn hit(&self, hit: Hit) {
-        let Hit { hits, after, limit, near, shadow } = hit;
+        let Hit { hits, after, limit, near, shadow, source } = hit;
         let before = after.saturating_sub(hits);
         self.total_hits.fetch_add(hits, Relaxed);
         if after <= limit {
@@ -247,6 +257,9 @@ impl Counts {
         }
         self.over_limit.fetch_add(after - limit.max(before), Relaxed);
         self.near_limit.fetch_add(limit.saturating_sub(near.max(before)), Relaxed);
+        if source == Source::Remembered {
+            self.over_limit_with_local_cache.fetch_add(hits, Relaxed);
+        }
         if shadow == Shadow::Yes {
             self.shadow_mode.fetch_add(hits, Relaxed);
         }
@@ -296,7 +309,8 @@ mod tests {
         ];
         for ((hits, after, limit), expected) in table {
             let counts = Counts::default();
-            counts.hit(Hit { hits, after, limit, near: near(limit, 0.8), shadow: Shadow::No });
+            let (near, shadow, source) = (near(limit, 0.8), Shadow::No, Source::Counted);
+            counts.hit(Hit { hits, after, limit, near, shadow, source });
             let [total, over, near, _, within, _] = counts.values();
             assert_eq!((total, over, near, within), expected, "{hits} hits to {after} of {limit}");
         }
@@ -316,7 +330,7 @@ mod tests {
         let metrics = ServiceMetrics::new(100);
         let place: Arc<str> = "shop.user".into();
         let limits = metrics.of_places([&place].into_iter(), |_| true);
-        let hit = Hit { hits: 1, after: 1, limit: 5, near: 4, shadow: Shadow::No };
+        let hit = Hit { hits: 1, after: 1, limit: 5, near: 4, shadow: Shadow::No, source: Source::Counted };
         for number in 0..1_000_000 {
             limits[&place].of("shop", &Metric::Detailed(format!("shop.user_{number}"))).hit(hit);
             metrics.of_override("shop").hit(hit);

@@ -7,6 +7,7 @@
 //! Wires translate and decide nothing; counters know no wire.
 
 mod ask;
+mod count;
 mod counters;
 mod debug;
 mod decide;
@@ -14,9 +15,11 @@ mod environment;
 mod exposition;
 mod force;
 mod health;
+mod held;
 mod host;
 mod lookup;
 mod metrics;
+mod opening;
 mod service;
 mod settings;
 mod source;
@@ -30,16 +33,19 @@ pub use ask::{
 pub use debug::{debug_page, health_page, metrics_page};
 pub use decide::Decide;
 pub use environment::{
-    AnswerSettings, CountingSettings, Endpoint, Environment, EnvironmentError, GrpcEndpoint, LogFormat,
-    PrometheusSettings, RedisSettings, ServerTls, SourceSettings, Start, XdsFiles, XdsVariables,
+    AdminToken, AnswerSettings, CountingSettings, CountingWay, Endpoint, Environment, EnvironmentError,
+    GrpcEndpoint, LogFormat, OwnSettings, PrometheusSettings, RedisSettings, ServerTls, SourceSettings,
+    Start, XdsFiles, XdsVariables,
 };
 pub use health::{ConfigNeed, Health, HealthStatus};
+pub use held::HeldHits;
 pub use host::{HostError, ServiceHost};
 pub use lookup::{DomainLookup, Lookup};
 pub use metrics::ServiceMetrics;
+pub use opening::HostStores;
 pub use service::DescriptorService;
 pub use settings::{
-    Counting, Enforcement, HeaderNames, QuotaMode, ServiceSettings, TellBody, TellHeaders, TellMetadata,
-    WhenOver,
+    Counting, Enforcement, HeaderNames, QuotaMode, ServiceSettings, SharedKeys, TellBody, TellHeaders,
+    TellMetadata, WhenOver, WindowTime,
 };
 pub use source::{DescriptorSource, Dotfiles, LoadCounts, SourceError};

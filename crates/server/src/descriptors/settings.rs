@@ -1,7 +1,8 @@
 //! How a decision service counts, and what it tells.
 
 use std::{fmt, sync::Arc, time::Duration};
-use tidegate_engine::{Capacity, Clock, Outage, Store};
+use tidegate_core::Micros;
+use tidegate_engine::{Capacity, Clock, Outage, Store, Tally};
 
 /// How a decision service counts, and what it tells. The default is what envoyproxy/ratelimit does unless told otherwise.
 #[derive(Clone)]
@@ -12,6 +13,16 @@ pub struct ServiceSettings {
     pub when_over: WhenOver,
     /// Where it counts; in this process unless there is a store.
     pub store: Option<Arc<dyn Store>>,
+    /// Where limits per second are counted, if that is another store.
+    pub per_second: Option<Arc<dyn Store>>,
+    /// Under whose keys limits per unit are counted, if those are not our own.
+    pub shared: Option<SharedKeys>,
+    /// `LOCAL_CACHE_SIZE_IN_BYTES`: how much memory there is for keys that are over, so that the store is not asked about them
+    /// until their window ends. Only where [`Counting::Theirs`] is chosen: else a key that is over may have room again.
+    pub local_cache: Option<u64>,
+    /// For how long tokens of a store may lie in this process, if they are taken ahead at all: those of limits with quotas, and
+    /// of all where [`Counting::Atomic`] is chosen.
+    pub lease: Option<Duration>,
     /// What is decided when that store is away or late.
     pub outage: Outage,
     /// When the store is late, with all that it is asked for one decision. Envoy waits for 20 ms unless told otherwise, and some of that is the way.
@@ -40,6 +51,41 @@ pub struct ServiceSettings {
     pub most_bytes: usize,
     /// The most names that metrics have for one limit with `detailed_metric` or `value_to_metric`.
     pub most_details: usize,
+}
+
+/// Keys that a fleet of envoyproxy/ratelimit counts with, too: fixed windows of plain numbers.
+#[derive(Clone, Debug)]
+pub struct SharedKeys {
+    /// Where the numbers are.
+    pub tally: Arc<dyn Tally>,
+    /// Where those of limits per second are, if that is elsewhere.
+    pub per_second: Option<Arc<dyn Tally>>,
+    /// `CACHE_KEY_PREFIX`: what all keys start with.
+    pub prefix: String,
+    /// `EXPIRATION_JITTER_MAX_SECONDS`: numbers are kept for up to so much longer than their window.
+    pub jitter: Duration,
+    /// Which window it is.
+    pub time: WindowTime,
+}
+
+/// By which time windows begin that others count in, too.
+#[derive(Clone, Debug, Default)]
+pub enum WindowTime {
+    /// That of the machine's wall clock, also when it has been set: so do others. Other clocks of ours never jump.
+    #[default]
+    Wall,
+    /// That of this clock.
+    Given(Clock),
+}
+
+impl WindowTime {
+    pub(super) fn now(&self) -> Micros {
+        match self {
+            // One that is made now begins with what the wall clock says.
+            Self::Wall => Clock::tokio().now(),
+            Self::Given(clock) => clock.now(),
+        }
+    }
 }
 
 /// How a decision service counts.
@@ -150,6 +196,10 @@ impl Default for ServiceSettings {
             counting: Counting::default(),
             when_over: WhenOver::default(),
             store: None,
+            per_second: None,
+            shared: None,
+            local_cache: None,
+            lease: None,
             outage: Outage::Closed,
             deadline: Duration::from_millis(15),
             capacity: Capacity::Bytes(64 << 20),
@@ -174,6 +224,7 @@ impl fmt::Debug for ServiceSettings {
             .field("counting", &self.counting)
             .field("when_over", &self.when_over)
             .field("store", &self.store)
+            .field("shared", &self.shared)
             .field("outage", &self.outage)
             .finish_non_exhaustive()
     }

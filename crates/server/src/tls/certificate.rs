@@ -1,6 +1,6 @@
 //! The certificate of a listener, which is read again when its files change.
 
-use super::{HTTP1, HTTP2, Roots};
+use super::{HTTP1, HTTP2, Roots, named::NamedClients};
 use crate::Fault;
 use arc_swap::ArcSwap;
 use std::{
@@ -15,7 +15,7 @@ use tokio_rustls::{
     rustls::{
         ServerConfig,
         crypto::{CryptoProvider, ring},
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
         server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier, danger::ClientCertVerifier},
         sign::CertifiedKey,
     },
@@ -36,10 +36,18 @@ struct Current(ArcSwap<CertifiedKey>);
 
 impl Certificate {
     pub(crate) fn load(files: &Tls) -> Result<Arc<Self>, Fault> {
+        Self::load_for(files, None)
+    }
+
+    /// The same, where clients also need this name in their certificate.
+    pub(crate) fn load_for(files: &Tls, name: Option<&ServerName<'static>>) -> Result<Arc<Self>, Fault> {
         let provider = Arc::new(ring::default_provider());
         let seen = stamps(files);
         let current = Arc::new(Current(ArcSwap::from_pointee(read(files, &provider)?)));
-        let clients = clients(files, &provider)?;
+        let clients = match (clients(files, &provider)?, name.cloned()) {
+            (clients, Some(name)) => Arc::new(NamedClients { clients, name }),
+            (clients, None) => clients,
+        };
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| fault(&files.certificate, error))?

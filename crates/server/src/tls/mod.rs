@@ -1,6 +1,7 @@
 //! TLS, in and out.
 
 mod certificate;
+mod named;
 mod roots;
 
 pub(crate) use certificate::Certificate;

@@ -11,6 +11,8 @@ mod crowd;
 mod day;
 mod outage;
 mod reload;
+mod settle;
+mod shared;
 mod stage;
 mod tables;
 mod told;

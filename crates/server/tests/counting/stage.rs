@@ -74,6 +74,7 @@ pub(crate) fn of(amount: Amount) -> DescriptorLimit {
         amount,
         name: None,
         replaces: Vec::new(),
+        lease: None,
         flags: DescriptorFlags::default(),
         metadata: None,
     }

@@ -11,7 +11,7 @@ use tidegate_proto::{
     config::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit},
     rls::{Code, RateLimitRequest, RateLimitServiceClient},
 };
-use tidegate_server::descriptors::{Environment, HostError, ServiceHost};
+use tidegate_server::descriptors::{Environment, HostError, HostStores, ServiceHost};
 use tidegate_testkit::servers::Certificates;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -37,7 +37,7 @@ impl Host {
     fn start(variables: &[(&str, &str)]) -> Self {
         let ports = [("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0")];
         let environment = Environment::read(ports.iter().chain(variables).copied()).unwrap();
-        let host = ServiceHost::open(&environment, None).unwrap();
+        let host = ServiceHost::open(&environment, HostStores::default()).unwrap();
         let addresses = host.addresses();
         let of = |name: &str| addresses.iter().find(|(known, _)| *known == name).unwrap().1.clone();
         let json = of("JSON").replace("http://", "").replace("/json", "");

@@ -12,6 +12,7 @@ mod crowd;
 mod grpc;
 mod host;
 mod json;
+mod served;
 mod service;
 mod stage;
 mod xds;

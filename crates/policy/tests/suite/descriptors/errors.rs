@@ -127,6 +127,16 @@ fn mistakes_with_quotas_are_told_with_a_way_out() {
             "invalid quota '3 at once': descriptors are counted by rate; use one such as '100/min'",
         ),
         ("quota: 5/min, quotas: [5/min]", "should not specify both quota and quotas; use quotas"),
+        (
+            "lease: 200ms, unit: second",
+            "should not specify lease without quotas; use quotas such as [100/min]",
+        ),
+        ("quota: 5/min, lease: soon", "invalid lease 'soon'; use a time from 2ms to 1min, such as '200ms'"),
+        (
+            "quota: 5/min, lease: 5s burst 3",
+            "invalid lease '5s burst 3'; use a time from 2ms to 1min, such as '200ms'",
+        ),
+        ("quota: 5/min, lease: 2h", "invalid lease '2h'; use a time from 2ms to 1min, such as '200ms'"),
         ("quotas: []", "quotas should be a list such as [100/min burst 20, 1000/h]"),
         ("quotas: 5/min", "quotas should be a list such as [100/min burst 20, 1000/h]"),
         ("quota: 5/min, unlimited: true", "should not specify quotas when unlimited"),

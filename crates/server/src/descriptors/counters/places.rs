@@ -1,9 +1,12 @@
 //! Limits with quotas of their own: a limiter for each place in the files.
 
-use super::{CountedKey, Home};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use super::{CountedKey, Hold, Home, Reserved, Shelf};
+use std::{
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
 use tidegate_core::{Decision, Inherit, Quota};
-use tidegate_engine::{BuildError, Capacity, Claim, OwnedAsk, SharedLimiter, SharedReservation, reserve_all};
+use tidegate_engine::{BuildError, Capacity, Claim, OwnedAsk, SharedLimiter, StoreError, reserve_all};
 
 /// The limiter of one place. It is made when it is first asked for, so that files may have more limits than are used, and it
 /// stays when files are read again.
@@ -16,21 +19,35 @@ pub(crate) struct PlaceLimiter {
 struct Cell {
     home: Home,
     name: String,
-    capacity: Capacity,
+    terms: PlaceTerms,
     /// What it counts by; whoever makes the limiter or changes it holds this.
     quotas: Mutex<Vec<Quota>>,
     limiter: OnceLock<Arc<SharedLimiter>>,
 }
 
+/// How the limiter of a place counts, besides its quotas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct PlaceTerms {
+    pub(crate) capacity: Capacity,
+    /// In which store.
+    pub(crate) shelf: Shelf,
+    /// For how long tokens of the store may lie here, if that is said of this place.
+    pub(crate) lease: Option<Duration>,
+}
+
 impl PlaceLimiter {
-    pub(crate) fn new(home: &Home, place: &str, capacity: Capacity, quotas: &[Quota]) -> Self {
+    pub(crate) fn new(home: &Home, place: &str, terms: PlaceTerms, quotas: &[Quota]) -> Self {
         let name = format!("descriptors.{place}");
         let (home, quotas) = (home.clone(), Mutex::new(quotas.to_vec()));
-        Self { cell: Arc::new(Cell { home, name, capacity, quotas, limiter: OnceLock::new() }) }
+        Self { cell: Arc::new(Cell { home, name, terms, quotas, limiter: OnceLock::new() }) }
     }
 
     /// The same limiter under these quotas: keys keep what they have used. `None` where that cannot be done.
-    pub(crate) fn changed(&self, quotas: &[Quota]) -> Option<Self> {
+    pub(crate) fn changed(&self, terms: PlaceTerms, quotas: &[Quota]) -> Option<Self> {
+        let PlaceTerms { shelf, lease, .. } = self.cell.terms;
+        if (shelf, lease) != (terms.shelf, terms.lease) {
+            return None;
+        }
         let mut known = self.cell.quotas.lock().unwrap_or_else(PoisonError::into_inner);
         if *known != quotas {
             if let Some(limiter) = self.cell.limiter.get() {
@@ -49,9 +66,44 @@ impl PlaceLimiter {
         if let Some(limiter) = self.cell.limiter.get() {
             return Ok(limiter);
         }
-        let limiter = self.cell.home.builder(&self.cell.name, self.cell.capacity).build_all(&quotas)?;
+        let Cell { home, name, terms, .. } = &*self.cell;
+        let mut builder = home.builder(name, terms.capacity, terms.shelf);
+        if let Some(ahead) = home.ahead(terms.lease) {
+            builder = builder.ahead(ahead);
+        }
+        let limiter = builder.build_all(&quotas)?;
         Ok(self.cell.limiter.get_or_init(|| Arc::new(limiter)))
     }
+
+    /// Whether tokens of the store are taken ahead.
+    pub(crate) fn supply(&self) -> Supply {
+        match self.cell.home.store.is_some() && self.cell.home.ahead(self.cell.terms.lease).is_some() {
+            true => Supply::Ahead,
+            false => Supply::Asked,
+        }
+    }
+
+    /// Forgets what was counted of a key.
+    pub(crate) async fn reset(&self, key: CountedKey<'_>) -> Result<(), StoreError> {
+        // One that was never asked may have been, elsewhere.
+        let limiter = self.get().map_err(|error| StoreError::Refused(error.to_string()))?;
+        match limiter.in_memory() {
+            Some(limiter) => {
+                limiter.key(&key).reset();
+                Ok(())
+            }
+            None => limiter.reset(&key.to_string()).await,
+        }
+    }
+}
+
+/// Where tokens come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Supply {
+    /// They are asked for.
+    Asked,
+    /// Some lie here already.
+    Ahead,
 }
 
 /// What is asked of one limiter.
@@ -61,6 +113,7 @@ pub(crate) struct Charge<'a> {
     pub(crate) key: CountedKey<'a>,
     pub(crate) hits: u64,
     pub(crate) manner: Manner,
+    pub(crate) supply: Supply,
 }
 
 /// What a limit that is over does to a request.
@@ -72,6 +125,15 @@ pub(crate) enum Manner {
     RefuseTogether,
     /// Nothing.
     Watch,
+}
+
+/// Why a request is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// For good.
+    Count,
+    /// To be settled later: all or none.
+    Hold,
 }
 
 /// What has been said of a request before its limiters are asked.
@@ -103,8 +165,15 @@ impl Charge<'_> {
 }
 
 /// Charges all, or none if the request is refused by any of them; those that only watch are charged if it is not. Says what
-/// each decided.
-pub(crate) async fn charge_all(charges: &[Charge<'_>], before: Before) -> Vec<Decision> {
+/// each decided, and what is held of it.
+pub(crate) async fn charge_all(
+    charges: &[Charge<'_>],
+    before: Before,
+    purpose: Purpose,
+) -> (Vec<Decision>, Reserved) {
+    if let Some(decision) = spend_ahead(charges, before, purpose).await {
+        return (vec![decision], Vec::new());
+    }
     let mut decisions: Vec<Option<Decision>> = vec![None; charges.len()];
     let mut held: Vec<Claim> = Vec::with_capacity(charges.len());
     let of = |manner| charges.iter().enumerate().filter(move |(_, charge)| charge.manner == manner);
@@ -142,18 +211,18 @@ pub(crate) async fn charge_all(charges: &[Charge<'_>], before: Before) -> Vec<De
         }
     }
 
+    let mut reserved: Reserved = held.into_iter().map(Hold::of).collect();
     match after {
         Before::Refused => {
-            for claim in held {
-                give_back(claim).await;
+            for hold in reserved.drain(..) {
+                hold.give_back().await;
             }
         }
         Before::RoomTogether | Before::Nothing => {
-            held.into_iter().for_each(keep);
             for (place, charge) in of(Manner::Watch) {
                 let Some(claim) = charge.alone().await else { continue };
                 decisions[place] = Some(*claim.decision());
-                keep(claim);
+                reserved.push(Hold::of(claim));
             }
         }
     }
@@ -164,19 +233,17 @@ pub(crate) async fn charge_all(charges: &[Charge<'_>], before: Before) -> Vec<De
             None => charge.look().await,
         });
     }
-    all
+    (all, reserved)
 }
 
-/// Gives it back, and waits until it has been: whoever asks next must not be told of it.
-pub(super) async fn give_back(claim: Claim) {
-    if let (Some(tokens), _) = claim.into_parts() {
-        tokens.cancel().await;
-    }
-}
-
-/// Leaves it charged. Slots are given back at once: nobody tells when a request ends.
-pub(super) fn keep(claim: Claim) {
-    if let (Some(tokens), _) = claim.into_parts() {
-        SharedReservation::keep(tokens);
+/// Tokens that lie here are spent by a request that nobody else decides, and by none that may want to give them back.
+async fn spend_ahead(charges: &[Charge<'_>], before: Before, purpose: Purpose) -> Option<Decision> {
+    let [only] = charges else { return None };
+    let is_spent = only.supply == Supply::Ahead && only.manner == Manner::Refuse;
+    match (before, purpose) {
+        (Before::Nothing | Before::RoomTogether, Purpose::Count) if is_spent => {
+            Some(only.limiter.check_cost(&only.key.to_string(), only.hits).await)
+        }
+        _ => None,
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 use tidegate_core::{Micros, Quota};
 use tidegate_engine::{
-    Clock, Store, StoreError,
+    Addition, Clock, Store, StoreError, Tally,
     store::{Pending, Reply, Request},
 };
 
@@ -18,18 +18,17 @@ tokio::task_local! {
     static ENDS: Micros;
 }
 
-/// A store that answers in time, or is away; it counts how often that was.
+/// How long stores may take, and how often one was away or took longer.
 #[derive(Debug)]
-pub(crate) struct Punctual {
-    store: Arc<dyn Store>,
+pub(crate) struct Patience {
     deadline: Duration,
     clock: Clock,
-    failures: Arc<AtomicU64>,
+    failures: AtomicU64,
 }
 
-impl Punctual {
-    pub(crate) fn new(store: Arc<dyn Store>, deadline: Duration) -> Self {
-        Self { store, deadline, clock: Clock::system(), failures: Arc::default() }
+impl Patience {
+    pub(crate) fn new(deadline: Duration) -> Self {
+        Self { deadline, clock: Clock::system(), failures: AtomicU64::new(0) }
     }
 
     /// All questions of a decision, which together have as long as one.
@@ -37,32 +36,62 @@ impl Punctual {
         ENDS.scope(self.clock.now().plus(self.deadline.into()), decision).await
     }
 
-    /// How long a question may take that is asked now.
-    fn left(&self) -> Duration {
-        let left = ENDS.try_with(|ends| ends.since(self.clock.now()).into());
-        left.unwrap_or(self.deadline)
-    }
-
-    /// How often it was away or late.
+    /// How often a store was away or late.
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
-}
 
-impl Store for Punctual {
-    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
-        let (reply, failures) = (self.store.perform(request), self.failures.clone());
-        let left = self.left();
+    /// An answer in the time that is left, as of now: it may be waited for by another task.
+    fn answer<T: Send + 'static>(
+        self: &Arc<Self>,
+        reply: Pending<Result<T, StoreError>>,
+    ) -> Pending<Result<T, StoreError>> {
+        let (left, patience) = (self.left(), self.clone());
         Box::pin(async move {
             let reply = tokio::time::timeout(left, reply).await.unwrap_or(Err(StoreError::Late));
             if reply.is_err() {
-                failures.fetch_add(1, Ordering::Relaxed);
+                patience.failures.fetch_add(1, Ordering::Relaxed);
             }
             reply
         })
     }
 
+    /// How long a question may take that is asked now.
+    fn left(&self) -> Duration {
+        let left = ENDS.try_with(|ends| ends.since(self.clock.now()).into());
+        left.unwrap_or(self.deadline)
+    }
+}
+
+/// A store that answers in time, or is away.
+#[derive(Debug)]
+pub(crate) struct Punctual<S: ?Sized> {
+    store: Arc<S>,
+    patience: Arc<Patience>,
+}
+
+impl<S: ?Sized> Punctual<S> {
+    pub(crate) fn new(store: &Arc<S>, patience: &Arc<Patience>) -> Self {
+        Self { store: store.clone(), patience: patience.clone() }
+    }
+}
+
+impl Store for Punctual<dyn Store> {
+    fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {
+        self.patience.answer(self.store.perform(request))
+    }
+
     fn adapt(&self, quota: Quota) -> Quota {
         self.store.adapt(quota)
+    }
+}
+
+impl Tally for Punctual<dyn Tally> {
+    fn add(&self, additions: Vec<Addition>) -> Pending<Result<Vec<i64>, StoreError>> {
+        self.patience.answer(self.store.add(additions))
+    }
+
+    fn forget(&self, keys: Vec<String>) -> Pending<Result<(), StoreError>> {
+        self.patience.answer(self.store.forget(keys))
     }
 }

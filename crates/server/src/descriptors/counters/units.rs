@@ -4,15 +4,11 @@
 //! many were counted. So the limits that counts are compared with can change, or come with the request, and nothing has to be
 //! kept for each of them.
 
-use super::{
-    Home,
-    key::CountedKey,
-    places::{give_back, keep},
-};
+use super::{Hold, Home, Shelf, key::CountedKey};
 use std::{collections::HashMap, sync::Arc};
 use tidegate_core::{Decision, Quota};
 use tidegate_engine::{
-    BuildError, Claim, OwnedAsk, SharedLimiter, decide_all, decide_all_shared, reserve_all,
+    BuildError, OwnedAsk, SharedLimiter, StoreError, decide_all, decide_all_shared, reserve_all,
 };
 use tidegate_policy::descriptors::Unit;
 
@@ -48,33 +44,14 @@ pub(crate) enum Count {
     Closed,
 }
 
-/// Counts that can still be given back.
-pub(crate) struct Held {
-    pub(crate) count: Count,
-    claim: Option<Claim>,
-}
-
-impl Held {
-    /// Leaves it counted.
-    pub(crate) fn keep(self) {
-        self.claim.into_iter().for_each(keep);
-    }
-
-    /// Gives it back.
-    pub(crate) async fn give_back(self) {
-        if let Some(claim) = self.claim {
-            give_back(claim).await;
-        }
-    }
-}
-
 impl UnitCounters {
     pub(crate) fn new(home: &Home) -> Result<Self, BuildError> {
         let mut limiters = Vec::with_capacity(Unit::ALL.len());
         for unit in Unit::ALL {
             let name = format!("descriptors.{}", unit.name().to_ascii_lowercase());
             let quota = window(ROOM, unit)?;
-            limiters.push(Arc::new(home.builder(&name, home.capacity).build(quota)?));
+            let shelf = Shelf::of(Some(unit));
+            limiters.push(Arc::new(home.builder(&name, home.capacity, shelf).build(quota)?));
         }
         let limiters = limiters.try_into().map_err(|_| BuildError::NoQuota)?;
         Ok(Self { limiters })
@@ -87,36 +64,56 @@ impl UnitCounters {
         {
             return vec![count(&limiter.check_cost(&only.key, only.cost()), 0)];
         }
-        let decisions = match self.limiters.iter().all(|limiter| limiter.in_memory().is_some()) {
-            true => {
-                let ask = |hit: &Hits<'_>| {
-                    let limiter = self.of(hit.unit).in_memory()?;
-                    Some(limiter.ask(&hit.key).cost(hit.cost()))
-                };
-                decide_all(&hits.iter().filter_map(ask).collect::<Vec<_>>())
+        let mut counts = vec![Count::Closed; hits.len()];
+        let behind = behind(hits);
+        for shelf in [Shelf::Usual, Shelf::Seconds] {
+            let is_there = |(_, hit): &(usize, &Hits<'_>)| Shelf::of(Some(hit.unit)) == shelf;
+            let (places, part): (Vec<_>, Vec<_>) =
+                hits.iter().enumerate().filter(is_there).map(|(place, hit)| (place, *hit)).unzip();
+            for (place, decision) in places.into_iter().zip(self.decisions(&part).await) {
+                counts[place] = count(&decision, behind[place]);
             }
-            false => {
-                let keys: Vec<String> = hits.iter().map(|hit| hit.key.to_string()).collect();
-                let ask = |(hit, key): (&Hits<'_>, _)| self.of(hit.unit).ask(key).cost(hit.cost());
-                let asks: Vec<_> = hits.iter().zip(keys.iter().map(String::as_str)).map(ask).collect();
-                decide_all_shared(&asks).await.unwrap_or_default()
-            }
-        };
-        if decisions.len() != hits.len() {
-            return vec![Count::Closed; hits.len()];
         }
-        decisions.iter().zip(behind(hits)).map(|(decision, behind)| count(decision, behind)).collect()
+        counts
+    }
+
+    /// Of hits that are counted in the same place.
+    async fn decisions(&self, hits: &[Hits<'_>]) -> Vec<Decision> {
+        let is_here = |hit: &Hits<'_>| self.of(hit.unit).in_memory().is_some();
+        if hits.iter().all(is_here) {
+            let ask = |hit: &Hits<'_>| {
+                let limiter = self.of(hit.unit).in_memory()?;
+                Some(limiter.ask(&hit.key).cost(hit.cost()))
+            };
+            return decide_all(&hits.iter().filter_map(ask).collect::<Vec<_>>());
+        }
+        let keys: Vec<String> = hits.iter().map(|hit| hit.key.to_string()).collect();
+        let ask = |(hit, key): (&Hits<'_>, _)| self.of(hit.unit).ask(key).cost(hit.cost());
+        let asks: Vec<_> = hits.iter().zip(keys.iter().map(String::as_str)).map(ask).collect();
+        decide_all_shared(&asks).await.unwrap_or_default()
     }
 
     /// Counts all of them, so that each can be given back.
-    pub(crate) async fn hold(&self, hits: &[Hits<'_>]) -> Vec<Held> {
+    pub(crate) async fn hold(&self, hits: &[Hits<'_>]) -> Vec<(Count, Hold)> {
         let ask = |hit: &Hits<'_>| OwnedAsk::new(self.of(hit.unit), &hit.key).cost(hit.cost());
         let claims = reserve_all(hits.iter().map(ask).collect()).await;
-        let held = claims.into_iter().zip(behind(hits)).map(|(claim, behind)| {
-            let count = claim.as_ref().map_or(Count::Closed, |claim| count(claim.decision(), behind));
-            Held { count, claim }
+        let held = claims.into_iter().zip(behind(hits)).map(|(claim, behind)| match claim {
+            Some(claim) => (count(claim.decision(), behind), Hold::of(claim)),
+            None => (Count::Closed, Hold::Nothing),
         });
         held.collect()
+    }
+
+    /// Forgets what was counted of a key in this unit.
+    pub(crate) async fn reset(&self, key: CountedKey<'_>, unit: Unit) -> Result<(), StoreError> {
+        let limiter = self.of(unit);
+        match limiter.in_memory() {
+            Some(limiter) => {
+                limiter.key(&key).reset();
+                Ok(())
+            }
+            None => limiter.reset(&key.to_string()).await,
+        }
     }
 
     fn of(&self, unit: Unit) -> &Arc<SharedLimiter> {
@@ -134,7 +131,7 @@ impl UnitCounters {
 }
 
 impl Hits<'_> {
-    fn cost(&self) -> u64 {
+    pub(super) fn cost(&self) -> u64 {
         self.hits.min(MOST_HITS)
     }
 }

@@ -3,6 +3,7 @@
 //! Variables are given as pairs and never asked of the process. One that cannot be read is an error that names it, what it says
 //! and what it could say; one that is known and means nothing here is told of, so that nobody waits for what it does.
 
+mod own;
 mod redis;
 mod variables;
 
@@ -10,6 +11,8 @@ use super::{ConfigNeed, Dotfiles, Enforcement, HeaderNames, QuotaMode, TellMetad
 use std::{error, fmt, net::IpAddr, path::PathBuf, time::Duration};
 use tidegate_policy::descriptors::Merge;
 use variables::Variables;
+
+pub use own::{AdminToken, CountingWay, OwnSettings};
 
 /// All that the environment says.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +43,8 @@ pub struct Environment {
     pub counting: CountingSettings,
     /// What clients are told.
     pub answers: AnswerSettings,
+    /// What only we know.
+    pub own: OwnSettings,
     /// `LOG_LEVEL`, such as `info`.
     pub log_level: String,
     /// `LOG_FORMAT`
@@ -145,6 +150,8 @@ pub struct RedisSettings {
     pub per_second: Option<String>,
     /// `REDIS_TLS_CACERT`
     pub authority: Option<PathBuf>,
+    /// `REDIS_TLS_CLIENT_CERT` and `REDIS_TLS_CLIENT_KEY`
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// How it is counted.
@@ -260,6 +267,7 @@ impl Environment {
             redis: redis::settings(&variables)?,
             counting: counting(&variables)?,
             answers: answers(&variables)?,
+            own: own::settings(&variables)?,
             log_level: log_level(&variables)?,
             log_format: match variables.choice("LOG_FORMAT", &["text", "json"])? {
                 "json" => LogFormat::Json,

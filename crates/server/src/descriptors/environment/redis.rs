@@ -17,11 +17,25 @@ pub(super) fn settings(variables: &Variables) -> Result<RedisSettings, Environme
             }
         },
     };
-    Ok(RedisSettings {
-        url: url(variables, "REDIS_")?,
-        per_second,
-        authority: variables.path("REDIS_TLS_CACERT"),
-    })
+    let url = url(variables, "REDIS_")?;
+    if url.is_none() && per_second.is_some() {
+        let fix = "host:port of the Redis of all other limits, since REDIS_PERSECOND is true";
+        return Err(variables.error("REDIS_URL", fix));
+    }
+    let certificate = variables.path("REDIS_TLS_CLIENT_CERT");
+    let identity = match (certificate, variables.path("REDIS_TLS_CLIENT_KEY")) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (Some(_), None) => {
+            let fix = "the path of the key of REDIS_TLS_CLIENT_CERT";
+            return Err(variables.error("REDIS_TLS_CLIENT_KEY", fix));
+        }
+        (None, Some(_)) => {
+            let fix = "the path of the certificate of REDIS_TLS_CLIENT_KEY";
+            return Err(variables.error("REDIS_TLS_CLIENT_CERT", fix));
+        }
+    };
+    Ok(RedisSettings { url, per_second, authority: variables.path("REDIS_TLS_CACERT"), identity })
 }
 
 /// The address that the variables with this prefix say.

@@ -1,4 +1,6 @@
 use super::*;
+use crate::descriptors::{TellBody, TellHeaders};
+use tidegate_engine::Outage;
 
 fn read(pairs: &[(&str, &str)]) -> Result<Environment, EnvironmentError> {
     Environment::read(pairs.iter().copied())
@@ -131,13 +133,38 @@ fn stores_are_addresses() {
         for prefix in ["REDIS_", "REDIS_PERSECOND_"] {
             let named = pairs.iter().map(|(name, value)| (format!("{prefix}{name}"), (*value).to_owned()));
             let per_second = ("REDIS_PERSECOND".to_owned(), (prefix != "REDIS_").to_string());
-            let redis = Environment::read(named.chain([per_second])).unwrap().redis;
+            let usual = ("REDIS_URL".to_owned(), "other:6379".to_owned());
+            let redis = Environment::read([usual, per_second].into_iter().chain(named)).unwrap().redis;
             let found = if prefix == "REDIS_" { &redis.url } else { &redis.per_second };
             assert_eq!(found.as_deref(), Some(url));
         }
     }
     let secret = read(&[("REDIS_URL", "r:1"), ("REDIS_AUTH", "hunter2")]).unwrap();
     assert!(!format!("{secret:?}").contains("hunter2"));
+}
+
+#[test]
+fn what_only_we_know_is_read() {
+    let usual = read(&[]).unwrap().own;
+    assert_eq!((usual.counting, usual.outage, usual.lease), (CountingWay::Theirs, Outage::Closed, None));
+    assert_eq!((usual.headers, usual.body), (None, TellBody::Nothing));
+    let own = read(&[
+        ("TIDEGATE_COUNTING", "SHARED"),
+        ("TIDEGATE_OUTAGE", "local 3"),
+        ("TIDEGATE_LEASE", "200ms"),
+        ("TIDEGATE_HEADERS", "ietf"),
+        ("TIDEGATE_BODY", "problem"),
+        ("TIDEGATE_ADMIN_TOKEN", "hunter2"),
+    ]);
+    let own = own.unwrap().own;
+    assert_eq!((own.counting, own.outage), (CountingWay::Shared, Outage::Local { nodes: 3 }));
+    assert_eq!(own.lease, Some(Duration::from_millis(200)));
+    assert_eq!((&own.headers, own.body), (&Some(TellHeaders::Ietf), TellBody::Problem));
+    assert!(!format!("{own:?}").contains("hunter2"));
+    assert_eq!(read(&[("TIDEGATE_OUTAGE", "open")]).unwrap().own.outage, Outage::Open);
+
+    let redis = read(&[("REDIS_TLS_CLIENT_CERT", "c.pem"), ("REDIS_TLS_CLIENT_KEY", "k.pem")]).unwrap().redis;
+    assert_eq!(redis.identity, Some(("c.pem".into(), "k.pem".into())));
 }
 
 #[test]

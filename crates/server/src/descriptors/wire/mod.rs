@@ -15,6 +15,7 @@ mod grpc;
 mod health;
 mod json;
 mod serve;
+mod settle;
 mod translate;
 
 pub use accept::Accept;
@@ -22,4 +23,5 @@ pub use grpc::GrpcWire;
 pub use health::{GrpcHealth, Serving};
 pub use json::JsonWire;
 pub use serve::GrpcTerms;
+pub(crate) use settle::{SettleDesk, router as settle_router};
 pub use translate::MOST_MESSAGE;

@@ -41,5 +41,6 @@ fn limit(said: RateLimitPolicy) -> RawLimit {
         name: said.name,
         replaces: said.replaces.into_iter().map(|replaced| replaced.name).collect(),
         quotas: Vec::new(),
+        lease: String::new(),
     }
 }

@@ -1,0 +1,76 @@
+//! A fleet of envoyproxy/ratelimit and one of ours, on the same Redis.
+
+use crate::stage::Service;
+use std::fs;
+use tidegate_testkit::servers::RedisServer;
+
+const LIMITS: &str = "
+domain: shop
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: burst, rate_limit: { unit: second, requests_per_unit: 1000 } }
+";
+
+fn keys(server: &RedisServer) -> Vec<String> {
+    let keys = server.command(&["KEYS", "*"]).unwrap();
+    let mut keys: Vec<_> = keys.items().iter().filter_map(|key| key.text().map(str::to_owned)).collect();
+    keys.sort();
+    keys
+}
+
+#[test]
+fn both_count_in_the_same_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("shop.yaml"), LIMITS).unwrap();
+    let (usual, seconds) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let url = |server: &RedisServer| server.url().replace("redis://", "");
+    let service = Service::start(
+        folder.path(),
+        &[
+            ("TIDEGATE_COUNTING", "shared"),
+            ("REDIS_URL", &url(&usual)),
+            ("REDIS_PERSECOND", "true"),
+            ("REDIS_PERSECOND_URL", &url(&seconds)),
+            ("CACHE_KEY_PREFIX", "team:"),
+            ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
+            ("LOCAL_CACHE_SIZE_IN_BYTES", "1048576"),
+        ],
+    );
+    service.wait_until_well();
+    let ask = || service.ask(&[("user", "alice")]);
+    assert_eq!(ask(), "200");
+    let all = keys(&usual);
+    let [key] = all.as_slice() else { panic!("{all:?}") };
+    let start = key.strip_prefix("team:shop_user_alice_").unwrap();
+    assert_eq!(start.parse::<u64>().unwrap() % 31_536_000, 0);
+    let kept = usual.command(&["TTL", key]).unwrap().integer().unwrap();
+    assert!((31_535_000..=31_536_000).contains(&kept), "{kept}");
+
+    // Another process of the fleet.
+    usual.command(&["INCRBY", key, "2"]).unwrap();
+    assert_eq!([ask(), ask()], ["429", "429"]);
+    assert_eq!(usual.command(&["GET", key]).unwrap().text(), Some("4"), "the last one was not asked for");
+    let stats = service.page("stats");
+    assert!(stats.contains("shop.user.over_limit_with_local_cache: 1\n"), "{stats}");
+
+    assert_eq!(service.ask(&[("burst", "b")]), "200");
+    let all = keys(&seconds);
+    assert!(all.iter().all(|key| key.starts_with("team:shop_burst_b_")), "{all:?}");
+    assert_eq!(
+        seconds.command(&["INFO", "commandstats"]).unwrap().text().unwrap().matches("incrby").count(),
+        1
+    );
+}
+
+#[test]
+fn keys_of_our_own_have_the_prefix_too() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("shop.yaml"), LIMITS).unwrap();
+    let redis = RedisServer::start().unwrap();
+    let address = redis.url().replace("redis://", "");
+    let service = Service::start(folder.path(), &[("REDIS_URL", &address), ("CACHE_KEY_PREFIX", "team:")]);
+    service.wait_until_well();
+    assert_eq!(service.ask(&[("user", "alice")]), "200");
+    let all = keys(&redis);
+    assert!(!all.is_empty() && all.iter().all(|key| key.starts_with("team:tidegate:")), "{all:?}");
+}

@@ -1,0 +1,109 @@
+//! Plain numbers that others add to as well: `INCRBY` and `EXPIRE`, those of one call in one round trip to each server.
+
+use crate::{cluster::Cluster, node::Node, servers::Servers};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
+use std::sync::Arc;
+use tidegate_engine::{Addition, StoreError};
+use tokio::task::JoinSet;
+
+impl Servers {
+    /// Does all additions, and says what each number is then.
+    pub(crate) async fn add(&self, additions: Vec<Addition>) -> Result<Vec<i64>, StoreError> {
+        if additions.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self {
+            Self::One(node) => add_on(node, None, &additions).await,
+            Self::Cluster(cluster) => add_in(cluster, additions).await,
+        }
+    }
+}
+
+/// Each node of a cluster is sent what it has, all at the same time.
+async fn add_in(cluster: &Arc<Cluster>, additions: Vec<Addition>) -> Result<Vec<i64>, StoreError> {
+    let mut parts: Vec<(Arc<Node>, Vec<usize>, Vec<Addition>)> = Vec::new();
+    let mut sums = vec![0; additions.len()];
+    for (place, addition) in additions.into_iter().enumerate() {
+        let node = cluster.node_of(&addition.key)?;
+        match parts.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, &node)) {
+            Some((_, places, part)) => {
+                places.push(place);
+                part.push(addition);
+            }
+            None => parts.push((node, vec![place], vec![addition])),
+        }
+    }
+    let mut calls = JoinSet::new();
+    for (node, places, part) in parts {
+        let cluster = cluster.clone();
+        calls.spawn(async move { (places, add_on(&node, Some(&cluster), &part).await) });
+    }
+    while let Some(called) = calls.join_next().await {
+        let (places, part) = called.map_err(|_| StoreError::Away("the call was given up".to_owned()))?;
+        places.into_iter().zip(part?).for_each(|(place, sum)| sums[place] = sum);
+    }
+    Ok(sums)
+}
+
+/// Sends all to one node. What has moved to another node of its cluster follows it there, one by one.
+async fn add_on(
+    node: &Arc<Node>,
+    cluster: Option<&Arc<Cluster>>,
+    additions: &[Addition],
+) -> Result<Vec<i64>, StoreError> {
+    let mut pipeline = Pipeline::with_capacity(additions.len() * 2);
+    for addition in additions {
+        pipeline.add_command(increment(addition)).add_command(expire(addition));
+    }
+    let told = node.commands(&pipeline).await;
+    if let (Some(cluster), Err(StoreError::Away(_))) = (cluster, &told) {
+        cluster.watch();
+    }
+    let mut told = told?.into_iter();
+    let mut sums = Vec::with_capacity(additions.len());
+    for addition in additions {
+        let mut next = || told.next().unwrap_or(Value::Nil).extract_error();
+        let (sum, expiry) = (next(), next());
+        let sum = follow(node, cluster, addition, sum, increment).await?;
+        follow(node, cluster, addition, expiry, expire).await?;
+        let unreadable = |_| StoreError::Refused(format!("`{}` is no number", addition.key));
+        sums.push(redis::from_redis_value(sum).map_err(unreadable)?);
+    }
+    Ok(sums)
+}
+
+/// An answer; a command that was turned away because its key is elsewhere was not done, and is put to whoever has it.
+async fn follow(
+    node: &Arc<Node>,
+    cluster: Option<&Arc<Cluster>>,
+    addition: &Addition,
+    told: Result<Value, RedisError>,
+    command: fn(&Addition) -> Cmd,
+) -> Result<Value, StoreError> {
+    let error = match told {
+        Ok(value) => return Ok(value),
+        Err(error) => error,
+    };
+    let is_elsewhere =
+        matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask));
+    match cluster {
+        Some(cluster) if is_elsewhere => cluster.command(&addition.key, &command(addition)).await,
+        _ => {
+            let error = node.explain(&error);
+            node.take_note(Some(&error));
+            Err(error)
+        }
+    }
+}
+
+fn increment(addition: &Addition) -> Cmd {
+    let mut command = redis::cmd("INCRBY");
+    command.arg(&addition.key).arg(addition.count);
+    command
+}
+
+fn expire(addition: &Addition) -> Cmd {
+    let mut command = redis::cmd("EXPIRE");
+    command.arg(&addition.key).arg(addition.kept.as_secs());
+    command
+}

@@ -1,0 +1,105 @@
+//! Numbers that others add to as well.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use crate::common::{AMPLE, commands, number, store};
+use std::{fs, time::Duration};
+use tidegate_engine::{Addition, StoreError, Tally};
+use tidegate_redis::RedisStore;
+use tidegate_testkit::servers::{RedisCluster, RedisSentinel, RedisServer, Value};
+
+fn plus(key: &str, count: i64) -> Addition {
+    Addition { key: key.to_owned(), count, kept: Duration::from_secs(3_600) }
+}
+
+#[tokio::test]
+async fn numbers_go_on_from_what_others_have_added() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server.url()).await;
+    server.command(&["INCRBY", "shop_user_alice_0", "4"]).unwrap();
+
+    let before = commands(&server, "incrby");
+    let additions =
+        vec![plus("shop_user_alice_0", 1), plus("shop_user_bob_0", 3), plus("shop_user_alice_0", 2)];
+    assert_eq!(store.add(additions).await.unwrap(), [5, 3, 7]);
+    assert_eq!((commands(&server, "incrby") - before, commands(&server, "expire")), (3, 3));
+    assert_eq!(server.command(&["GET", "shop_user_alice_0"]).unwrap().text(), Some("7"));
+    let kept = number(&server, &["TTL", "shop_user_alice_0"]);
+    assert!((1..=3_600).contains(&kept), "{kept}");
+
+    assert_eq!(
+        store.add(vec![plus("shop_user_alice_0", 0), plus("shop_user_bob_0", -2)]).await.unwrap(),
+        [7, 1]
+    );
+    store.forget(vec!["shop_user_alice_0".to_owned(), "nobody".to_owned()]).await.unwrap();
+    assert_eq!(store.add(vec![plus("shop_user_alice_0", 1)]).await.unwrap(), [1]);
+    assert_eq!(store.add(Vec::new()).await.unwrap(), [0_i64; 0]);
+}
+
+#[tokio::test]
+async fn what_is_no_number_is_refused_and_a_server_that_is_gone_is_away() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server.url()).await;
+    server.command(&["LPUSH", "list", "a"]).unwrap();
+    let refused = store.add(vec![plus("list", 1)]).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Refused(_)), "{refused:?}");
+    assert_eq!(store.add(vec![plus("number", 1)]).await.unwrap(), [1]);
+    server.kill();
+    let away = store.add(vec![plus("number", 1)]).await.unwrap_err();
+    assert!(matches!(away, StoreError::Away(_)), "{away:?}");
+    assert!(store.trouble().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_cluster_each_number_is_where_its_key_is() {
+    let cluster = RedisCluster::start().unwrap();
+    let url = cluster.url().replace("redis://", "redis+cluster://");
+    let store = RedisStore::builder().deadline(AMPLE).connect(&url).await.unwrap();
+    let keys: Vec<String> = (0..60).map(|number| format!("shop_user_{number}_1606925760")).collect();
+    let primary = |key: &str| cluster.primary_of(RedisCluster::slot_of(key)).unwrap();
+    for (place, key) in keys.iter().enumerate() {
+        primary(key).command(&["INCRBY", key, &place.to_string()]).unwrap();
+    }
+    let add = || keys.iter().map(|key| plus(key, 1)).collect::<Vec<_>>();
+    let expected: Vec<i64> = (1..=60).collect();
+    assert_eq!(store.add(add()).await.unwrap(), expected, "they are told in the order of the question");
+
+    // A slot that moves takes its number along, and nobody counts twice.
+    let moved = RedisCluster::slot_of(&keys[7]);
+    let target = cluster.primaries_without(moved).unwrap()[0];
+    tokio::task::block_in_place(|| cluster.migrate_slot(moved, target)).unwrap();
+    let expected: Vec<i64> = (2..=61).collect();
+    assert_eq!(store.add(add()).await.unwrap(), expected);
+    assert_eq!(target.command(&["GET", &keys[7]]).unwrap().text(), Some("9"));
+    let kept = target.command(&["TTL", &keys[7]]).unwrap();
+    assert!(matches!(kept, Value::Integer(1..=3_600)), "{kept:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_sentinels_the_primary_counts() {
+    let sentinel = RedisSentinel::start().unwrap();
+    let hosts: Vec<_> = sentinel.sentinels().iter().map(|sentinel| sentinel.address().to_string()).collect();
+    let url = format!("redis+sentinel://{}/{}", hosts.join(","), sentinel.master_name());
+    let store = RedisStore::builder().deadline(AMPLE).connect(&url).await.unwrap();
+    assert_eq!(store.add(vec![plus("shop_user_alice_0", 2)]).await.unwrap(), [2]);
+    let said = sentinel.primary().unwrap().command(&["GET", "shop_user_alice_0"]).unwrap();
+    assert_eq!(said.text(), Some("2"));
+}
+
+#[tokio::test]
+async fn a_server_that_wants_to_know_is_shown_a_certificate() {
+    let server = RedisServer::builder().tls().config("tls-auth-clients", "yes").start().unwrap();
+    let files = server.certificates().unwrap();
+    let read = |path| fs::read(path).unwrap();
+    let url = server.tls_url().unwrap();
+    let builder = || RedisStore::builder().deadline(AMPLE).tls_authority(&read(&files.authority));
+    builder().connect(&url).await.unwrap_err();
+
+    let store =
+        builder().tls_identity(&read(&files.certificate), &read(&files.key)).connect(&url).await.unwrap();
+    assert_eq!(store.add(vec![plus("number", 1)]).await.unwrap(), [1]);
+
+    let text = builder().tls_identity(&read(&files.certificate), b"no key").connect(&url).await.unwrap_err();
+    assert!(text.to_string().contains("-----BEGIN PRIVATE KEY-----"), "{text}");
+}

@@ -1,0 +1,106 @@
+//! What only we know: variables that start with `TIDEGATE_`.
+
+use super::{EnvironmentError, variables::Variables};
+use crate::descriptors::{Counting, HeaderNames, TellBody, TellHeaders};
+use std::{fmt, time::Duration};
+use tidegate_engine::Outage;
+
+/// What only we know, as the environment says it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnSettings {
+    /// `TIDEGATE_COUNTING`
+    pub counting: CountingWay,
+    /// `TIDEGATE_OUTAGE`: `closed`, `open`, or `local` with the number of processes that share a limit, as in `local 3`.
+    pub outage: Outage,
+    /// `TIDEGATE_LEASE`: for how long tokens of a store may lie here; none are taken ahead unless it is set.
+    pub lease: Option<Duration>,
+    /// `TIDEGATE_HEADERS`: which headers are told, in place of theirs.
+    pub headers: Option<TellHeaders>,
+    /// `TIDEGATE_BODY`: what clients are told that are refused.
+    pub body: TellBody,
+    /// `TIDEGATE_ADMIN_TOKEN`: what operators know.
+    pub admin_token: Option<AdminToken>,
+}
+
+/// How it is counted, and under whose keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountingWay {
+    /// `theirs`: as envoyproxy/ratelimit does, under keys of our own.
+    Theirs,
+    /// `atomic`: all or none.
+    Atomic,
+    /// `shared`: as envoyproxy/ratelimit does, under its keys: together with a fleet of it.
+    Shared,
+}
+
+impl CountingWay {
+    /// What becomes of hits.
+    pub fn counting(self) -> Counting {
+        match self {
+            Self::Theirs | Self::Shared => Counting::Theirs,
+            Self::Atomic => Counting::Atomic,
+        }
+    }
+}
+
+/// What operators know. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AdminToken(pub(crate) String);
+
+pub(super) fn settings(variables: &Variables) -> Result<OwnSettings, EnvironmentError> {
+    Ok(OwnSettings {
+        counting: match variables.choice("TIDEGATE_COUNTING", &["theirs", "atomic", "shared"])? {
+            "atomic" => CountingWay::Atomic,
+            "shared" => CountingWay::Shared,
+            _ => CountingWay::Theirs,
+        },
+        outage: outage(variables)?,
+        lease: lease(variables)?,
+        headers: match variables
+            .choice("TIDEGATE_HEADERS", &["theirs", "ratelimit", "x-ratelimit", "ietf"])?
+        {
+            "ratelimit" => Some(TellHeaders::Three(HeaderNames::rate_limit())),
+            "x-ratelimit" => Some(TellHeaders::Three(HeaderNames::x_rate_limit())),
+            "ietf" => Some(TellHeaders::Ietf),
+            _ => None,
+        },
+        body: match variables.choice("TIDEGATE_BODY", &["none", "problem"])? {
+            "problem" => TellBody::Problem,
+            _ => TellBody::Nothing,
+        },
+        admin_token: variables.text("TIDEGATE_ADMIN_TOKEN").map(AdminToken),
+    })
+}
+
+fn outage(variables: &Variables) -> Result<Outage, EnvironmentError> {
+    const NAME: &str = "TIDEGATE_OUTAGE";
+    let error = || variables.error(NAME, "closed, open, or local and a number of processes, such as local 3");
+    let mut words = variables.get(NAME).unwrap_or("closed").split_whitespace();
+    let outage = match (words.next(), words.next()) {
+        (Some("closed"), None) => Outage::Closed,
+        (Some("open"), None) => Outage::Open,
+        (Some("local"), None) => Outage::Local { nodes: 1 },
+        (Some("local"), Some(nodes)) => match nodes.parse() {
+            Ok(nodes @ 1..) => Outage::Local { nodes },
+            _ => return Err(error()),
+        },
+        _ => return Err(error()),
+    };
+    if words.next().is_some() { Err(error()) } else { Ok(outage) }
+}
+
+fn lease(variables: &Variables) -> Result<Option<Duration>, EnvironmentError> {
+    const NAME: &str = "TIDEGATE_LEASE";
+    let time = variables.duration(NAME, Duration::ZERO)?;
+    match time {
+        Duration::ZERO => Ok(None),
+        time if (Duration::from_millis(2)..=Duration::from_secs(60)).contains(&time) => Ok(Some(time)),
+        _ => Err(variables.error(NAME, "a time from 2ms to 1m, such as 200ms")),
+    }
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminToken(…)")
+    }
+}

@@ -1,0 +1,263 @@
+//! `/v1/descriptors/…`: what Envoy's protocol has no words for, as JSON over HTTP.
+//!
+//! | path | asked with | answered with |
+//! |---|---|---|
+//! | `peek` | what `/json` takes | what `/json` says, with nothing counted |
+//! | `reserve` | the same, and `?expires=SECONDS` | the same, with `id` and `expiresAfter` |
+//! | `commit` | `{"id": …, "hitsAddend": 3}` | `{"committed": true}` |
+//! | `cancel` | `{"id": …}` | `{"cancelled": true}` |
+//! | `reset` | what `/json` takes | `{"reset": 1}`: of how many descriptors |
+//!
+//! What is wrong is told as in RFC 9457. Who does not settle a reservation in time has spent it.
+
+use super::{MOST_MESSAGE, translate};
+use crate::{
+    decisions::{Caller, Ledger, Problem, bearer, gone, shortened, unauthorized},
+    descriptors::{
+        AdminToken, DescriptorFault, DescriptorService, DomainAsk, DomainVerdict, HeldHits, OverLimit,
+    },
+};
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, Request, State},
+    response::Response,
+    routing,
+};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::{Map, Value, json};
+use std::{net::IpAddr, sync::Arc, time::Duration};
+use subtle::ConstantTimeEq as _;
+use tidegate_engine::Clock;
+
+/// What is held for clients, and who may do what.
+pub(crate) struct SettleDesk {
+    service: Arc<DescriptorService>,
+    held: Ledger<HeldHits>,
+    operators: Operators,
+}
+
+/// Who operators are.
+enum Operators {
+    Whoever,
+    Knows(AdminToken),
+    Nobody,
+}
+
+/// The most reservations that can be held at once, and how long one may be.
+const MOST_HELD: usize = 100_000;
+const LONGEST: u64 = 3_600;
+const USUAL: u64 = 60;
+
+impl SettleDesk {
+    /// Without a token, all who ask on this machine are operators, and nobody from elsewhere is.
+    pub(crate) fn new(service: Arc<DescriptorService>, host: IpAddr, token: Option<AdminToken>) -> Self {
+        let operators = match token {
+            Some(token) => Operators::Knows(token),
+            None if host.is_loopback() => Operators::Whoever,
+            None => Operators::Nobody,
+        };
+        // What is dropped stays counted.
+        Self { service, held: Ledger::new(Clock::system(), MOST_HELD, drop), operators }
+    }
+
+    /// Closes what nobody has settled in time; to be called every second or so.
+    pub(crate) fn follow_time(&self) {
+        self.held.close_ended();
+    }
+
+    async fn answer(self: &Arc<Self>, verb: &str, request: Request) -> Result<Response, Problem> {
+        let (head, body) = request.into_parts();
+        // A page in a browser may send a request here, but none from its own place without saying so.
+        if head.headers.contains_key(header::ORIGIN) {
+            return Err(Problem::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
+        }
+        if verb == "reset" {
+            self.permit(&head.headers)?;
+        }
+        let body = Limited::new(body, MOST_MESSAGE).collect().await.map_err(|error| match error
+            .is::<LengthLimitError>(
+        ) {
+            true => {
+                let told = format!("a request may have {MOST_MESSAGE} bytes");
+                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, told)
+            }
+            false => Problem::bad("the body broke off; send all of it"),
+        })?;
+        let body = body.to_bytes();
+        match verb {
+            "peek" => said(self.service.peek(asked(&body)?).await.map_err(problem)?, None),
+            "reserve" => self.reserve(asked(&body)?, expires(&head.uri)?).await,
+            "commit" => self.settle(&body, Settle::Commit).await,
+            "cancel" => self.settle(&body, Settle::Cancel).await,
+            "reset" => {
+                let count = self.service.reset(&asked(&body)?).await.map_err(problem)?;
+                Ok(json_response(StatusCode::OK, &json!({ "reset": count })))
+            }
+            _ => Err(Problem::new(
+                StatusCode::NOT_FOUND,
+                "there is nothing here; ask peek, reserve, commit, cancel or reset",
+            )),
+        }
+    }
+
+    async fn reserve(self: &Arc<Self>, ask: DomainAsk, expires: Duration) -> Result<Response, Problem> {
+        let desk = self.clone();
+        // To its end, even if whoever asked hangs up meanwhile: it then expires.
+        let reserving = tokio::spawn(async move {
+            let Some(mut room) = desk.held.room(1) else { return Err(full()) };
+            let (verdict, held) = desk.service.reserve(ask).await.map_err(problem)?;
+            let Some(held) = held else { return said(verdict, None) };
+            match room.put(held, expires, &Caller::Anybody) {
+                Ok(entry) => said(verdict, Some((entry.id, expires))),
+                Err(held) => {
+                    held.cancel().await;
+                    Err(full())
+                }
+            }
+        });
+        reserving.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    async fn settle(&self, body: &[u8], settle: Settle) -> Result<Response, Problem> {
+        let (id, hits) = settlement(body, settle)?;
+        let held = self
+            .held
+            .take(&id, &Caller::Anybody)
+            .map_err(|absent| gone(absent, "reservation", "was charged"))?;
+        let settling = tokio::spawn(async move {
+            match (settle, hits) {
+                (Settle::Commit, Some(hits)) => held.commit(hits).await,
+                (Settle::Commit, None) => drop(held),
+                (Settle::Cancel, _) => held.cancel().await,
+            }
+        });
+        settling.await.map_err(|_| ended())?;
+        let told = match settle {
+            Settle::Commit => json!({ "committed": true }),
+            Settle::Cancel => json!({ "cancelled": true }),
+        };
+        Ok(json_response(StatusCode::OK, &told))
+    }
+
+    fn permit(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        let given = bearer(headers);
+        match (&self.operators, given) {
+            (Operators::Whoever, _) => Ok(()),
+            (Operators::Knows(token), Some(given)) if given.ct_eq(token.0.as_bytes()).into() => Ok(()),
+            (Operators::Knows(_), Some(_)) => {
+                let told = "this is for operators; send the token of TIDEGATE_ADMIN_TOKEN";
+                Err(Problem::new(StatusCode::FORBIDDEN, told))
+            }
+            (Operators::Knows(_), None) => {
+                Err(unauthorized("this is for operators; send their token as `Authorization: Bearer TOKEN`"))
+            }
+            (Operators::Nobody, _) => {
+                let told = "this is for operators, and there is no token for them; set TIDEGATE_ADMIN_TOKEN";
+                Err(Problem::new(StatusCode::FORBIDDEN, told))
+            }
+        }
+    }
+}
+
+/// Answers under `/v1/descriptors`.
+pub(crate) fn router(desk: Arc<SettleDesk>) -> Router {
+    let answer = |State(desk): State<Arc<SettleDesk>>, Path(verb): Path<String>, request: Request| async move {
+        desk.answer(&verb, request).await.unwrap_or_else(Response::from)
+    };
+    Router::new().route("/v1/descriptors/{verb}", routing::post(answer)).with_state(desk)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Settle {
+    Commit,
+    Cancel,
+}
+
+fn asked(body: &[u8]) -> Result<DomainAsk, Problem> {
+    let request = tidegate_proto::json::read(body).map_err(|error| Problem::bad(error.to_string()))?;
+    translate::asked(request).map_err(problem)
+}
+
+/// `{"id": …}`, and what it cost in the end if that is said.
+fn settlement(body: &[u8], settle: Settle) -> Result<(String, Option<u64>), Problem> {
+    let form = match settle {
+        Settle::Commit => r#"{"id": "…", "hitsAddend": 1}"#,
+        Settle::Cancel => r#"{"id": "…"}"#,
+    };
+    let bad = || Problem::bad(format!("this is not what is taken here; send {form}"));
+    let members: Map<String, Value> = serde_json::from_slice(body).map_err(|_| bad())?;
+    let (mut id, mut hits) = (None, None);
+    for (name, value) in members {
+        match (name.as_str(), value, settle) {
+            ("id", Value::String(text), _) => id = Some(text),
+            ("hitsAddend" | "hits_addend", Value::Number(number), Settle::Commit) => {
+                hits = Some(number.as_u64().ok_or_else(bad)?);
+            }
+            // Protobuf writes large numbers as texts.
+            ("hitsAddend" | "hits_addend", Value::String(text), Settle::Commit) => {
+                hits = Some(text.parse().map_err(|_| bad())?);
+            }
+            _ => return Err(bad()),
+        }
+    }
+    Ok((id.ok_or_else(bad)?, hits))
+}
+
+fn expires(uri: &Uri) -> Result<Duration, Problem> {
+    let mut seconds = USUAL;
+    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        seconds = match pair.split_once('=') {
+            Some(("expires", text)) => text.parse().ok().filter(|it| (1..=LONGEST).contains(it)),
+            _ => None,
+        }
+        .ok_or_else(|| {
+            Problem::bad(format!(
+                "`{}` makes no sense here; use `expires` with seconds from 1 to {LONGEST}",
+                shortened(pair)
+            ))
+        })?;
+    }
+    Ok(Duration::from_secs(seconds))
+}
+
+/// What `/json` would say, and what it is held as.
+fn said(verdict: DomainVerdict, held: Option<(String, Duration)>) -> Result<Response, Problem> {
+    let status = match verdict.overall {
+        OverLimit::No => StatusCode::OK,
+        OverLimit::Yes => StatusCode::TOO_MANY_REQUESTS,
+    };
+    let written = tidegate_proto::json::write(&translate::said(verdict)).map_err(|_| ended())?;
+    let mut body: Value = serde_json::from_slice(&written).map_err(|_| ended())?;
+    if let Some((id, expires)) = held {
+        body["id"] = id.into();
+        body["expiresAfter"] = format!("{}s", expires.as_secs()).into();
+    }
+    Ok(json_response(status, &body))
+}
+
+fn json_response(status: StatusCode, body: &Value) -> Response {
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "this is how errors are mapped")]
+fn problem(fault: DescriptorFault) -> Problem {
+    let status = match &fault {
+        DescriptorFault::Invalid(_) => StatusCode::BAD_REQUEST,
+        DescriptorFault::NoConfiguration | DescriptorFault::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Problem::new(status, fault.to_string())
+}
+
+fn full() -> Problem {
+    let told = format!("{MOST_HELD} are held already; settle some, or let them expire sooner");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, told)
+}
+
+fn ended() -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "this service is about to end; ask another")
+}
