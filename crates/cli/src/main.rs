@@ -10,6 +10,7 @@
 mod closed_loop;
 mod cmd;
 mod failure;
+mod progress;
 mod serve;
 mod simulate;
 mod terminal;

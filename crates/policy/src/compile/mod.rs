@@ -8,6 +8,7 @@
 
 mod ask;
 mod error;
+mod foresee;
 mod guards;
 mod instead;
 mod keys;
@@ -17,6 +18,7 @@ mod rules;
 
 pub use ask::{Admission, Asking, Held, Passage, PolicyAsked, Refusal, Why};
 pub use error::{PolicyError, PolicyProblem};
+pub use foresee::{Foresight, PolicyStay, RuleForetold, RuleOutcome};
 pub use guards::breaker_settings;
 pub use instead::Instead;
 pub use live::LivePolicy;
