@@ -11,7 +11,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use tidegate_policy::Policy;
 use tidegate_replay::{
     Replay,
     log::{Formats, Input, Log},

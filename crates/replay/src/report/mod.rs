@@ -45,6 +45,14 @@ fn percent(part: u64, whole: u64) -> String {
     }
 }
 
+/// So many of them.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
+}
+
 /// Those that a rule denies, or would deny were it enforced.
 fn denials(rule: &RuleTally) -> u64 {
     rule.denied + rule.shadow
@@ -94,18 +102,16 @@ fn about_log(report: &Report<'_>) -> Vec<String> {
     if log.broken > 0 {
         let first =
             log.samples.first().map(|(name, line, text)| format!("; the first is {name}:{line}: {text}"));
-        said.push(format!("{} lines could not be read{}", log.broken, first.unwrap_or_default()));
+        said.push(format!("{} could not be read{}", counted(log.broken, "line"), first.unwrap_or_default()));
     }
     if log.reordered > 0 {
-        said.push(format!(
-            "{} lines stood behind later ones, and were put in the order of time",
-            log.reordered
-        ));
+        let lines = counted(log.reordered, "line");
+        said.push(format!("{lines} stood behind later ones, and were put in the order of time"));
     }
     if log.late > 0 {
-        let (late, latest) = (log.late, Span(log.latest));
+        let (late, latest) = (counted(log.late, "line"), Span(log.latest));
         said.push(format!(
-            "{late} lines stood too far behind later ones, by up to {latest}: they count as of then"
+            "{late} stood too far behind later ones, by up to {latest}: these count as of then"
         ));
     }
     said.extend(report.play.notes.iter().cloned());

@@ -58,7 +58,8 @@ pub(super) fn find(mut log: Log, told: &mut dyn FnMut(Progress)) -> Result<Vec<G
     pick(&tree, 0, "", least, &mut found);
     found.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     found.truncate(MOST);
-    Ok(named(found.into_iter().map(|(path, _)| path).collect()))
+    let paths: Vec<String> = found.into_iter().map(|(path, _)| path).collect();
+    Ok(named(&paths))
 }
 
 fn add(tree: &mut Vec<Node>, path: &str) {
@@ -119,9 +120,9 @@ fn pick(tree: &[Node], at: usize, path: &str, least: u64, found: &mut Vec<(Strin
     tree[at].count
 }
 
-fn named(paths: Vec<String>) -> Vec<Group> {
+fn named(paths: &[String]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    for path in &paths {
+    for path in paths {
         let start = path.trim_end_matches("**");
         let except =
             paths.iter().filter(|other| *other != path && other.starts_with(start)).cloned().collect();
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn groups_do_not_overlap() {
-        let groups = named(vec!["/api/**".to_owned(), "/api/users/**".to_owned(), "/blog/**".to_owned()]);
+        let groups = named(&["/api/**".to_owned(), "/api/users/**".to_owned(), "/blog/**".to_owned()]);
         let names: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
         assert_eq!(names, ["api", "api-users", "blog", "everything-else"]);
         assert_eq!(groups[0].except, ["/api/users/**"]);

@@ -116,7 +116,7 @@ pub fn suggest(
     mut told: impl FnMut(Progress),
 ) -> Result<Suggestion, Failure> {
     let groups = group::find(open()?, &mut told)?;
-    let mut found = rates::measure(&wish, groups, open()?, &mut told)?;
+    let mut found = rates::measure(&wish, &groups, open()?, &mut told)?;
     found.groups.retain(|found| found.requests > 0);
     let most = trial::most_denied(&wish, &found);
     let ladder = trial::ladder(&found);

@@ -73,7 +73,7 @@ struct Window {
 /// Goes through the log once.
 pub(super) fn measure(
     wish: &Wish,
-    groups: Vec<Group>,
+    groups: &[Group],
     log: Log,
     told: &mut dyn FnMut(Progress),
 ) -> Result<Measured, Failure> {

@@ -1,7 +1,7 @@
 //! A suggestion in words.
 
 use super::{Suggested, Suggestion, WINDOWS};
-use crate::report::stamp;
+use crate::report::{counted, stamp};
 use std::fmt::Write as _;
 
 /// How many candidates of a group are told.
@@ -94,8 +94,10 @@ pub(super) fn reasons(group: &Suggested) -> Vec<String> {
     match group.is_within {
         true => reasons.push(format!(
             "{}: the least per {window} that stays within the target, with the smallest burst that does; it denies {} \
-             ({share}), of {keys} keys",
-            group.quota, group.denied
+             ({share}), of {}",
+            group.quota,
+            group.denied,
+            counted(keys, "key")
         )),
         false => reasons.push(format!(
             "{}: nothing that was tried stays within the target; this denies least, {} ({share})",

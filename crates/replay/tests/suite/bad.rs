@@ -119,7 +119,7 @@ fn time_that_goes_back_is_put_in_order_or_stands() {
     assert!(play.log.latest > Micros::from_secs(3_600) && play.log.latest < Micros::from_secs(40_000));
     assert_eq!(play.tally.denied, 0);
     let said = text(&Report { play: &play, policy: "p", against: None });
-    assert!(said.contains("1 lines stood too far behind later ones, by up to "), "{said}");
+    assert!(said.contains("1 line stood too far behind later ones, by up to "), "{said}");
 }
 
 /// What is in a log reaches neither a page nor a terminal as anything but text.

@@ -44,7 +44,7 @@ fn moment(text: &str) -> Option<u64> {
     let rest = text.strip_suffix(" +0000")?;
     let (date, clock) = rest.split_once(':')?;
     let day: u64 = date.strip_suffix("/May/2015")?.parse().ok()?;
-    let mut parts = clock.split(':').map(|part| part.parse::<u64>());
+    let mut parts = clock.split(':').map(str::parse::<u64>);
     let (hour, minute, second) = (parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?);
     // The first of May 2015 was the 16556th day since the epoch.
     let days = 16_556 + day - 1;
