@@ -4,8 +4,10 @@ mod check;
 mod closed_loop;
 mod explain;
 mod import;
+mod replay;
 mod serve;
 mod simulate;
+mod suggest;
 mod verify;
 mod why;
 
@@ -29,8 +31,10 @@ enum Verb {
     Check(check::Args),
     Explain(explain::Args),
     Import(import::Args),
+    Replay(replay::Args),
     Serve(serve::Args),
     Simulate(simulate::Args),
+    Suggest(suggest::Args),
     Verify(verify::Args),
     Why(why::Args),
 }
@@ -41,8 +45,10 @@ pub(crate) fn run() -> Result<(), Failure> {
         Ok(Cli { verb: Verb::Check(args) }) => check::run(&args),
         Ok(Cli { verb: Verb::Explain(args) }) => explain::run(&args),
         Ok(Cli { verb: Verb::Import(args) }) => import::run(&args),
+        Ok(Cli { verb: Verb::Replay(args) }) => replay::run(&args),
         Ok(Cli { verb: Verb::Serve(args) }) => serve::run(&args),
         Ok(Cli { verb: Verb::Simulate(args) }) => simulate::run(&args),
+        Ok(Cli { verb: Verb::Suggest(args) }) => suggest::run(&args),
         Ok(Cli { verb: Verb::Verify(args) }) => verify::run(&args),
         Ok(Cli { verb: Verb::Why(args) }) => why::run(&args),
         Err(error) if error.use_stderr() => {

@@ -7,5 +7,6 @@ mod import;
 mod pictures;
 mod policy;
 mod program;
+mod replay;
 mod simulate;
 mod verify;

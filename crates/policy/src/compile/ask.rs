@@ -58,6 +58,12 @@ pub struct Admission {
     guests: Vec<(usize, Guest)>,
     /// Rules without quotas that let it through.
     others: Vec<usize>,
+    /// How fast its bodies may move, where a rule says so.
+    pace: Option<Box<Pace>>,
+}
+
+#[derive(Default)]
+struct Pace {
     down: Vec<Bandwidth>,
     up: Vec<Bandwidth>,
 }
@@ -188,8 +194,11 @@ impl Question<'_> {
                 self.guarded.push((place, rule.class_of(self.head), rule.queue_of(self.head)));
             }
             let (down, up) = rule.bandwidth(self.head);
-            self.admission.down.extend(down);
-            self.admission.up.extend(up);
+            if down.is_some() || up.is_some() {
+                let pace = self.admission.pace.get_or_insert_default();
+                pace.down.extend(down);
+                pace.up.extend(up);
+            }
         }
         Ok(())
     }
@@ -239,8 +248,7 @@ impl Admission {
             leaves: Vec::new(),
             guests: Vec::new(),
             others: Vec::new(),
-            down: Vec::new(),
-            up: Vec::new(),
+            pace: None,
         }
     }
 
@@ -303,12 +311,12 @@ impl Admission {
 
     /// The byte rates of what it is sent: all of them hold.
     pub fn down(&self) -> &[Bandwidth] {
-        &self.down
+        self.pace.as_deref().map_or(&[], |pace| &pace.down)
     }
 
     /// The byte rates of what it sends: all of them hold.
     pub fn up(&self) -> &[Bandwidth] {
-        &self.up
+        self.pace.as_deref().map_or(&[], |pace| &pace.up)
     }
 
     /// Whether anything is settled or given back with the answer.

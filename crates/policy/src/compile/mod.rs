@@ -8,6 +8,7 @@
 
 mod ask;
 mod error;
+mod foresee;
 mod given;
 mod guards;
 mod instead;
@@ -19,6 +20,7 @@ mod view;
 
 pub use ask::{Admission, Asking, Held, Passage, PolicyAsked, Refusal, Said, Why};
 pub use error::{PolicyError, PolicyProblem};
+pub use foresee::{Foresight, PolicyStay, RuleForetold, RuleOutcome};
 pub use given::Given;
 pub use guards::breaker_settings;
 pub use instead::Instead;

@@ -3,7 +3,7 @@
 use super::{
     Gate, RequestLimit,
     limit::holds_slots,
-    queue::KeyQueue,
+    queue::{KeyQueue, Waiting},
     rulings::{Held, Judgement, One, Rulings},
     taken::Taken,
 };
@@ -90,7 +90,7 @@ pub(super) fn ask_those(gate: &Gate, head: &dyn Head, places: &[Place]) -> Asked
 }
 
 #[inline]
-fn decide_at_hand(limit: &RequestLimit, head: &dyn Head) -> Option<Decision> {
+pub(super) fn decide_at_hand(limit: &RequestLimit, head: &dyn Head) -> Option<Decision> {
     let limiter = limit.rule().at_hand().filter(|_| limit.is_plain())?;
     let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
     // The most usual key of all is hashed as what it is: the same hash as that of the value that `find` makes of it.
@@ -116,14 +116,14 @@ fn check<K: RuleKey>(limiter: &Limiter, key: &K, cost: u64, tier: usize) -> Deci
 }
 
 /// What names the bucket, or what becomes of a request that has no such thing.
-enum Found<'a> {
+pub(super) enum Found<'a> {
     Key(KeyValue<'a>),
     Nothing,
     Refused,
 }
 
 #[inline]
-fn find<'a>(limit: &RequestLimit, head: &'a dyn Head) -> Found<'a> {
+pub(super) fn find<'a>(limit: &RequestLimit, head: &'a dyn Head) -> Found<'a> {
     let (key, missing) = limit.key_of();
     match (key.find(head), missing) {
         (Some(key), _) => Found::Key(key),
@@ -157,6 +157,42 @@ pub(super) fn ask_several(gate: &Gate, head: &dyn Head) -> Asked {
 }
 
 fn ask_each(gate: &Gate, head: &dyn Head, places: impl Iterator<Item = Place>) -> Asked {
+    match questions(gate, head, places) {
+        Ok((enforced, shadowed)) if enforced.is_empty() && shadowed.is_empty() => Asked::Now(Rulings::none()),
+        Ok((enforced, shadowed)) => now_or_later(gate, enforced, shadowed),
+        Err(without_key) => Asked::Now(without_key),
+    }
+}
+
+/// The same for whoever plays the time: what is granted after a delay is granted, and `waiting` are the places that it takes
+/// until then. Nothing is decided where there is a store to be asked.
+pub(super) fn ask_without_waiting(
+    gate: &Gate,
+    head: &dyn Head,
+    places: impl Iterator<Item = Place>,
+    waiting: &mut Vec<Waiting>,
+) -> Rulings {
+    let (enforced, shadowed) = match questions(gate, head, places) {
+        Ok(questions) => questions,
+        Err(without_key) => return without_key,
+    };
+    let asks: Vec<_> = enforced.iter().map(|question| question.ask.clone()).collect();
+    let mut taken = Taken::default();
+    if let Some(claims) = reserve_all_in_memory(&asks) {
+        taken.put(&enforced, claims.into_iter().map(Some).collect());
+    }
+    taken.queue(&enforced);
+    taken.look_on(&shadowed);
+    waiting.extend(taken.take_waiting());
+    taken.settle(gate)
+}
+
+/// What is to be asked: of rules that are enforced, and of those that are not; or that a key is missing that must be there.
+fn questions(
+    gate: &Gate,
+    head: &dyn Head,
+    places: impl Iterator<Item = Place>,
+) -> Result<(Vec<Question>, Vec<Question>), Rulings> {
     let (mut enforced, mut shadowed) = (Vec::new(), Vec::new());
     for place in places {
         let Some(limit) = gate.limits().get(place) else { continue };
@@ -166,19 +202,14 @@ fn ask_each(gate: &Gate, head: &dyn Head, places: impl Iterator<Item = Place>) -
         }
         let key = match find(limit, head) {
             Found::Key(key) => key,
-            Found::Refused if mode == Mode::Enforce => {
-                return Asked::Now(Rulings::one(One::without_key(place)));
-            }
+            Found::Refused if mode == Mode::Enforce => return Err(Rulings::one(One::without_key(place))),
             Found::Refused | Found::Nothing => continue,
         };
         let mode = limit.mode_for(mode, &key);
         let question = question(place, limit, mode, &limiter, key, head);
         if mode == Mode::Enforce { enforced.push(question) } else { shadowed.push(question) }
     }
-    match enforced.is_empty() && shadowed.is_empty() {
-        true => Asked::Now(Rulings::none()),
-        false => now_or_later(gate, enforced, shadowed),
-    }
+    Ok((enforced, shadowed))
 }
 
 fn question(

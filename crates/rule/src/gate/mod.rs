@@ -10,6 +10,7 @@
 
 mod ask;
 mod charge;
+mod foresee;
 mod labels;
 mod limit;
 mod queue;
@@ -21,6 +22,7 @@ mod verdict;
 
 pub use ask::{Asked, Asking};
 pub use charge::Charge;
+pub use foresee::{Foreseen, Foretold, Stay};
 pub use labels::Labels;
 pub use limit::RequestLimit;
 pub use queue::{KeyQueue, Queue, Waiting};

@@ -57,6 +57,11 @@ impl Taken {
         }
     }
 
+    /// The places that it has taken, for whoever says when the wait is over.
+    pub(super) fn take_waiting(&mut self) -> Vec<Waiting> {
+        std::mem::take(&mut self.waiting)
+    }
+
     pub(super) async fn stand_in_line(&mut self, question: Question) {
         if self.is_refused() {
             return;

@@ -191,9 +191,9 @@ fn seconds(time: Micros) -> f64 {
 mod tests {
     use super::*;
 
-    fn outcomes(quota: &[&str], arrivals: Value, wait: f64) -> String {
+    fn outcomes(quota: &[&str], arrivals: &Value, wait: f64) -> String {
         let quotas = quotas(Some(&json!(quota))).unwrap();
-        let arrivals = super::arrivals(Some(&arrivals)).unwrap();
+        let arrivals = super::arrivals(Some(arrivals)).unwrap();
         let told = play(&quotas, &arrivals, micros(wait, "wait").unwrap(), Micros::from_secs(1));
         let each = told["decisions"].as_array().unwrap().iter();
         each.map(|decision| decision["outcome"].as_str().unwrap()[..3].to_owned())
@@ -203,11 +203,11 @@ mod tests {
 
     #[test]
     fn quotas_say_what_they_say_elsewhere() {
-        assert_eq!(outcomes(&["1/s burst 2"], json!([0, 0, 0, 1, 1]), 0.0), "adm adm den adm den");
-        assert_eq!(outcomes(&["1/s leaky-bucket queue 2"], json!([0, 0, 0]), 9.0), "adm del del");
-        assert_eq!(outcomes(&["5/s burst 5", "1/min fixed-window"], json!([0, 1, 61]), 0.0), "adm den adm");
-        assert_eq!(outcomes(&["1 at once"], json!([0, 0.5, 1]), 0.0), "adm den adm");
-        assert_eq!(outcomes(&["3/s burst 3"], json!([{"at": 1, "cost": 3}, 0.9]), 0.0), "adm den");
+        assert_eq!(outcomes(&["1/s burst 2"], &json!([0, 0, 0, 1, 1]), 0.0), "adm adm den adm den");
+        assert_eq!(outcomes(&["1/s leaky-bucket queue 2"], &json!([0, 0, 0]), 9.0), "adm del del");
+        assert_eq!(outcomes(&["5/s burst 5", "1/min fixed-window"], &json!([0, 1, 61]), 0.0), "adm den adm");
+        assert_eq!(outcomes(&["1 at once"], &json!([0, 0.5, 1]), 0.0), "adm den adm");
+        assert_eq!(outcomes(&["3/s burst 3"], &json!([{"at": 1, "cost": 3}, 0.9]), 0.0), "adm den");
     }
 
     #[test]

@@ -132,7 +132,8 @@ descriptors:
     let notes = Arc::new(Notes::default());
     let (clock, _hand) = clock();
     let plain = service(&clock, keys(notes.clone()), ServiceSettings::default(), set.clone());
-    let table: [(&[(&str, &str)], &str, u64); 11] = [
+    type Row<'a> = (&'a [(&'a str, &'a str)], &'a str, u64);
+    let table: [Row<'_>; 11] = [
         (&[("foo", "jjdjdls")], "messaging_foo_jjdjdls_1606925760", 60),
         (&[("s", "1")], "messaging_s_1_1606925765", 1),
         (&[("h", "1")], "messaging_h_1_1606924800", 3_600),

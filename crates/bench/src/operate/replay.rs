@@ -1,0 +1,60 @@
+//! A replay beside reading the same log with the same parser, and nothing else.
+
+use crate::traffic::{POLICY, Traffic};
+use std::{hint::black_box, io::Read as _, path::Path, sync::Arc, time::Instant};
+use tidegate_bench::{Result, suite::Measured, turns::median};
+use tidegate_policy::Policy;
+use tidegate_replay::{
+    log::{Formats, Input, Log},
+    play,
+};
+use tidegate_rule::request::Head as _;
+
+pub(crate) const ABOUT: &str =
+    "lines/s of a replay under a policy of 10 rules over reading the same log with the same parser";
+
+const BYTES: u64 = 300 << 20;
+const TURNS: usize = 5;
+
+pub(crate) fn measure() -> Result<Measured> {
+    let mut log = Vec::new();
+    Traffic::new(BYTES).read_to_end(&mut log)?;
+    let log: Arc<[u8]> = log.into();
+    let policy: Policy = POLICY.parse()?;
+    let (mut alone, mut replayed) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        alone.push(parse(&log)?);
+        replayed.push(replay(&log, &policy)?);
+    }
+    let (alone, replayed) = (median(&alone), median(&replayed));
+    let million = |rate: f64| rate / 1e6;
+    let figures = format!("{:.2} over {:.2} million lines/s", million(replayed), million(alone));
+    Ok(Measured { value: replayed / alone, figures })
+}
+
+fn open(log: &Arc<[u8]>) -> Result<Log> {
+    Ok(Log::open(vec![Input::bytes("log", log.clone())], Formats::known(&[])?, None)?)
+}
+
+/// Lines per second of reading alone.
+fn parse(log: &Arc<[u8]>) -> Result<f64> {
+    let start = Instant::now();
+    let mut log = open(log)?;
+    let mut lines = 0_u64;
+    while let Some((line, now)) = log.next_line()? {
+        black_box((line.path(), now));
+        lines += 1;
+    }
+    Ok(lines as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Lines per second of a replay.
+fn replay(log: &Arc<[u8]>, policy: &Policy) -> Result<f64> {
+    let start = Instant::now();
+    let played = play(open(log)?, (policy, Path::new("")), None, |_| {})?;
+    let seconds = start.elapsed().as_secs_f64();
+    if played.log.broken > 0 || played.tally.denied == 0 || played.tally.admitted == 0 {
+        return Err("the replay did not do what it should".into());
+    }
+    Ok(played.log.requests as f64 / seconds)
+}

@@ -1,0 +1,135 @@
+//! `tidegate suggest`: which number do I put?
+
+use super::replay::Lines;
+use crate::{
+    failure::Failure,
+    progress::Bar,
+    terminal::{self, harmless},
+};
+use clap::ValueHint;
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tidegate_core::Share;
+use tidegate_policy::Format;
+use tidegate_replay::{
+    log::{Input, Log, LogError},
+    suggest::{self, Suggestion, Wish},
+};
+
+/// Suggest quotas for the traffic of access logs, with the evidence, as a policy in shadow mode.
+///
+/// Requests are put into groups by the beginning of their paths. For each group candidates are tried on the log itself, so that
+/// what is said of the suggestion is what it does. Logs are read several times.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Logs, put together by time; - is standard input, which is kept in memory
+    #[arg(required = true, value_name = "LOG", value_hint = ValueHint::FilePath)]
+    logs: Vec<String>,
+
+    /// For whom quotas count, as a policy says it: ip, user, 'header x-api-key', '[ip, path]'
+    #[arg(long, value_name = "KEY", default_value = "ip")]
+    key: String,
+
+    /// The part of the requests of each group that may be denied
+    #[arg(long, value_name = "SHARE", default_value = "0.1%")]
+    target_denied: String,
+
+    #[command(flatten)]
+    lines: Lines,
+
+    /// Where to write the policy, in YAML, TOML or JSON; its rules are in shadow mode
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    out: Option<PathBuf>,
+
+    /// Print evidence and policy for programs
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Exit codes: 0 done, 1 the policy could not be written, 2 a log cannot be used.
+
+Examples:
+  tidegate suggest access.log --key ip --target-denied 0.1%
+  tidegate suggest access.log.*.gz --key 'header x-api-key' --out policy.yaml
+  tidegate replay --policy policy.yaml access.log";
+
+/// The most of standard input that is kept.
+const MOST: u64 = 256 << 20;
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let target: Share = args
+        .target_denied
+        .parse()
+        .map_err(|error| Failure::input(format!("--target-denied {}: {error}", args.target_denied)))?;
+    let wish = Wish::read(&args.key, target).map_err(Failure::input)?;
+    let format = args.out.as_deref().map(format).transpose()?;
+    let formats = args.lines.formats()?;
+    let stdin = if args.logs.iter().any(|log| log == "-") { Some(read_stdin()?) } else { None };
+    let open = || -> Result<Log, LogError> {
+        let input = |log: &String| match (log.as_str(), &stdin) {
+            ("-", Some(bytes)) => Input::bytes("standard input", bytes.clone()),
+            (path, _) => Input::of(path),
+        };
+        Log::open(args.logs.iter().map(input).collect(), formats.clone(), Some("x-user".to_owned()))
+    };
+    let mut bar = Bar::new();
+    let outcome = suggest::suggest(wish, open, |progress| bar.show(progress));
+    bar.clear();
+    let suggestion = outcome.map_err(|failure| Failure::input(failure.to_string()))?;
+    if let (Some(path), Some(format)) = (&args.out, format) {
+        fs::write(path, written(&suggestion, format)).map_err(|error| Failure::write(path, &error))?;
+    }
+    match args.json {
+        true => terminal::print(&format!("{:#}\n", suggest::json(&suggestion))),
+        false => terminal::print(&harmless(&said(&suggestion, args.out.as_deref()))),
+    }
+}
+
+fn said(suggestion: &Suggestion, out: Option<&Path>) -> String {
+    let text = suggest::text(suggestion);
+    match out {
+        Some(path) => {
+            format!("{text}\nwritten to {}, in shadow mode: nothing is denied yet\n", path.display())
+        }
+        None => format!("{text}\n{}", suggestion.policy),
+    }
+}
+
+/// The policy, with a word on where it comes from where there can be one.
+fn written(suggestion: &Suggestion, format: Format) -> String {
+    let policy = suggestion.policy.print(format);
+    if format == Format::Json {
+        return policy;
+    }
+    let log = &suggestion.log;
+    let names = harmless(&log.names.join(", ").replace('\n', " "));
+    format!(
+        "# Suggested from {names}, {} requests: at most {} of each group denied.\n# In shadow mode: leave out `mode` \
+         to enforce a rule.\n{policy}",
+        log.requests, suggestion.wish.target
+    )
+}
+
+fn format(path: &Path) -> Result<Format, Failure> {
+    Format::of_path(path).ok_or_else(|| {
+        let problem = format!("{} is neither YAML nor TOML nor JSON", path.display());
+        Failure::input(format!("{problem}; give it a name that ends with .yaml, .toml or .json"))
+    })
+}
+
+fn read_stdin() -> Result<Arc<[u8]>, Failure> {
+    let mut bytes = Vec::new();
+    let read = io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Failure::input(format!("cannot read standard input: {error}")))?;
+    if bytes.len() as u64 > MOST {
+        let problem = "standard input is longer than 256 MB, and would have to be read several times";
+        return Err(Failure::input(format!("{problem}; write it to a file first")));
+    }
+    Ok(bytes.into())
+}

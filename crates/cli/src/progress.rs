@@ -1,0 +1,81 @@
+//! How far something long is, on standard error where that is a terminal.
+
+use std::io::{self, IsTerminal, Write};
+use tidegate::Clock;
+use tidegate_core::Micros;
+use tidegate_replay::Progress;
+
+/// A line that is drawn again and again.
+pub(crate) struct Bar {
+    /// `None` where nobody looks.
+    drawn: Option<Drawn>,
+}
+
+struct Drawn {
+    clock: Clock,
+    started: Micros,
+    next: Micros,
+}
+
+/// How often it is drawn.
+const MOMENT: Micros = Micros::new(100_000);
+const WIDTH: usize = 30;
+
+impl Bar {
+    pub(crate) fn new() -> Self {
+        let is_watched = io::stderr().is_terminal();
+        let drawn = is_watched.then(|| {
+            let clock = Clock::system();
+            let started = clock.now();
+            Drawn { clock, started, next: started.plus(MOMENT) }
+        });
+        Self { drawn }
+    }
+
+    /// Draws it, unless it was drawn a moment ago.
+    pub(crate) fn show(&mut self, progress: Progress) {
+        let Some(Drawn { clock, started, next }) = &mut self.drawn else { return };
+        let now = clock.now();
+        if now < *next {
+            return;
+        }
+        *next = now.plus(MOMENT);
+        // Nobody is left to tell when standard error is closed.
+        let _ = write!(io::stderr(), "\r\x1b[K{}", line(progress, now.since(*started)));
+    }
+
+    /// Leaves nothing behind.
+    pub(crate) fn clear(&mut self) {
+        if self.drawn.take().is_some() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn line(progress: Progress, since: Micros) -> String {
+    let Progress { requests, read, size } = progress;
+    let rate = u128::from(requests) * 1_000_000 / u128::from(since.get().max(1));
+    match size {
+        Some(size) if size > 0 => {
+            let part = (read.min(size) as f64 / size as f64).clamp(0.0, 1.0);
+            let full = (part * WIDTH as f64) as usize;
+            let (done, left) = ("━".repeat(full), "─".repeat(WIDTH - full));
+            format!("{done}{left} {:3.0} %  {requests} requests, {rate}/s", part * 100.0)
+        }
+        _ => format!("{} MB  {requests} requests, {rate}/s", read >> 20),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_how_far_it_is() {
+        let half = Progress { requests: 3_000, read: 50, size: Some(100) };
+        let bar = line(half, Micros::from_secs(2));
+        assert!(bar.contains(" 50 %  3000 requests, 1500/s"), "{bar}");
+        let stream = Progress { size: None, read: 5 << 20, ..half };
+        assert_eq!(line(stream, Micros::from_secs(2)), "5 MB  3000 requests, 1500/s");
+    }
+}

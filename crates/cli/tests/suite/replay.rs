@@ -1,0 +1,75 @@
+//! `tidegate replay` and `tidegate suggest`, as people and pipelines call them.
+
+#![allow(clippy::expect_used, reason = "this is how a test fails")]
+
+use crate::program::{file, text, tidegate};
+use std::{fs, path::Path};
+
+const REAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../replay/tests/data/access-apache-10k.log.gz");
+const POLICY: &str = "rules: [{ name: everybody, key: ip, quota: 20/min burst 10 }]";
+
+fn name(path: &Path) -> &str {
+    path.to_str().expect("a name in UTF-8")
+}
+
+#[test]
+fn a_replay_is_told_as_text_as_json_and_as_a_page() {
+    let policy = file("replayed.yaml", POLICY);
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("replayed.html");
+    let output = tidegate(&["replay", "--policy", name(&policy), REAL, "--html", name(&page)]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert!(
+        said.contains("10000 requests in 10000 lines") && said.contains("rule `everybody`: denied"),
+        "{said}"
+    );
+    let page = fs::read_to_string(page).expect("the page was written");
+    assert!(page.starts_with("<!doctype html>") && page.contains("<svg"), "{page}");
+    let output = tidegate(&["replay", "--policy", name(&policy), "--against", name(&policy), REAL, "--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(value["log"]["requests"], 10_000);
+    assert_eq!(value["difference"]["newly_denied"], 0);
+    assert_eq!(value["policy"]["denied"], value["against"]["denied"]);
+}
+
+#[test]
+fn a_suggestion_is_written_as_a_policy_that_check_accepts() {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("suggested.yaml");
+    let output = tidegate(&["suggest", REAL, "--key", "ip", "--target-denied", "1%", "--out", name(&out)]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stdout).contains("in shadow mode: nothing is denied yet"),
+        "{}",
+        text(&output.stdout)
+    );
+    let output = tidegate(&["check", "--strict", name(&out)]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(fs::read_to_string(&out).expect("the policy was written").contains("mode: shadow"));
+}
+
+#[test]
+fn what_cannot_be_used_is_said_and_ends_with_two() {
+    let policy = file("for-bad-logs.yaml", POLICY);
+    let tenants = file("tenants.yaml", "rules: [{ name: tenants, key: header x-tenant, quota: 1/s }]");
+    let (empty, odd) = (file("empty.log", ""), file("odd.log", "what is this?\n"));
+    let cases: [(&[&str], &str); 7] = [
+        (&["replay", "--policy", name(&policy), name(&empty)], "there is no request in it"),
+        (
+            &["replay", "--policy", name(&policy), name(&odd)],
+            "odd.log:1: this is in no format that was tried",
+        ),
+        (&["replay", "--policy", name(&policy), "nowhere.log"], "cannot read nowhere.log"),
+        (
+            &["replay", "--policy", name(&tenants), REAL],
+            "no request of the log has what rule `tenants` counts by",
+        ),
+        (&["replay", "--policy", name(&policy), REAL, "--format", "squid"], "unknown format `squid`"),
+        (&["suggest", name(&empty)], "there is no request in it"),
+        (&["suggest", REAL, "--target-denied", "much"], "--target-denied much"),
+    ];
+    for (args, said) in cases {
+        let output = tidegate(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains(said), "{args:?}: {}", text(&output.stderr));
+    }
+}

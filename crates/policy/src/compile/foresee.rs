@@ -1,0 +1,232 @@
+//! Asking a policy about requests of a time that somebody else plays, as when a log is replayed.
+
+use super::{
+    PolicyGate, Why,
+    guards::{Leave, Stopped},
+};
+use crate::matching::Seen;
+use std::{fmt, time::Duration};
+use tidegate_core::Report;
+use tidegate_engine::Standing;
+use tidegate_rule::{
+    Foreseen, Foretold, HeldSlots, Mode, Rulings, Stay, Waiting,
+    request::{Head, KeyValue, Reply},
+    surface::{Guest, called},
+};
+
+/// What a policy would say to a request, rule by rule. To be used again for the next request: it keeps its memory.
+#[derive(Default)]
+pub struct Foresight {
+    found: Vec<usize>,
+    limits: Vec<usize>,
+    told: Vec<Foretold>,
+    said: Vec<RuleForetold>,
+    stay: PolicyStay,
+}
+
+/// What one rule would say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleForetold {
+    /// Its place among the rules of the policy.
+    pub rule: usize,
+    /// Whether it would be enforced for this request.
+    pub mode: Mode,
+    /// What it would say.
+    pub outcome: RuleOutcome,
+}
+
+/// What a rule would say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleOutcome {
+    /// Go.
+    Admitted,
+    /// Go after so long.
+    Delayed(Duration),
+    /// No.
+    Denied(Why),
+}
+
+/// What a request holds that a policy would let through, until it has been answered.
+#[derive(Default)]
+pub struct PolicyStay {
+    rulings: Rulings,
+    leaves: Vec<Leave>,
+    waiting: Vec<Waiting>,
+}
+
+impl Foresight {
+    /// What each rule said that was asked, in the order of the policy.
+    pub fn said(&self) -> &[RuleForetold] {
+        &self.said
+    }
+
+    /// The places of all rules that are about the request, whether or not they are in force.
+    pub fn found(&self) -> &[usize] {
+        &self.found
+    }
+
+    /// The first rule that does not let the request through; `None` if it is let through.
+    pub fn refusal(&self) -> Option<&RuleForetold> {
+        self.said.iter().find(|said| said.refuses())
+    }
+
+    /// How long the request waits before it goes: as long as for the longest.
+    pub fn delay(&self) -> Duration {
+        let delays = self.said.iter().filter(|said| said.mode == Mode::Enforce);
+        let delays = delays.map(|said| match said.outcome {
+            RuleOutcome::Delayed(delay) => delay,
+            RuleOutcome::Admitted | RuleOutcome::Denied(_) => Duration::ZERO,
+        });
+        delays.max().unwrap_or_default()
+    }
+
+    /// What the request holds, if there is anything: to be given back with [`PolicyGate::settle_foreseen`].
+    pub fn take_stay(&mut self) -> Option<PolicyStay> {
+        let stay = &self.stay;
+        let is_empty = !stay.rulings.holds_anything() && stay.leaves.is_empty() && stay.waiting.is_empty();
+        (!is_empty).then(|| std::mem::take(&mut self.stay))
+    }
+
+    fn deny(&mut self, rule: usize, why: Why) {
+        self.said.push(RuleForetold { rule, mode: Mode::Enforce, outcome: RuleOutcome::Denied(why) });
+    }
+}
+
+impl RuleForetold {
+    /// Whether the request is not let through because of it.
+    pub fn refuses(&self) -> bool {
+        self.mode == Mode::Enforce && matches!(self.outcome, RuleOutcome::Denied(_))
+    }
+}
+
+impl PolicyGate {
+    /// Asks all rules that are about this request at the time that their clock shows. Nothing is waited for, no answer is
+    /// made, and nobody else may ask this gate meanwhile.
+    ///
+    /// What waiting would be is told as a delay. There is one difference from [`ask_seen`](Self::ask_seen): who would stand in
+    /// line for a slot is refused, since nobody knows yet when one will be free.
+    pub fn foresee(&self, seen: &Seen<'_>, foresight: &mut Foresight) {
+        let (inner, head) = (&*self.inner, seen.head());
+        foresight.said.clear();
+        foresight.found.clear();
+        foresight.limits.clear();
+        inner.index.find(seen, &mut foresight.found);
+        let mut guests = Vec::new();
+        for at in 0..foresight.found.len() {
+            let place = foresight.found[at];
+            let Some(rule) = inner.rules.get(place) else { continue };
+            if rule.has_only_quotas() {
+                foresight.limits.extend(rule.limit);
+            } else if self.foresee_guarded(head, place, foresight, &mut guests).is_err() {
+                foresight.stay = PolicyStay::default();
+                return;
+            }
+        }
+        let Stay { rulings, waiting } = inner.gate.foresee(head, &foresight.limits, &mut foresight.told);
+        for told in &foresight.told {
+            let Some(rule) = inner.owners.get(told.place) else { continue };
+            foresight.said.push(RuleForetold { rule: *rule, mode: told.mode, outcome: outcome(told) });
+        }
+        if foresight.refusal().is_some() {
+            for (place, guest) in guests {
+                if foresight.said.iter().any(|said| said.rule == place && said.refuses()) {
+                    Guest::answered(guest, Report::Failure);
+                }
+            }
+            foresight.stay = PolicyStay::default();
+            return;
+        }
+        (foresight.stay.rulings, foresight.stay.waiting) = (rulings, waiting);
+    }
+
+    /// Lists, bans and guards of one rule. `Err` if they do not let the request through.
+    fn foresee_guarded(
+        &self,
+        head: &dyn Head,
+        place: usize,
+        foresight: &mut Foresight,
+        guests: &mut Vec<(usize, Guest)>,
+    ) -> Result<(), ()> {
+        let Some(rule) = self.inner.rules.get(place) else { return Ok(()) };
+        let mode = rule.mode(head);
+        if mode == Mode::Off {
+            return Ok(());
+        }
+        match rule.door.as_ref().map(|door| door.knock(head)) {
+            Some(Err(barred)) => {
+                let why = if barred.retry_after.is_some() { Why::Banned } else { Why::Denied };
+                let outcome = RuleOutcome::Denied(why);
+                foresight.said.push(RuleForetold { rule: place, mode, outcome });
+                if mode == Mode::Enforce {
+                    return Err(());
+                }
+            }
+            // Past all other limits of this rule.
+            Some(Ok(guest)) if guest.standing() == Standing::Allowed => return Ok(()),
+            Some(Ok(guest)) => guests.push((place, guest)),
+            None => {}
+        }
+        foresight.limits.extend(rule.limit);
+        if mode == Mode::Enforce && rule.has_guards() {
+            match rule.pass(rule.class_of(head), &mut foresight.stay.leaves) {
+                Ok(()) => {}
+                Err(Stopped::Full | Stopped::Rejected(_) | Stopped::Refused(_)) => {
+                    foresight.deny(place, Why::Guarded);
+                    return Err(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A request that was let through has been answered: tells its guards, and settles what was taken. What is returned holds
+    /// its slots.
+    pub fn settle_foreseen(&self, stay: PolicyStay, reply: &dyn Reply) -> HeldSlots {
+        let report = called(Some(reply));
+        stay.leaves.into_iter().for_each(|leave| leave.report(report));
+        stay.rulings.settle(&self.inner.gate, reply)
+    }
+
+    /// For whom the rule at this place counts a request; `None` if it has no such key.
+    pub fn key_at<'a>(&self, rule: usize, head: &'a dyn Head) -> Option<KeyValue<'a>> {
+        self.inner.rules.get(rule)?.key_of(head)
+    }
+
+    /// Whether the request has what the rule at this place counts by, and is not only counted with all others that lack it.
+    pub fn has_key(&self, rule: usize, head: &dyn Head) -> bool {
+        self.inner.rules.get(rule).is_some_and(|rule| rule.key.find(head).is_some())
+    }
+
+    /// Whether it matters to one of its rules how long requests take.
+    pub fn counts_in_flight(&self) -> bool {
+        self.inner.gate.counts_in_flight() || self.inner.rules.iter().any(|rule| rule.adaptive.is_some())
+    }
+}
+
+impl PolicyStay {
+    /// The wait is over: gives the places in queues to others.
+    pub fn leave_queues(&mut self) {
+        self.waiting.clear();
+    }
+}
+
+fn outcome(told: &Foretold) -> RuleOutcome {
+    match told.said {
+        Foreseen::NoKey => RuleOutcome::Denied(Why::NoKey),
+        _ if told.is_denied() => RuleOutcome::Denied(Why::Limited),
+        Foreseen::Decided(decision) if decision.is_allowed() => RuleOutcome::Admitted,
+        _ => RuleOutcome::Delayed(told.delay()),
+    }
+}
+
+impl fmt::Debug for Foresight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.said).finish()
+    }
+}
+
+impl fmt::Debug for PolicyStay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyStay").field("rulings", &self.rulings).finish_non_exhaustive()
+    }
+}

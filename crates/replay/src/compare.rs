@@ -1,0 +1,118 @@
+//! Two policies, asked about the same requests.
+
+use crate::{
+    log::Line,
+    run::{Failure, Replay, Tally, Verdict},
+    sketch::{Counted, TopKeys},
+};
+use tidegate_core::Micros;
+
+/// The policy that another one is compared with, and what differs so far.
+#[derive(Debug)]
+pub struct Comparison {
+    replay: Replay,
+    counts: Difference,
+    newly: TopKeys,
+    no_longer: TopKeys,
+}
+
+/// Where a policy differs from the one that it is compared with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Requests that only the policy denies.
+    pub newly_denied: u64,
+    /// Requests that only the other one denies.
+    pub no_longer_denied: u64,
+    /// Requests that both deny.
+    pub denied_by_both: u64,
+    /// Requests that only the policy has wait.
+    pub newly_delayed: u64,
+    /// Requests that only the other one has wait.
+    pub no_longer_delayed: u64,
+    /// Keys of which it denies more or less, the most changed first.
+    pub keys: Vec<KeyChange>,
+}
+
+/// What differs for one key of one rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyChange {
+    /// The rule that denies it, and the key.
+    pub key: String,
+    /// Requests that only the policy denies.
+    pub newly_denied: u64,
+    /// Requests that only the other one denies.
+    pub no_longer_denied: u64,
+    /// By how much these may be too small.
+    pub doubt: u64,
+}
+
+/// Keys that are kept for certain, and keys that are told.
+const KEYS: usize = 2_000;
+const TOLD: usize = 50;
+
+impl Comparison {
+    /// With this policy.
+    pub fn with(replay: Replay) -> Self {
+        let keys = || TopKeys::new(KEYS);
+        Self { replay, counts: Difference::default(), newly: keys(), no_longer: keys() }
+    }
+
+    /// Asks it too, and notes whether it says the same as the policy has.
+    pub fn ask(&mut self, line: &Line<'_>, now: Micros, verdict: Verdict, policy: &Replay) {
+        let other = self.replay.ask(line, now);
+        let counts = &mut self.counts;
+        match (verdict, other) {
+            (Verdict::Denied(_), Verdict::Denied(_)) => counts.denied_by_both += 1,
+            (Verdict::Denied(rule), _) => {
+                counts.newly_denied += 1;
+                add(&mut self.newly, policy, rule, line);
+            }
+            (_, Verdict::Denied(rule)) => {
+                counts.no_longer_denied += 1;
+                add(&mut self.no_longer, &self.replay, rule, line);
+            }
+            (Verdict::Delayed, Verdict::Admitted) => counts.newly_delayed += 1,
+            (Verdict::Admitted, Verdict::Delayed) => counts.no_longer_delayed += 1,
+            (Verdict::Admitted, Verdict::Admitted) | (Verdict::Delayed, Verdict::Delayed) => {}
+        }
+    }
+
+    /// What the other policy did, and all that differs.
+    pub fn finish(self) -> Result<(Tally, Difference), Failure> {
+        let Self { replay, mut counts, newly, no_longer } = self;
+        let change = |counted: Counted, is_new: bool| KeyChange {
+            newly_denied: if is_new { counted.count } else { 0 },
+            no_longer_denied: if is_new { 0 } else { counted.count },
+            doubt: counted.doubt,
+            key: counted.key,
+        };
+        let mut keys: Vec<KeyChange> = newly.top(KEYS).into_iter().map(|key| change(key, true)).collect();
+        for counted in no_longer.top(KEYS) {
+            match keys.iter_mut().find(|known| known.key == counted.key) {
+                Some(known) => {
+                    known.no_longer_denied = counted.count;
+                    known.doubt = known.doubt.max(counted.doubt);
+                }
+                None => keys.push(change(counted, false)),
+            }
+        }
+        keys.sort_by_key(|key| std::cmp::Reverse(key.newly_denied.max(key.no_longer_denied)));
+        keys.truncate(TOLD);
+        counts.keys = keys;
+        Ok((replay.finish()?, counts))
+    }
+}
+
+impl Difference {
+    /// Whether both policies do the same to every request.
+    pub fn is_none(&self) -> bool {
+        self.newly_denied + self.no_longer_denied + self.newly_delayed + self.no_longer_delayed == 0
+    }
+}
+
+fn add(keys: &mut TopKeys, replay: &Replay, rule: usize, line: &Line<'_>) {
+    let (hash, key) = replay.key_of(rule, line);
+    let name = replay.tally().rules.get(rule).map_or("", |rule| &rule.name);
+    let hash = hash ^ (rule as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    keys.add(hash, || format!("{name}: {key}"), 1, 0);
+}

@@ -1,0 +1,193 @@
+//! Requests of a log, as they are passed on: a piece of its text, and where in it things are.
+
+use super::field::MOST_HEADERS;
+use std::{any::Any, net::IpAddr};
+use tidegate_core::Micros;
+use tidegate_rule::request::Head;
+
+/// A part of the text of a batch. Nothing is copied from a line unless it was escaped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    len: u32,
+}
+
+/// Set in spans of what was unescaped, which is kept beside the text.
+const ASIDE: u32 = 1 << 31;
+
+impl Span {
+    /// So many bytes of the text.
+    #[inline]
+    pub(super) fn new(start: usize, len: usize) -> Self {
+        // A batch is of a few megabytes.
+        Self { start: start as u32, len: len as u32 }
+    }
+
+    pub(super) fn aside(start: usize, len: usize) -> Self {
+        Self { start: start as u32 | ASIDE, len: len as u32 }
+    }
+
+    /// All but its first bytes.
+    #[inline]
+    pub(super) fn from(self, skip: usize) -> Self {
+        Self { start: self.start + skip as u32, len: self.len.saturating_sub(skip as u32) }
+    }
+
+    /// Its first bytes.
+    #[inline]
+    pub(super) fn up_to(self, len: usize) -> Self {
+        Self { len: self.len.min(len as u32), ..self }
+    }
+
+    /// Whether there is nothing.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+}
+
+/// One request of a log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Record {
+    pub(super) time: u64,
+    pub(super) ip: Option<IpAddr>,
+    pub(super) method: Span,
+    pub(super) path: Span,
+    pub(super) query: Span,
+    pub(super) host: Span,
+    pub(super) user: Span,
+    pub(super) headers: [Span; MOST_HEADERS],
+    pub(super) status: u16,
+    /// How long it took, in microseconds.
+    pub(super) took: Option<u32>,
+}
+
+impl Record {
+    /// When it was.
+    #[inline]
+    pub fn time(&self) -> Micros {
+        Micros::new(self.time)
+    }
+}
+
+/// Lines that were read together.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub(super) text: String,
+    pub(super) aside: String,
+    /// In the order of time.
+    pub(super) records: Vec<Record>,
+    pub(super) counts: Counts,
+}
+
+/// What is told of the lines of a batch.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) lines: u64,
+    pub(super) broken: u64,
+    /// Lines that were put back into the order of time.
+    pub(super) reordered: u64,
+    /// By the place of a format.
+    pub(super) formats: Vec<u64>,
+    /// The first few, with their numbers.
+    pub(super) samples: Vec<(u64, String)>,
+}
+
+impl Batch {
+    #[inline]
+    fn get(&self, span: Span) -> &str {
+        let Span { start, len } = span;
+        let (text, start) = match start & ASIDE {
+            0 => (&self.text, start as usize),
+            _ => (&self.aside, (start & !ASIDE) as usize),
+        };
+        text.get(start..start + len as usize).unwrap_or_default()
+    }
+}
+
+/// One request of a log, as a policy sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    pub(super) batch: &'a Batch,
+    pub(super) record: &'a Record,
+    pub(super) headers: &'a [String],
+    /// The header that names the user where the log has a field for it.
+    pub(super) user_header: Option<&'a str>,
+}
+
+impl<'a> Line<'a> {
+    /// When it was.
+    #[inline]
+    pub fn time(&self) -> Micros {
+        self.record.time()
+    }
+
+    /// How long it took, if the log says so.
+    pub fn took(&self) -> Option<Micros> {
+        self.record.took.map(|took| Micros::new(took.into()))
+    }
+
+    /// How it was answered; zero if the log does not say so.
+    pub fn status(&self) -> u16 {
+        self.record.status
+    }
+
+    /// The user, if the log says so.
+    pub fn user(&self) -> Option<&'a str> {
+        self.found(self.record.user)
+    }
+
+    #[inline]
+    fn found(&self, span: Span) -> Option<&'a str> {
+        match span.is_empty() {
+            true => None,
+            false => Some(self.batch.get(span)),
+        }
+    }
+}
+
+impl Head for Line<'_> {
+    #[inline]
+    fn method(&self) -> &str {
+        self.batch.get(self.record.method)
+    }
+
+    #[inline]
+    fn path(&self) -> &str {
+        self.batch.get(self.record.path)
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.found(self.record.query)
+    }
+
+    fn host(&self) -> Option<&str> {
+        self.found(self.record.host)
+    }
+
+    fn route(&self) -> Option<&str> {
+        None
+    }
+
+    #[inline]
+    fn peer(&self) -> Option<IpAddr> {
+        self.record.ip
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        let place = self.headers.iter().position(|known| known == name);
+        let logged = place.and_then(|place| self.found(*self.record.headers.get(place)?));
+        let user = || self.user().filter(|_| self.user_header == Some(name));
+        logged.or_else(user).map(str::as_bytes)
+    }
+
+    fn each_header<'h>(&'h self, name: &str, each: &mut dyn FnMut(&'h [u8])) {
+        if let Some(value) = self.header(name) {
+            each(value);
+        }
+    }
+
+    fn extensions(&self) -> Option<&dyn Any> {
+        None
+    }
+}

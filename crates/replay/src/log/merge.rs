@@ -1,0 +1,220 @@
+//! The requests of several files in the order of time.
+//!
+//! Two batches of each file are looked at together, so that a line may stand a whole batch too late and is still in its
+//! place. One that comes later than that is passed on late: the clock stands, since time never goes back.
+
+use super::{
+    Formats, Input, Line, LogError, Reader,
+    batch::{Batch, Counts},
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+use tidegate_core::Micros;
+
+/// The requests of several files, in the order of time.
+#[derive(Debug)]
+pub struct Log {
+    formats: Arc<Formats>,
+    user_header: Option<String>,
+    sources: Vec<Source>,
+    read: Arc<AtomicU64>,
+    size: Option<u64>,
+    stats: LogStats,
+    /// The moment of the last request.
+    now: u64,
+}
+
+/// What is told of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// What the files are called.
+    pub names: Vec<String>,
+    /// All lines.
+    pub lines: u64,
+    /// Lines that are requests.
+    pub requests: u64,
+    /// Lines that no format could read.
+    pub broken: u64,
+    /// The first few of them: file, number, text.
+    pub samples: Vec<(String, u64, String)>,
+    /// How many lines were of each format; only those that there were.
+    pub formats: Vec<(String, u64)>,
+    /// Lines that stood too late, and were put where they belong.
+    pub reordered: u64,
+    /// Lines that stood too late for that: their time was taken to be that of the line before.
+    pub late: u64,
+    /// By how much they were late at most.
+    pub latest: Micros,
+    /// The first moment.
+    pub start: Option<Micros>,
+    /// The last moment.
+    pub end: Option<Micros>,
+}
+
+/// How many broken lines are shown.
+const SAMPLES: usize = 5;
+
+#[derive(Debug)]
+struct Source {
+    reader: Reader,
+    /// Lines that are passed on, and those that may have to go between them.
+    early: Run,
+    later: Run,
+}
+
+/// What is left of a batch.
+#[derive(Debug, Default)]
+struct Run {
+    batch: Batch,
+    next: usize,
+}
+
+impl Run {
+    #[inline]
+    fn time(&self) -> Option<u64> {
+        self.batch.records.get(self.next).map(|record| record.time)
+    }
+}
+
+/// Where the next request is.
+#[derive(Clone, Copy)]
+enum Which {
+    Early,
+    Later,
+}
+
+impl Log {
+    /// Opens all of them. `user_header` is the header that names the user, where a log has a field for that.
+    pub fn open(inputs: Vec<Input>, formats: Formats, user_header: Option<String>) -> Result<Self, LogError> {
+        let (formats, read) = (Arc::new(formats), Arc::new(AtomicU64::new(0)));
+        let size = inputs.iter().map(Input::size).sum();
+        let names = inputs.iter().map(|input| input.name().to_owned()).collect();
+        let stats = LogStats {
+            names,
+            formats: formats.list.iter().map(|format| (format.name.clone(), 0)).collect(),
+            ..LogStats::default()
+        };
+        let mut log = Self { formats, user_header, sources: Vec::new(), read, size, stats, now: 0 };
+        let mut sources = Vec::new();
+        for input in inputs {
+            let reader = Reader::start(input, log.formats.clone(), log.read.clone())?;
+            sources.push(Source { reader, early: Run::default(), later: Run::default() });
+        }
+        for mut source in sources {
+            source.refill(&mut log.stats)?;
+            log.sources.push(source);
+        }
+        Ok(log)
+    }
+
+    /// The moment of the first request, or that there is none.
+    pub fn start(&self) -> Result<Micros, LogError> {
+        let first = self.sources.iter().filter_map(Source::next).map(|(time, _)| time).min();
+        first.map(Micros::new).ok_or_else(|| LogError::Empty { names: self.stats.names.clone() })
+    }
+
+    /// The next request, and the time that it is; `None` at the end.
+    #[inline]
+    pub fn next_line(&mut self) -> Result<Option<(Line<'_>, Micros)>, LogError> {
+        let place = match self.sources.len() {
+            1 => Some(0),
+            _ => self.first_source(),
+        };
+        let Some(place) = place else { return Ok(None) };
+        if self.sources[place].early.time().is_none() {
+            self.sources[place].refill(&mut self.stats)?;
+        }
+        let Some((time, which)) = self.sources[place].next() else {
+            return Ok(None);
+        };
+        if time < self.now {
+            self.stats.late += 1;
+            self.stats.latest = self.stats.latest.max(Micros::new(self.now - time));
+        }
+        self.now = self.now.max(time);
+        self.stats.requests += 1;
+        let source = &mut self.sources[place];
+        let run = match which {
+            Which::Early => &mut source.early,
+            Which::Later => &mut source.later,
+        };
+        run.next += 1;
+        let line = Line {
+            batch: &run.batch,
+            record: &run.batch.records[run.next - 1],
+            headers: &self.formats.headers,
+            user_header: self.user_header.as_deref(),
+        };
+        Ok(Some((line, Micros::new(self.now))))
+    }
+
+    /// Bytes that were read, and how many there are in all if that is known.
+    pub fn progress(&self) -> (u64, Option<u64>) {
+        (self.read.load(Ordering::Relaxed), self.size)
+    }
+
+    /// What there is to tell of what was read so far.
+    pub fn stats(&self) -> LogStats {
+        let mut stats = self.stats.clone();
+        stats.formats.retain(|(_, lines)| *lines > 0);
+        stats.end = (stats.requests > 0).then(|| Micros::new(self.now));
+        stats
+    }
+
+    fn first_source(&mut self) -> Option<usize> {
+        let times =
+            self.sources.iter().enumerate().filter_map(|(place, source)| Some((source.next()?.0, place)));
+        times.min().map(|(_, place)| place)
+    }
+}
+
+impl Source {
+    /// The time of the next line. Before a later one comes, all that may go before it has to be read.
+    #[inline]
+    fn next(&self) -> Option<(u64, Which)> {
+        match (self.early.time(), self.later.time()) {
+            (Some(early), Some(later)) if later < early => Some((later, Which::Later)),
+            (Some(early), _) => Some((early, Which::Early)),
+            (None, Some(later)) => Some((later, Which::Later)),
+            (None, None) => None,
+        }
+    }
+
+    /// What was later is early now, and another batch is later.
+    fn refill(&mut self, stats: &mut LogStats) -> Result<(), LogError> {
+        while self.early.time().is_none() {
+            let next = self.reader.next_batch()?;
+            let is_end = next.is_none();
+            if let Some(batch) = &next {
+                stats.add(&self.reader.name, batch);
+            }
+            let later = Run { batch: next.unwrap_or_default(), next: 0 };
+            let early = std::mem::replace(&mut self.early, std::mem::replace(&mut self.later, later));
+            self.reader.give_back(early.batch);
+            if is_end {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LogStats {
+    fn add(&mut self, name: &str, batch: &Batch) {
+        let Counts { lines, broken, reordered, formats, samples } = &batch.counts;
+        self.lines += lines;
+        self.broken += broken;
+        self.reordered += reordered;
+        self.formats.iter_mut().zip(formats).for_each(|((_, all), lines)| *all += lines);
+        let room = SAMPLES.saturating_sub(self.samples.len());
+        let samples = samples.iter().take(room).map(|(line, text)| (name.to_owned(), *line, text.clone()));
+        self.samples.extend(samples);
+        let first = batch.records.first().map(super::Record::time);
+        self.start = match (self.start, first) {
+            (Some(start), Some(first)) => Some(start.min(first)),
+            (start, first) => start.or(first),
+        };
+    }
+}

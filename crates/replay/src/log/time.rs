@@ -1,0 +1,228 @@
+//! Moments as logs write them.
+
+/// How a log writes a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeForm {
+    /// `17/May/2015:10:05:03 +0000`
+    Common,
+    /// `2015-05-17T10:05:03.125Z`
+    Iso,
+    /// `1431857103.125`
+    Seconds,
+    /// `1431857103125`
+    Millis,
+    /// Any of these: numbers are seconds, or thousandths or millionths of them, by how large they are.
+    Any,
+}
+
+/// Microseconds since the epoch.
+pub(super) fn parse(form: TimeForm, text: &[u8]) -> Option<u64> {
+    match form {
+        TimeForm::Common => common(text),
+        TimeForm::Iso => iso(text),
+        TimeForm::Seconds => decimal(text, 1_000_000),
+        TimeForm::Millis => decimal(text, 1_000),
+        TimeForm::Any => match (text.get(2), text.get(4)) {
+            (Some(b'/'), _) => common(text),
+            (_, Some(b'-')) => iso(text),
+            _ => any_number(text),
+        },
+    }
+}
+
+/// The year 33658 in seconds: later moments are in smaller units.
+const LATEST: u64 = 1_000_000_000_000;
+
+fn any_number(text: &[u8]) -> Option<u64> {
+    let whole = text.iter().position(|byte| matches!(byte, b'.' | b'e' | b'E')).unwrap_or(text.len());
+    match digits(&text[..whole])? {
+        seconds if seconds < LATEST / 10 => decimal(text, 1_000_000),
+        millis if millis < LATEST * 100 => decimal(text, 1_000),
+        _ => decimal(text, 1),
+    }
+}
+
+/// `17/May/2015:10:05:03 +0000`, and without a zone in UTC.
+fn common(text: &[u8]) -> Option<u64> {
+    let [d, d2, b'/', m, m2, m3, b'/', year @ .., b':', h, h2, b':', min, min2, b':', s, s2] =
+        text.get(..20)?
+    else {
+        return None;
+    };
+    let month = match [*m, *m2, *m3] {
+        [b'J', b'a', b'n'] => 1,
+        [b'F', b'e', b'b'] => 2,
+        [b'M', b'a', b'r'] => 3,
+        [b'A', b'p', b'r'] => 4,
+        [b'M', b'a', b'y'] => 5,
+        [b'J', b'u', b'n'] => 6,
+        [b'J', b'u', b'l'] => 7,
+        [b'A', b'u', b'g'] => 8,
+        [b'S', b'e', b'p'] => 9,
+        [b'O', b'c', b't'] => 10,
+        [b'N', b'o', b'v'] => 11,
+        [b'D', b'e', b'c'] => 12,
+        _ => return None,
+    };
+    let day = two(*d, *d2)?;
+    let second = clock(two(*h, *h2)?, two(*min, *min2)?, two(*s, *s2)?)?;
+    let behind = &text[20..];
+    let (fraction, zone) = fraction(behind)?;
+    let zone = zone.strip_prefix(b" ").unwrap_or(zone);
+    moment(days(digits(year)?, month, day)?, second, fraction, offset(zone)?)
+}
+
+/// `2015-05-17T10:05:03.125Z`, with a blank instead of the `T`, and with `+02:00` instead of the `Z`.
+fn iso(text: &[u8]) -> Option<u64> {
+    let [year @ .., b'-', m, m2, b'-', d, d2, b'T' | b' ' | b't', h, h2, b':', min, min2, b':', s, s2] =
+        text.get(..19)?
+    else {
+        return None;
+    };
+    let (month, day) = (two(*m, *m2)?, two(*d, *d2)?);
+    let second = clock(two(*h, *h2)?, two(*min, *min2)?, two(*s, *s2)?)?;
+    let (fraction, zone) = fraction(&text[19..])?;
+    let zone = zone.strip_prefix(b" ").unwrap_or(zone);
+    moment(days(digits(year)?, month, day)?, second, fraction, offset(zone)?)
+}
+
+fn moment(days: u64, second: u64, micros: u64, offset: i64) -> Option<u64> {
+    let seconds = i64::try_from(days * 86_400 + second).ok()?.checked_sub(offset)?;
+    u64::try_from(seconds).ok()?.checked_mul(1_000_000)?.checked_add(micros)
+}
+
+/// The seconds of a day. One more than sixty is a leap second, and counts as the one before.
+fn clock(hour: u64, minute: u64, second: u64) -> Option<u64> {
+    (hour < 24 && minute < 60 && second <= 60).then(|| hour * 3_600 + minute * 60 + second.min(59))
+}
+
+/// `.125` as microseconds, and what follows it.
+fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
+    let Some((b'.' | b',', rest)) = text.split_first() else { return Some((0, text)) };
+    let end = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+    let mut micros = 0;
+    for place in 0..6 {
+        micros = micros * 10 + rest[..end].get(place).map_or(0, |digit| u64::from(digit - b'0'));
+    }
+    (end > 0).then_some((micros, &rest[end..]))
+}
+
+/// Seconds east of Greenwich.
+fn offset(zone: &[u8]) -> Option<i64> {
+    let (sign, hours, minutes) = match zone {
+        b"" | b"Z" | b"z" | b"UTC" | b"GMT" => return Some(0),
+        [sign @ (b'+' | b'-'), h, h2, m, m2] | [sign @ (b'+' | b'-'), h, h2, b':', m, m2] => {
+            (sign, two(*h, *h2)?, two(*m, *m2)?)
+        }
+        _ => return None,
+    };
+    let seconds = i64::try_from(hours * 3_600 + minutes * 60).ok()?;
+    Some(if *sign == b'-' { -seconds } else { seconds })
+}
+
+/// Days since the epoch. Years start in March here, so that the day that is sometimes there comes last.
+fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+    if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let year = if month < 3 { year - 1 } else { year };
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    (365 * year + year / 4 - year / 100 + year / 400 + of_year).checked_sub(719_468)
+}
+
+#[inline]
+fn two(tens: u8, ones: u8) -> Option<u64> {
+    (tens.is_ascii_digit() && ones.is_ascii_digit())
+        .then(|| u64::from(tens - b'0') * 10 + u64::from(ones - b'0'))
+}
+
+/// A whole number.
+#[inline]
+pub(super) fn digits(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 18 {
+        return None;
+    }
+    let mut number = 0_u64;
+    for byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number = number * 10 + u64::from(digit);
+    }
+    Some(number)
+}
+
+/// A number with or without a fraction, multiplied.
+pub(super) fn decimal(text: &[u8], times: u64) -> Option<u64> {
+    let dot = text.iter().position(|byte| *byte == b'.');
+    let Some(dot) = dot else {
+        return match digits(text) {
+            Some(number) => number.checked_mul(times),
+            None => scientific(text, times),
+        };
+    };
+    let whole = digits(&text[..dot])?.checked_mul(times)?;
+    let mut rest = 0;
+    let mut unit = times;
+    for byte in &text[dot + 1..] {
+        if !byte.is_ascii_digit() {
+            return scientific(text, times);
+        }
+        unit /= 10;
+        rest += u64::from(byte - b'0') * unit;
+    }
+    whole.checked_add(rest)
+}
+
+/// `1.431857103e9`, as some programs write numbers.
+fn scientific(text: &[u8], times: u64) -> Option<u64> {
+    let number: f64 = str::from_utf8(text).ok()?.parse().ok()?;
+    let number = number * times as f64;
+    (0.0..9.0e18).contains(&number).then_some(number as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2015-05-17 10:05:03 in UTC.
+    const THEN: u64 = 1_431_857_103_000_000;
+
+    #[test]
+    fn moments_are_read_as_logs_write_them() {
+        let cases: [(TimeForm, &str, Option<u64>); 20] = [
+            (TimeForm::Common, "17/May/2015:10:05:03 +0000", Some(THEN)),
+            (TimeForm::Common, "17/May/2015:12:05:03 +0200", Some(THEN)),
+            (TimeForm::Common, "17/May/2015:10:05:03", Some(THEN)),
+            (TimeForm::Common, "17/May/2015:10:05:03.25 +0000", Some(THEN + 250_000)),
+            (TimeForm::Common, "17/Mai/2015:10:05:03 +0000", None),
+            (TimeForm::Common, "17/May/2015:25:05:03 +0000", None),
+            (TimeForm::Common, "17/May/2015", None),
+            (TimeForm::Iso, "2015-05-17T10:05:03Z", Some(THEN)),
+            (TimeForm::Iso, "2015-05-17T10:05:03.125Z", Some(THEN + 125_000)),
+            (TimeForm::Iso, "2015-05-17 05:05:03-05:00", Some(THEN)),
+            (TimeForm::Iso, "2015-05-17T10:05:60Z", Some(THEN + 56_000_000)),
+            (TimeForm::Seconds, "1431857103.125", Some(THEN + 125_000)),
+            (TimeForm::Millis, "1431857103125", Some(THEN + 125_000)),
+            (TimeForm::Any, "1431857103.1254567", Some(THEN + 125_456)),
+            (TimeForm::Any, "1431857103125", Some(THEN + 125_000)),
+            (TimeForm::Any, "1431857103125456", Some(THEN + 125_456)),
+            (TimeForm::Any, "1.431857103e9", Some(THEN)),
+            (TimeForm::Any, "17/May/2015:10:05:03 +0000", Some(THEN)),
+            (TimeForm::Any, "2015-05-17T10:05:03Z", Some(THEN)),
+            (TimeForm::Any, "yesterday", None),
+        ];
+        for (form, text, moment) in cases {
+            assert_eq!(parse(form, text.as_bytes()), moment, "{text}");
+        }
+    }
+
+    #[test]
+    fn days_of_leap_years_are_where_they_are() {
+        assert_eq!(days(1970, 1, 1), Some(0));
+        assert_eq!(days(2000, 2, 29), Some(11_016));
+        assert_eq!(days(2024, 12, 31), Some(20_088));
+        assert_eq!(days(1969, 12, 31), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! Moments and lengths of time as people read them.
+
+use std::fmt;
+use tidegate_core::Micros;
+
+/// `2015-05-17 10:05:03`, in UTC.
+pub fn stamp(moment: Micros) -> String {
+    let seconds = moment.get() / 1_000_000;
+    let (year, month, day) = date(seconds / 86_400);
+    let second = seconds % 86_400;
+    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
+}
+
+/// The date of a day since the epoch. Years start in March here, so that the day that is sometimes there comes last.
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (era * 400 + year + next, month, day)
+}
+
+/// A length of time in its two largest units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Micros);
+
+const UNITS: [(&str, u64); 6] = [
+    ("d", 86_400_000_000),
+    ("h", 3_600_000_000),
+    ("min", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+    ("us", 1),
+];
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = self.0.get();
+        let Some(first) = UNITS.iter().position(|(_, unit)| micros >= *unit) else {
+            return f.write_str("0s");
+        };
+        let (name, unit) = UNITS[first];
+        write!(f, "{} {name}", micros / unit)?;
+        match UNITS.get(first + 1) {
+            Some((next, part)) if micros % unit / part > 0 && first < 4 => {
+                write!(f, " {} {next}", micros % unit / part)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_and_lengths_read_as_people_write_them() {
+        assert_eq!(stamp(Micros::from_secs(1_431_857_103)), "2015-05-17 10:05:03");
+        assert_eq!(stamp(Micros::from_secs(951_827_696)), "2000-02-29 12:34:56");
+        assert_eq!(stamp(Micros::ZERO), "1970-01-01 00:00:00");
+        for (micros, text) in [
+            (0, "0s"),
+            (7, "7 us"),
+            (1_500, "1 ms"),
+            (2_250_000, "2 s 250 ms"),
+            (60_000_000, "1 min"),
+            (5_430_000_000, "1 h 30 min"),
+            (90_000_000_000, "1 d 1 h"),
+        ] {
+            assert_eq!(Span(Micros::new(micros)).to_string(), text);
+        }
+    }
+}

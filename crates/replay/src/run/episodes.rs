@@ -1,0 +1,153 @@
+//! How long clients stay denied.
+//!
+//! An episode starts with the first request of a key that is denied, and ends with the next one of it that is not. One that
+//! has no such end lasts until its last denial, and is told apart.
+
+use foldhash::HashMap;
+use tidegate_core::Micros;
+
+/// How many keys can be in an episode at once.
+const MOST: usize = 1 << 16;
+
+/// Episodes of one rule.
+#[derive(Clone, Debug, Default)]
+pub struct Episodes {
+    open: HashMap<u64, Open>,
+    lengths: Lengths,
+    missed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    first: Micros,
+    last: Micros,
+}
+
+/// How long episodes were: counted by powers of two of a microsecond, each in four parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lengths {
+    counts: Vec<u64>,
+    all: u64,
+    longest: Micros,
+}
+
+impl Default for Lengths {
+    fn default() -> Self {
+        Self { counts: vec![0; 256], all: 0, longest: Micros::ZERO }
+    }
+}
+
+impl Episodes {
+    /// Whether no key is in an episode, so that nobody needs to know who was let through.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// A request of this key was denied.
+    pub fn denied(&mut self, key: u64, now: Micros) {
+        if self.open.len() >= MOST && !self.open.contains_key(&key) {
+            self.missed += 1;
+            return;
+        }
+        self.open.entry(key).or_insert(Open { first: now, last: now }).last = now;
+    }
+
+    /// A request of this key was let through.
+    pub fn admitted(&mut self, key: u64, now: Micros) {
+        if let Some(open) = self.open.remove(&key) {
+            self.lengths.add(now.since(open.first));
+        }
+    }
+
+    /// How long those were that have ended; how many have not, and the longest of them; how many there was no room for.
+    pub fn finish(&self) -> (Lengths, u64, Micros, u64) {
+        let longest = self.open.values().map(|open| open.last.since(open.first)).max();
+        (self.lengths.clone(), self.open.len() as u64, longest.unwrap_or(Micros::ZERO), self.missed)
+    }
+}
+
+impl Lengths {
+    fn add(&mut self, length: Micros) {
+        self.counts[bucket(length.get())] += 1;
+        self.all += 1;
+        self.longest = self.longest.max(length);
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.all
+    }
+
+    /// The longest.
+    pub fn longest(&self) -> Micros {
+        self.longest
+    }
+
+    /// So many of a hundred were not longer than this, to a fifth.
+    pub fn percentile(&self, percent: u64) -> Micros {
+        let wanted = (self.all * percent).div_ceil(100).max(1);
+        let mut seen = 0;
+        for (place, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= wanted {
+                return Micros::new(upper(place)).min(self.longest);
+            }
+        }
+        self.longest
+    }
+}
+
+fn bucket(micros: u64) -> usize {
+    match micros {
+        0..4 => micros as usize,
+        micros => {
+            let power = 63 - micros.leading_zeros() as usize;
+            power * 4 + ((micros >> (power - 2)) & 3) as usize
+        }
+    }
+}
+
+/// The largest value of a bucket.
+fn upper(bucket: usize) -> u64 {
+    match bucket {
+        0..8 => (bucket as u64).min(3),
+        bucket => {
+            let (power, part) = (bucket / 4, bucket as u64 % 4);
+            ((4 + part + 1) << (power - 2)) - 1
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_episode_lasts_until_somebody_is_let_through() {
+        let at = Micros::from_secs;
+        let mut episodes = Episodes::default();
+        episodes.denied(1, at(10));
+        episodes.denied(1, at(12));
+        episodes.denied(2, at(12));
+        episodes.admitted(1, at(14));
+        episodes.admitted(3, at(15));
+        episodes.denied(2, at(20));
+        let (lengths, open, longest, missed) = episodes.finish();
+        assert_eq!((lengths.count(), lengths.longest()), (1, at(4)));
+        assert_eq!(lengths.percentile(50), at(4));
+        assert_eq!((open, longest, missed), (1, at(8), 0));
+    }
+
+    #[test]
+    fn a_percentile_is_true_to_a_fifth() {
+        let mut lengths = Lengths::default();
+        (1..=1_000).for_each(|millis| lengths.add(Micros::new(millis * 1_000)));
+        let half = lengths.percentile(50).get();
+        assert!((500_000..=600_000).contains(&half), "{half}");
+        assert_eq!(lengths.percentile(100), Micros::from_secs(1));
+        for micros in [0, 1, 3, 4, 7, 8, 1_000, 123_456_789] {
+            assert!(upper(bucket(micros)) >= micros, "{micros}");
+        }
+    }
+}

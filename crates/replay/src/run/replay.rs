@@ -1,0 +1,331 @@
+//! One policy and its clock.
+
+use super::{Failure, tally::Tally};
+use crate::log::Line;
+use foldhash::quality::FixedState;
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::BinaryHeap,
+    hash::BuildHasher as _,
+    path::Path,
+};
+use tidegate_core::Micros;
+use tidegate_engine::{Clock, ClockHand};
+use tidegate_policy::{
+    Policy,
+    compile::{Compiler, Foresight, PolicyGate, PolicyStay, RuleForetold, RuleOutcome},
+    model::{Key, Part, Stores},
+};
+use tidegate_rule::{HeldSlots, Mode, Rules, request::Reply};
+
+/// One policy and its clock, which shows the time of the log. Counts are kept in memory, whatever the policy says of stores.
+pub struct Replay {
+    gate: PolicyGate,
+    hand: ClockHand,
+    now: Micros,
+    foresight: Foresight,
+    tally: Tally,
+    hasher: FixedState,
+    /// Requests that hold something, by when that ends.
+    stays: BinaryHeap<Reverse<Staying>>,
+    order: u64,
+    /// When schedules are followed next; never where there are none.
+    follow: Option<Micros>,
+    keys: Vec<String>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It went at once.
+    Admitted,
+    /// It went after a wait.
+    Delayed,
+    /// It did not go because of the rule at this place.
+    Denied(usize),
+}
+
+/// How many requests can hold something at once; beyond that, the first of them ends early.
+const MOST_STAYS: usize = 1 << 20;
+/// How often schedules are followed.
+const MOMENT: Micros = Micros::from_secs(1);
+
+impl Replay {
+    /// A policy from this moment on. Names of files in it start from `base`.
+    pub fn new(policy: &Policy, base: &Path, start: Micros) -> Result<Self, Failure> {
+        let mut policy = Policy { stores: Stores::default(), ..policy.clone() };
+        policy.rules.iter_mut().for_each(|rule| rule.store = None);
+        let (clock, hand) = Clock::manual();
+        // Before anything is made: what is counted is counted from when it was made.
+        hand.set(start);
+        let gate = Compiler::new(Rules::new()).base(base).clock(clock).compile(&policy, None)?;
+        Ok(Self {
+            follow: gate.has_schedules().then_some(start),
+            gate,
+            hand,
+            now: start,
+            foresight: Foresight::default(),
+            tally: Tally::new(policy.rules.iter().map(|rule| rule.name.clone()), start),
+            hasher: FixedState::default(),
+            stays: BinaryHeap::new(),
+            order: 0,
+            keys: policy.rules.iter().map(|rule| said(&rule.key, policy.user.as_ref())).collect(),
+        })
+    }
+
+    /// The header that names the user of a policy, where it is one.
+    pub fn user_header(policy: &Policy) -> Option<String> {
+        match policy.user.as_ref()? {
+            Key::Part(Part::Header(name)) => Some(name.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether it matters how long requests take.
+    pub fn counts_in_flight(&self) -> bool {
+        self.gate.counts_in_flight()
+    }
+
+    /// What became of all requests so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// For whom a request is counted by the rule at this place, as it is shown; and a number that stands for it.
+    pub fn key_of(&self, rule: usize, line: &Line<'_>) -> (u64, String) {
+        match self.gate.key_at(rule, line) {
+            Some(key) => (self.hasher.hash_one(&key), shown(&key.to_string())),
+            None => (0, "(none)".to_owned()),
+        }
+    }
+
+    /// Asks the policy about a request of this moment, which is not before that of the last one.
+    #[inline]
+    pub fn ask(&mut self, line: &Line<'_>, now: Micros) -> Verdict {
+        self.advance(now);
+        let seen = self.gate.see(line);
+        self.gate.foresee(&seen, &mut self.foresight);
+        let verdict = self.note(line, now);
+        if let Some(stay) = self.foresight.take_stay() {
+            self.keep(stay, line, now);
+        }
+        verdict
+    }
+
+    /// Ends all that still holds something, and says what became of it all; or that a rule never found what it counts by.
+    pub fn finish(mut self) -> Result<Tally, Failure> {
+        self.stays.clear();
+        let lost = self.tally.rules.iter().position(|rule| rule.asked > 0 && !rule.has_key);
+        match lost {
+            None => Ok(self.tally),
+            Some(place) => Err(Failure::NoKey {
+                rule: self.tally.rules[place].name.clone(),
+                key: self.keys.get(place).cloned().unwrap_or_default(),
+            }),
+        }
+    }
+
+    /// Moves the clock, and has everything happen that was due before.
+    #[inline]
+    fn advance(&mut self, now: Micros) {
+        if now <= self.now && self.stays.is_empty() && self.follow.is_none() {
+            return;
+        }
+        while self.stays.peek().is_some_and(|Reverse(stay)| stay.until <= now) {
+            let Some(Reverse(stay)) = self.stays.pop() else { break };
+            self.hand.set(stay.until);
+            self.end(stay);
+        }
+        if now > self.now {
+            self.hand.set(now);
+            self.now = now;
+        }
+        if self.follow.is_some_and(|next| next <= now) {
+            self.gate.follow_time();
+            self.follow = Some(now.plus(MOMENT));
+        }
+    }
+
+    /// Counts what was said.
+    #[inline]
+    fn note(&mut self, line: &Line<'_>, now: Micros) -> Verdict {
+        let refusal = self.foresight.refusal().map(|refusal| refusal.rule);
+        let is_refused = refusal.is_some();
+        for place in 0..self.foresight.said().len() {
+            let said = self.foresight.said()[place];
+            self.note_rule(said, is_refused, line, now);
+        }
+        let delay = Micros::from(self.foresight.delay());
+        let bin = self.tally.all.at(now);
+        match refusal {
+            Some(rule) => {
+                bin.denied += 1;
+                self.tally.denied += 1;
+                Verdict::Denied(rule)
+            }
+            None if delay == Micros::ZERO => {
+                bin.admitted += 1;
+                self.tally.admitted += 1;
+                Verdict::Admitted
+            }
+            None => {
+                bin.delayed += 1;
+                self.tally.delayed += 1;
+                self.tally.waited = self.tally.waited.plus(delay);
+                Verdict::Delayed
+            }
+        }
+    }
+
+    #[inline]
+    fn note_rule(&mut self, said: RuleForetold, is_refused: bool, line: &Line<'_>, now: Micros) {
+        let RuleForetold { rule, mode, outcome } = said;
+        let gate = &self.gate;
+        let Some(tally) = self.tally.rules.get_mut(rule) else { return };
+        tally.asked += 1;
+        if !tally.has_key {
+            tally.has_key = gate.has_key(rule, line);
+        }
+        match outcome {
+            RuleOutcome::Denied(_) => {
+                let key = gate.key_at(rule, line);
+                let hash = key.as_ref().map_or(0, |key| self.hasher.hash_one(key));
+                let text = || key.map_or_else(|| "(none)".to_owned(), |key| shown(&key.to_string()));
+                tally.keys.add(hash, text, 1, 0);
+                tally.episodes.denied(hash, now);
+                let bin = tally.timeline.at(now);
+                match mode {
+                    Mode::Enforce => {
+                        bin.denied += 1;
+                        tally.denied += 1;
+                    }
+                    Mode::Shadow | Mode::Off => {
+                        bin.shadow += 1;
+                        tally.shadow += 1;
+                    }
+                }
+            }
+            _ if is_refused => {}
+            granted => {
+                if !tally.episodes.is_quiet() {
+                    let key = gate.key_at(rule, line);
+                    tally.episodes.admitted(key.map_or(0, |key| self.hasher.hash_one(&key)), now);
+                }
+                let bin = tally.timeline.at(now);
+                if let RuleOutcome::Delayed(delay) = granted {
+                    bin.delayed += 1;
+                    tally.delayed += 1;
+                    tally.longest_wait = tally.longest_wait.max(delay.into());
+                } else {
+                    bin.admitted += 1;
+                    tally.admitted += 1;
+                }
+            }
+        }
+    }
+
+    /// Keeps what a request holds until its time is over.
+    fn keep(&mut self, stay: PolicyStay, line: &Line<'_>, now: Micros) {
+        let gone = now.plus(self.foresight.delay().into());
+        let answered = gone.plus(line.took().unwrap_or(Micros::ZERO));
+        let staying = Staying { until: gone, order: self.order, answered, status: line.status(), stay };
+        self.order += 1;
+        match gone > now {
+            true => self.stays.push(Reverse(staying)),
+            false => self.end(staying),
+        }
+        if self.stays.len() > MOST_STAYS
+            && let Some(Reverse(first)) = self.stays.pop()
+        {
+            drop(self.gate.settle_foreseen(first.stay, &Status(first.status)));
+        }
+    }
+
+    /// A wait is over, or a request has been answered.
+    fn end(&mut self, mut staying: Staying) {
+        staying.stay.leave_queues();
+        if staying.answered > staying.until {
+            staying.until = staying.answered;
+            self.stays.push(Reverse(staying));
+            return;
+        }
+        let slots: HeldSlots = self.gate.settle_foreseen(staying.stay, &Status(staying.status));
+        drop(slots);
+    }
+}
+
+/// A request that holds something.
+struct Staying {
+    until: Micros,
+    order: u64,
+    answered: Micros,
+    status: u16,
+    stay: PolicyStay,
+}
+
+impl Staying {
+    fn rank(&self) -> (Micros, u64) {
+        (self.until, self.order)
+    }
+}
+
+impl PartialEq for Staying {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl Eq for Staying {}
+
+impl PartialOrd for Staying {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Staying {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+/// An answer of which only the status is known.
+struct Status(u16);
+
+impl Reply for Status {
+    fn status(&self) -> u16 {
+        self.0
+    }
+
+    fn header(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// A key for people: everybody together has none.
+fn shown(key: &str) -> String {
+    match key {
+        "" => "(all)".to_owned(),
+        key => key.escape_debug().to_string(),
+    }
+}
+
+/// A key as a policy says it.
+fn said(key: &Key, user: Option<&Key>) -> String {
+    match key {
+        Key::All => "all".to_owned(),
+        Key::Part(Part::User) => match user {
+            Some(user) => format!("user, by {}", said(user, None)),
+            None => "user".to_owned(),
+        },
+        Key::Part(part) => part.to_string(),
+        Key::Every(parts) => parts.iter().map(|part| said(part, user)).collect::<Vec<_>>().join(" and "),
+        Key::First(parts) => parts.iter().map(|part| said(part, user)).collect::<Vec<_>>().join(" or "),
+    }
+}
+
+impl std::fmt::Debug for Replay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replay").field("now", &self.now).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,85 @@
+//! What a policy has done to a log.
+
+use super::{episodes::Episodes, timeline::Timeline};
+use crate::sketch::TopKeys;
+use tidegate_core::Micros;
+
+/// What a policy has done to a log.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// All requests together.
+    pub all: Timeline,
+    /// Went at once.
+    pub admitted: u64,
+    /// Went after a wait.
+    pub delayed: u64,
+    /// Did not go.
+    pub denied: u64,
+    /// How long those waited that did, in all.
+    pub waited: Micros,
+    /// What each rule did, in the order of the policy.
+    pub rules: Vec<RuleTally>,
+}
+
+/// What one rule has done.
+#[derive(Clone, Debug)]
+pub struct RuleTally {
+    /// Its name.
+    pub name: String,
+    /// Requests that it was asked about.
+    pub asked: u64,
+    /// Went at once, as far as this rule goes.
+    pub admitted: u64,
+    /// Went, and this rule had them wait.
+    pub delayed: u64,
+    /// Did not go because of it.
+    pub denied: u64,
+    /// Went, but only since it is not enforced.
+    pub shadow: u64,
+    /// The longest that it had a request wait.
+    pub longest_wait: Micros,
+    /// Who was denied, in shadow too.
+    pub keys: TopKeys,
+    /// How long they stayed denied.
+    pub episodes: Episodes,
+    /// When.
+    pub timeline: Timeline,
+    /// Whether any request had what it counts by.
+    pub has_key: bool,
+}
+
+/// How many keys of a rule are kept for certain.
+const KEYS: usize = 1_000;
+
+impl Tally {
+    /// Nothing so far.
+    pub fn new(names: impl Iterator<Item = String>, start: Micros) -> Self {
+        let rules = names.map(|name| RuleTally {
+            name,
+            asked: 0,
+            admitted: 0,
+            delayed: 0,
+            denied: 0,
+            shadow: 0,
+            longest_wait: Micros::ZERO,
+            keys: TopKeys::new(KEYS),
+            episodes: Episodes::default(),
+            timeline: Timeline::new(start),
+            has_key: false,
+        });
+        let (all, rules) = (Timeline::new(start), rules.collect());
+        Self { all, admitted: 0, delayed: 0, denied: 0, waited: Micros::ZERO, rules }
+    }
+
+    /// All requests.
+    pub fn requests(&self) -> u64 {
+        self.admitted + self.delayed + self.denied
+    }
+}
+
+impl RuleTally {
+    /// Requests that this rule let through and another one did not.
+    pub fn stopped_elsewhere(&self) -> u64 {
+        self.asked.saturating_sub(self.admitted + self.delayed + self.denied + self.shadow)
+    }
+}

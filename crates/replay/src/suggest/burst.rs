@@ -1,0 +1,28 @@
+//! How much at once: as little as the target allows, once the rate is known.
+
+use super::trial::{Candidate, Trial, round};
+
+/// For each group, the rate that was chosen with smaller bursts.
+pub(super) fn smaller(chosen: &[Trial]) -> Vec<Vec<Candidate>> {
+    let of_group = |chosen: &Trial| {
+        let parts = [0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05];
+        let bursts = parts.map(|part| round(chosen.burst as f64 * part));
+        let mut candidates: Vec<Candidate> = bursts
+            .into_iter()
+            .filter(|burst| *burst < chosen.burst)
+            .map(|burst| Candidate { burst, ..chosen.candidate() })
+            .collect();
+        candidates.dedup();
+        candidates
+    };
+    chosen.iter().map(of_group).collect()
+}
+
+/// The smallest burst that denies little enough, or what was chosen before.
+pub(super) fn choose(chosen: &[Trial], bursts: &[Vec<Trial>], most: &[u64]) -> Vec<Trial> {
+    let of_group = |((chosen, bursts), most): ((&Trial, &Vec<Trial>), &u64)| {
+        let within = bursts.iter().filter(|trial| trial.denied <= *most);
+        within.min_by_key(|trial| trial.burst).unwrap_or(chosen).clone()
+    };
+    chosen.iter().zip(bursts).zip(most).map(of_group).collect()
+}

@@ -1,0 +1,192 @@
+//! Which requests belong together: by the beginning of their paths, as far as many have it in common.
+
+use crate::{
+    log::Log,
+    run::{Failure, Progress},
+};
+use foldhash::HashMap;
+use tidegate_rule::request::Head as _;
+
+/// Requests that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// What the rule is called.
+    pub name: String,
+    /// The beginning of their paths, `/blog/**`; `None` for whatever is in no other group.
+    pub path: Option<String>,
+    /// What belongs to other groups all the same.
+    pub except: Vec<String>,
+}
+
+/// How many segments of a path are looked at.
+const DEEPEST: usize = 3;
+/// How many different segments are followed behind the same beginning; all others are one.
+const WIDEST: usize = 64;
+/// How many beginnings are followed in all.
+const MOST_NODES: usize = 4_096;
+/// The part of all requests that a group has at least, one in so many.
+const PART: u64 = 20;
+/// How many requests a group has at least: what fewer do says little.
+const FEWEST: u64 = 100;
+/// How many groups there are, beside the one of all others.
+const MOST: usize = 5;
+
+/// A segment that stands for many.
+const ANY: &str = "*";
+
+#[derive(Debug, Default)]
+struct Node {
+    count: u64,
+    next: HashMap<Box<str>, usize>,
+}
+
+/// Finds the groups of a log.
+pub(super) fn find(mut log: Log, told: &mut dyn FnMut(Progress)) -> Result<Vec<Group>, Failure> {
+    log.start()?;
+    let mut tree = vec![Node::default()];
+    let mut requests = 0;
+    while let Some((line, _)) = log.next_line()? {
+        add(&mut tree, line.path());
+        requests += 1;
+        if requests % (1 << 14) == 0 {
+            let (read, size) = log.progress();
+            told(Progress { requests, read, size });
+        }
+    }
+    let least = (requests / PART).max(FEWEST);
+    let mut found = Vec::new();
+    pick(&tree, 0, "", least, &mut found);
+    found.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    found.truncate(MOST);
+    let paths: Vec<String> = found.into_iter().map(|(path, _)| path).collect();
+    Ok(named(&paths))
+}
+
+fn add(tree: &mut Vec<Node>, path: &str) {
+    let mut at = 0;
+    tree[0].count += 1;
+    for segment in path.split('/').filter(|segment| !segment.is_empty()).take(DEEPEST) {
+        let folded = folded(segment);
+        let known = tree[at].next.get(folded).copied();
+        let next = match known {
+            Some(next) => next,
+            None => {
+                let is_full = tree[at].next.len() >= WIDEST || tree.len() >= MOST_NODES;
+                let name = if is_full { ANY } else { folded };
+                match tree[at].next.get(name) {
+                    Some(next) => *next,
+                    None if tree.len() >= MOST_NODES => return,
+                    None => {
+                        let next = tree.len();
+                        tree.push(Node::default());
+                        tree[at].next.insert(name.into(), next);
+                        next
+                    }
+                }
+            }
+        };
+        tree[next].count += 1;
+        at = next;
+    }
+}
+
+/// The segment, or what stands for all that look like a number, a hash or something that somebody has typed.
+fn folded(segment: &str) -> &str {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'~');
+    let digits = segment.bytes().filter(u8::is_ascii_digit).count();
+    let is_hex = segment.len() >= 8 && segment.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    let is_id = digits == segment.len() || (is_hex && digits > 0) || digits * 2 > segment.len();
+    match is_id || segment.len() > 40 || !segment.bytes().all(is_plain) || segment.starts_with('.') {
+        true => ANY,
+        false => segment,
+    }
+}
+
+/// The beginnings that many requests have, as long as many have them; and what they leave of a shorter one, if that is much.
+fn pick(tree: &[Node], at: usize, path: &str, least: u64, found: &mut Vec<(String, u64)>) -> u64 {
+    let mut taken = 0;
+    let mut next: Vec<(&str, usize)> = tree[at].next.iter().map(|(name, next)| (&**name, *next)).collect();
+    next.sort_unstable();
+    for (name, child) in next {
+        if tree[child].count >= least {
+            taken += pick(tree, child, &format!("{path}/{name}"), least, found);
+        }
+    }
+    let left = tree[at].count - taken;
+    if at == 0 || left < least {
+        return taken;
+    }
+    found.push((format!("{path}/**"), left));
+    tree[at].count
+}
+
+fn named(paths: &[String]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for path in paths {
+        let start = path.trim_end_matches("**");
+        let except =
+            paths.iter().filter(|other| *other != path && other.starts_with(start)).cloned().collect();
+        groups.push(Group { name: name(path, &groups), path: Some(path.clone()), except });
+    }
+    // What is within another group need not be named beside it.
+    let is_within = |path: &String| {
+        paths.iter().any(|other| other != path && path.starts_with(other.trim_end_matches("**")))
+    };
+    let outer = paths.iter().filter(|path| !is_within(path)).cloned().collect();
+    let name = if groups.is_empty() { "everything" } else { "everything-else" };
+    groups.push(Group { name: name.to_owned(), path: None, except: outer });
+    groups
+}
+
+fn name(path: &str, known: &[Group]) -> String {
+    let words = path.split('/').filter(|word| !word.is_empty() && !word.contains('*'));
+    let name = words.collect::<Vec<_>>().join("-").to_ascii_lowercase().replace(['.', '~', '_'], "-");
+    let name = if name.is_empty() { "any".to_owned() } else { name };
+    let is_taken = |name: &String| known.iter().any(|group| group.name == *name);
+    let mut names = std::iter::once(name.clone()).chain((2..).map(|count| format!("{name}-{count}")));
+    names.find(|name| !is_taken(name)).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_like_an_id_is_folded() {
+        for id in ["42", "a1b2c3d4e5", "6f9619ff-8b86-d011-b42d-00c04fc964ff", "x%20y", "..", "2015-05-17"] {
+            assert_eq!(folded(id), ANY, "{id}");
+        }
+        for name in ["users", "v1", "index.html", "style2.css", "deadbeef"] {
+            assert_eq!(folded(name), name);
+        }
+    }
+
+    #[test]
+    fn groups_are_what_many_requests_begin_with() {
+        let mut tree = vec![Node::default()];
+        (0..400).for_each(|id| add(&mut tree, &format!("/api/users/{id}/photos")));
+        (0..300).for_each(|id| add(&mut tree, &format!("/api/orders/{id}")));
+        (0..200).for_each(|id| add(&mut tree, &format!("/api/thing{id}x/a")));
+        (0..100_000).for_each(|id| add(&mut tree, &format!("/odd{id}odd/{id}a")));
+        assert!(tree.len() <= MOST_NODES);
+        let mut found = Vec::new();
+        pick(&tree, 0, "", 150, &mut found);
+        let paths: Vec<_> = found.iter().map(|(path, _)| path.as_str()).collect();
+        assert!(
+            paths.contains(&"/api/users/*/**")
+                || paths.contains(&"/api/users/*/photos/**")
+                || paths.contains(&"/api/users/**"),
+            "{paths:?}"
+        );
+        assert!(paths.iter().any(|path| path.starts_with("/api/orders/")), "{paths:?}");
+    }
+
+    #[test]
+    fn groups_do_not_overlap() {
+        let groups = named(&["/api/**".to_owned(), "/api/users/**".to_owned(), "/blog/**".to_owned()]);
+        let names: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
+        assert_eq!(names, ["api", "api-users", "blog", "everything-else"]);
+        assert_eq!(groups[0].except, ["/api/users/**"]);
+        assert_eq!(groups[3].except, ["/api/**", "/blog/**"]);
+    }
+}

@@ -1,0 +1,50 @@
+//! Where the usual ends and the others begin.
+
+/// Where the usual ends: most keys are up to here, and few are far beyond.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Knee {
+    /// The most that the usual do.
+    pub rate: u64,
+    /// The part of all keys that do no more.
+    pub share: f64,
+    /// The keys that do more.
+    pub above: u64,
+}
+
+/// Of all keys, in rising order: the point that is farthest below the straight line from the first to the last, on a scale of
+/// powers.
+pub(super) fn knee(rising: &[u64]) -> Knee {
+    let (Some(first), Some(last)) = (rising.first(), rising.last()) else { return Knee::default() };
+    let height = |rate: u64| (rate.max(1) as f64).ln();
+    let (low, high) = (height(*first), height(*last));
+    let count = rising.len() as f64;
+    let below = |(place, rate): (usize, &u64)| {
+        let line = low + (high - low) * (place + 1) as f64 / count;
+        (line - height(*rate), *rate)
+    };
+    let farthest = rising.iter().enumerate().map(below).max_by(|a, b| a.0.total_cmp(&b.0));
+    let rate = farthest.map_or(*last, |(_, rate)| rate);
+    let within = rising.partition_point(|other| *other <= rate);
+    Knee { rate, share: within as f64 / count, above: (rising.len() - within) as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_knee_is_before_the_few_that_do_much() {
+        let mut rates: Vec<u64> = (0..950).map(|key| 1 + key % 10).collect();
+        rates.extend((0..50).map(|key| 100 + key * 10));
+        rates.sort_unstable();
+        let knee = knee(&rates);
+        assert_eq!((knee.rate, knee.above), (10, 50));
+        assert!((knee.share - 0.95).abs() < 0.001);
+    }
+
+    #[test]
+    fn where_all_are_alike_nobody_is_beyond() {
+        assert_eq!(knee(&[7; 20]), Knee { rate: 7, share: 1.0, above: 0 });
+        assert_eq!(knee(&[]), Knee::default());
+    }
+}

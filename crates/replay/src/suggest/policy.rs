@@ -1,0 +1,57 @@
+//! The policy that a suggestion is.
+
+use super::{Group, Wish};
+use crate::run::Failure;
+use std::fmt::Write as _;
+use tidegate_core::Quota;
+use tidegate_policy::{
+    Policy,
+    model::{Enforcement, Key, Part},
+};
+use tidegate_rule::Mode;
+
+/// One rule for each group. It is put together in the words of a file, so that nothing is said that a file could not say.
+pub(super) fn of<'g>(
+    wish: &Wish,
+    rules: impl Iterator<Item = (&'g Group, Quota)>,
+    mode: Mode,
+) -> Result<Policy, Failure> {
+    let quoted =
+        |paths: &[String]| paths.iter().map(|path| format!("'{path}'")).collect::<Vec<_>>().join(", ");
+    let mut text = "rules:\n".to_owned();
+    for (Group { name, path, except }, quota) in rules {
+        let mut matching = Vec::new();
+        matching.extend(path.as_ref().map(|path| format!("path: '{path}'")));
+        if !except.is_empty() {
+            matching.push(format!("not: {{ path: [{}] }}", quoted(except)));
+        }
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "  - {{ name: '{name}', match: {{ {} }}, quota: '{quota}' }}",
+            matching.join(", ")
+        );
+    }
+    let mut policy: Policy = text.parse().map_err(|problems| Failure::Suggested(format!("{problems}")))?;
+    for rule in &mut policy.rules {
+        rule.key = wish.key.clone();
+        rule.enforcement = Enforcement::All(mode);
+    }
+    policy.user = names_user(&wish.key).then(|| Key::Part(Part::Header("x-user".to_owned())));
+    Ok(policy)
+}
+
+/// The same, enforced.
+pub(super) fn enforced(policy: &Policy) -> Policy {
+    let mut policy = policy.clone();
+    policy.rules.iter_mut().for_each(|rule| rule.enforcement = Enforcement::All(Mode::Enforce));
+    policy
+}
+
+fn names_user(key: &Key) -> bool {
+    match key {
+        Key::All => false,
+        Key::Part(part) => *part == Part::User,
+        Key::Every(parts) | Key::First(parts) => parts.iter().any(names_user),
+    }
+}

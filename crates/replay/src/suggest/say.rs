@@ -1,0 +1,112 @@
+//! A suggestion in words.
+
+use super::{Suggested, Suggestion, WINDOWS};
+use crate::report::{counted, stamp};
+use std::fmt::Write as _;
+
+/// How many candidates of a group are told.
+const TOLD: usize = 12;
+
+/// The suggestion as text.
+pub fn text(suggestion: &Suggestion) -> String {
+    let Suggestion { wish, log, groups, .. } = suggestion;
+    let span = match (log.start, log.end) {
+        (Some(start), Some(end)) => format!(", {} to {} UTC", stamp(start), stamp(end)),
+        _ => String::new(),
+    };
+    // Writing to a string does not fail.
+    let mut text = format!(
+        "{}: {} requests{span}; by {}, at most {} of each group denied\n",
+        log.names.join(", "),
+        log.requests,
+        wish.key_text,
+        wish.target
+    );
+    if log.broken > 0 {
+        let _ = writeln!(text, "{} lines could not be read", log.broken);
+    }
+    groups.iter().for_each(|group| about(&mut text, group));
+    let (denied, requests): (u64, u64) =
+        groups.iter().fold((0, 0), |sum, group| (sum.0 + group.denied, sum.1 + group.requests));
+    let share = share(denied, requests);
+    let _ = writeln!(text, "\nall together deny {denied} of {requests} requests ({share}) of this log");
+    text
+}
+
+fn about(text: &mut String, group: &Suggested) {
+    let path = group.group.path.as_deref().unwrap_or("all other paths");
+    let _ =
+        writeln!(text, "\n{} ({path}): {} requests of {} keys", group.group.name, group.requests, group.keys);
+    let _ = writeln!(text, "  most of a key in    half   90 %   99 %    all");
+    for (peaks, (_, name)) in group.peaks.iter().zip(WINDOWS) {
+        let (half, ninety, last, most) = (peaks.half, peaks.nine_of_ten, peaks.ninety_nine, peaks.most);
+        let _ = writeln!(text, "    1 {name:<12} {half:>8} {ninety:>6} {last:>6} {most:>6}");
+    }
+    let _ = writeln!(text, "  candidates          denied    share   keys");
+    for trial in nearest(group) {
+        let mark = if trial.quota == group.quota { '>' } else { ' ' };
+        let quota = trial.quota.to_string();
+        let share = share(trial.denied, group.requests);
+        let _ = writeln!(text, "  {mark} {quota:<18} {:>6} {share:>8} {:>6}", trial.denied, trial.keys);
+    }
+    reasons(group).iter().for_each(|reason| _ = writeln!(text, "  {reason}"));
+}
+
+/// The candidates around the one that was chosen.
+fn nearest(group: &Suggested) -> Vec<&super::Trial> {
+    let distance = |trial: &&super::Trial| {
+        let ratio = (trial.denied.max(1) as f64 / group.denied.max(1) as f64).ln().abs();
+        let is_chosen = trial.quota == group.quota;
+        (!is_chosen, (ratio * 1_000.0) as u64)
+    };
+    let mut near: Vec<&super::Trial> = group.trials.iter().collect();
+    near.sort_by_key(distance);
+    near.truncate(TOLD);
+    near.sort_by_key(|trial| trial.candidate());
+    near
+}
+
+/// Why this quota, in a few lines.
+pub(super) fn reasons(group: &Suggested) -> Vec<String> {
+    let window = WINDOWS[group.window].1;
+    let knee = group.knee;
+    let mut reasons = Vec::new();
+    if knee.above > 0 {
+        reasons.push(format!(
+            "the knee is at {} in 1 {window}: {:.1} % of keys stay within, {} go beyond",
+            knee.rate,
+            knee.share * 100.0,
+            knee.above
+        ));
+    } else {
+        reasons.push(format!("there is no knee: no key does more than {} in 1 {window}", knee.rate));
+    }
+    if !group.outliers.is_empty() {
+        let each = group.outliers.iter().map(|(key, most)| format!("{} ({most})", key.escape_debug()));
+        reasons.push(format!(
+            "far beyond, by their most in 1 {window}: {}",
+            each.collect::<Vec<_>>().join(", ")
+        ));
+    }
+    let chosen = group.trials.iter().find(|trial| trial.quota == group.quota);
+    let keys = chosen.map_or(0, |trial| trial.keys);
+    let share = share(group.denied, group.requests);
+    match group.is_within {
+        true => reasons.push(format!(
+            "{}: the least per {window} that stays within the target, with the smallest burst that does; it denies {} \
+             ({share}), of {}",
+            group.quota,
+            group.denied,
+            counted(keys, "key")
+        )),
+        false => reasons.push(format!(
+            "{}: nothing that was tried stays within the target; this denies least, {} ({share})",
+            group.quota, group.denied
+        )),
+    }
+    reasons
+}
+
+fn share(part: u64, whole: u64) -> String {
+    format!("{:.2} %", part as f64 * 100.0 / whole.max(1) as f64)
+}

@@ -1,0 +1,204 @@
+//! Candidates, tried on the log.
+
+use super::{
+    Wish,
+    rates::{Measured, WINDOWS},
+    walk::walk,
+};
+use crate::{
+    log::Log,
+    run::{Failure, Progress},
+};
+use foldhash::HashSet;
+use std::time::Duration;
+use tidegate_core::Quota;
+use tidegate_engine::{Capacity, Clock, Limiter};
+
+/// A quota that was tried, and what it would have denied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trial {
+    /// The quota.
+    pub quota: Quota,
+    /// Its window, by its place among [`WINDOWS`].
+    pub window: usize,
+    /// How many it lets through in a window, and at once.
+    pub rate: u64,
+    /// See `rate`.
+    pub burst: u64,
+    /// Requests that it would have denied.
+    pub denied: u64,
+    /// Keys of which it would have denied any, as far as they were followed.
+    pub keys: u64,
+}
+
+/// A quota to be tried: the place of its window, what it lets through in one, and at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Candidate {
+    pub(super) window: usize,
+    pub(super) rate: u64,
+    pub(super) burst: u64,
+}
+
+/// The windows that quotas are tried with.
+const TRIED: [usize; 3] = [0, 2, 4];
+/// How many quotas are tried for each of them at once.
+const STEPS: u32 = 8;
+/// What the counts of one candidate may take: some 160,000 keys at once.
+const MEMORY: u64 = 4 << 20;
+/// How many keys are told apart that a candidate denies.
+const MOST_KEYS: usize = 4_096;
+
+/// How many requests of each group may be denied.
+pub(super) fn most_denied(wish: &Wish, found: &Measured) -> Vec<u64> {
+    let share = u128::from(wish.target.millionths());
+    let most = |requests: u64| u64::try_from(u128::from(requests) * share / 1_000_000).unwrap_or(u64::MAX);
+    found.groups.iter().map(|group| most(group.requests)).collect()
+}
+
+/// For each group and window, quotas from what half of the keys need to twice what any needs.
+pub(super) fn ladder(found: &Measured) -> Vec<Vec<Candidate>> {
+    let of_group = |group: &super::rates::Rates| {
+        let each = TRIED.iter().flat_map(|window| {
+            let peaks = group.peaks(*window);
+            rates_between(*window, peaks.half.max(1), peaks.most.max(1) * 2)
+        });
+        each.collect()
+    };
+    found.groups.iter().map(of_group).collect()
+}
+
+/// For each group and window, quotas between the largest that denies too much and the smallest that does not.
+pub(super) fn between(tried: &[Vec<Trial>], most: &[u64]) -> Vec<Vec<Candidate>> {
+    let of_group = |(trials, most): (&Vec<Trial>, &u64)| {
+        let each = TRIED.iter().flat_map(|window| {
+            let of_window = || trials.iter().filter(|trial| trial.window == *window);
+            let low = of_window().filter(|trial| trial.denied > *most).map(|trial| trial.rate).max();
+            let low = low.unwrap_or(0);
+            let high = of_window().filter(|trial| trial.rate > low).map(|trial| trial.rate).min();
+            high.map(|high| rates_between(*window, low + 1, high)).unwrap_or_default()
+        });
+        let known: Vec<Candidate> = trials.iter().map(Trial::candidate).collect();
+        each.filter(|candidate| !known.contains(candidate)).collect()
+    };
+    tried.iter().zip(most).map(of_group).collect()
+}
+
+/// Round numbers from `low` to `high`, each larger than the one before by about the same factor.
+fn rates_between(window: usize, low: u64, high: u64) -> Vec<Candidate> {
+    let factor = (high as f64 / low as f64).powf(1.0 / f64::from(STEPS - 1));
+    let rates = (0..STEPS).map(|step| round(low as f64 * factor.powi(i32::try_from(step).unwrap_or(0))));
+    let mut candidates: Vec<Candidate> = rates.map(|rate| Candidate { window, rate, burst: rate }).collect();
+    candidates.sort_unstable();
+    candidates.dedup();
+    candidates
+}
+
+/// Two digits are enough for a quota.
+pub(super) fn round(number: f64) -> u64 {
+    let number = number.round().max(1.0) as u64;
+    let mut unit = 1;
+    while number / unit >= 100 {
+        unit *= 10;
+    }
+    number.div_ceil(unit) * unit
+}
+
+/// Goes through the log once, and asks all candidates about each request of their group.
+pub(super) fn run(
+    wish: &Wish,
+    found: &Measured,
+    candidates: Vec<Vec<Candidate>>,
+    log: Log,
+    told: &mut dyn FnMut(Progress),
+) -> Result<Vec<Vec<Trial>>, Failure> {
+    let (clock, hand) = Clock::manual();
+    hand.set(log.start()?);
+    let mut running = Vec::new();
+    for candidates in candidates {
+        running.push(
+            candidates
+                .into_iter()
+                .map(|candidate| Running::start(candidate, &clock))
+                .collect::<Result<Vec<_>, _>>()?,
+        );
+    }
+    let groups: Vec<_> = found.groups.iter().map(|rates| &rates.group).collect();
+    walk(wish, &groups, log, told, |step| {
+        hand.set(step.now);
+        for running in running.get_mut(step.group).into_iter().flatten() {
+            if !running.limiter.check(&step.key).is_granted() {
+                running.trial.denied += 1;
+                if running.keys.len() < MOST_KEYS {
+                    running.keys.insert(step.hash);
+                }
+            }
+        }
+    })?;
+    let finish = |running: Running| Trial { keys: running.keys.len() as u64, ..running.trial };
+    Ok(running.into_iter().map(|group| group.into_iter().map(finish).collect()).collect())
+}
+
+struct Running {
+    trial: Trial,
+    limiter: Limiter,
+    keys: HashSet<u64>,
+}
+
+impl Running {
+    fn start(candidate: Candidate, clock: &Clock) -> Result<Self, Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure::Suggested(error.to_string());
+        let Candidate { window, rate, burst } = candidate;
+        let quota = Quota::amount_per_period(rate, Duration::from_secs(WINDOWS[window].0)).burst(burst);
+        let quota = quota.map_err(|error| failed(&error))?;
+        let limiter = Limiter::builder().clock(clock.clone()).capacity(Capacity::Bytes(MEMORY)).build(quota);
+        let limiter = limiter.map_err(|error| failed(&error))?;
+        Ok(Self {
+            trial: Trial { quota, window, rate, burst, denied: 0, keys: 0 },
+            limiter,
+            keys: HashSet::default(),
+        })
+    }
+}
+
+impl Trial {
+    pub(super) fn candidate(&self) -> Candidate {
+        Candidate { window: self.window, rate: self.rate, burst: self.burst }
+    }
+}
+
+/// Of all that deny little enough, the smallest of each window; of those, the one that denies the fewest keys. Where nothing
+/// denies little enough, that which denies least.
+pub(super) fn choose(trials: &[Trial], most: u64) -> Option<Trial> {
+    let of_window = |window: &usize| {
+        let ours = || trials.iter().filter(|trial| trial.window == *window);
+        let low = ours().filter(|trial| trial.denied > most).map(|trial| trial.rate).max().unwrap_or(0);
+        ours().filter(|trial| trial.rate > low).min_by_key(|trial| trial.rate)
+    };
+    let within = TRIED.iter().filter_map(of_window);
+    // Between windows that spare as many keys, the one in the middle is the one that people expect.
+    let by_keys = |trial: &&Trial| (trial.keys, trial.window.abs_diff(2), trial.window);
+    within
+        .min_by_key(by_keys)
+        .or_else(|| trials.iter().min_by_key(|trial| (trial.denied, trial.rate)))
+        .cloned()
+}
+
+/// In the order of windows and quotas, each once.
+pub(super) fn tidy(trials: &mut Vec<Trial>) {
+    trials.sort_by_key(Trial::candidate);
+    trials.dedup_by_key(|trial| trial.candidate());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidates_are_round_and_rise() {
+        assert_eq!([1.0, 9.4, 42.0, 123.0, 9_876.0].map(round), [1, 9, 42, 130, 9_900]);
+        let rates: Vec<u64> = rates_between(0, 3, 400).iter().map(|candidate| candidate.rate).collect();
+        assert_eq!((rates.first(), rates.last()), (Some(&3), Some(&400)));
+        assert!(rates.is_sorted() && rates.len() == 8);
+        assert_eq!(rates_between(0, 5, 5).len(), 1);
+    }
+}

@@ -1,0 +1,58 @@
+//! Each request of a log with its group and its key.
+
+use super::{Group, Wish, policy};
+use crate::{
+    log::Log,
+    run::{Failure, Progress},
+};
+use foldhash::quality::FixedState;
+use std::hash::BuildHasher as _;
+use tidegate_core::{Micros, Quota};
+use tidegate_policy::compile::{Compiler, Foresight};
+use tidegate_rule::{Mode, Rules, request::KeyValue};
+
+/// One request.
+pub(super) struct Step<'a> {
+    /// The place of its group.
+    pub(super) group: usize,
+    /// A number that stands for its key: the same in every run.
+    pub(super) hash: u64,
+    pub(super) key: KeyValue<'a>,
+    pub(super) now: Micros,
+}
+
+/// Goes through a log. Groups are told apart as the policy will tell them apart, and keys are found as it will find them.
+pub(super) fn walk(
+    wish: &Wish,
+    groups: &[&Group],
+    mut log: Log,
+    told: &mut dyn FnMut(Progress),
+    mut each: impl FnMut(Step<'_>),
+) -> Result<(), Failure> {
+    log.start()?;
+    // Rules that are off: it only matters which of them is about a request.
+    let any = Quota::per_second(1).quota().map_err(|error| Failure::Suggested(error.to_string()))?;
+    let rules = groups.iter().map(|group| (*group, any));
+    let policy = policy::of(wish, rules, Mode::Off)?;
+    let gate = Compiler::new(Rules::new()).compile(&policy, None)?;
+    let (hasher, mut has_key) = (FixedState::default(), false);
+    let mut foresight = Foresight::default();
+    let mut requests = 0;
+    loop {
+        if requests % (1 << 14) == 0 {
+            let (read, size) = log.progress();
+            told(Progress { requests, read, size });
+        }
+        let Some((line, now)) = log.next_line()? else { break };
+        requests += 1;
+        gate.foresee(&gate.see(&line), &mut foresight);
+        let Some(group) = foresight.found().first().copied() else { continue };
+        has_key = has_key || gate.has_key(group, &line);
+        let Some(key) = gate.key_at(group, &line) else { continue };
+        each(Step { group, hash: hasher.hash_one(&key), key, now });
+    }
+    match has_key {
+        true => Ok(()),
+        false => Err(Failure::NoKey { rule: "suggested".to_owned(), key: wish.key_text.clone() }),
+    }
+}

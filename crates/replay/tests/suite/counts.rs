@@ -1,0 +1,201 @@
+//! A replay of the real log counts what plain reimplementations count, for each algorithm.
+
+use crate::{
+    plain::{
+        Answer, Counter, Each, Fading, HOUR, Line, MINUTE, Moments, Parts, SECOND, Smooth, Tokens, Visit,
+        WarmUp, Windows, visits,
+    },
+    play::{REAL, played},
+};
+use flate2::read::GzDecoder;
+use std::{collections::HashMap, io::Read};
+use tidegate_replay::RuleTally;
+
+fn real() -> Vec<Visit> {
+    let mut text = String::new();
+    GzDecoder::new(REAL).read_to_string(&mut text).unwrap();
+    visits(&text)
+}
+
+/// Went, waited, was turned away.
+fn count<C: Counter>(visits: &[Visit], make: fn() -> C) -> (u64, u64, u64) {
+    let mut each = Each::of(make);
+    let mut counts = (0, 0, 0);
+    for visit in visits {
+        match each.ask(&visit.ip, visit.at) {
+            Answer::Go => counts.0 += 1,
+            Answer::Wait => counts.1 += 1,
+            Answer::No => counts.2 += 1,
+        }
+    }
+    counts
+}
+
+fn replayed(rule: &str) -> (u64, u64, u64) {
+    let play = played(REAL, &format!("rules: [{{ name: each, key: ip, {rule} }}]")).unwrap();
+    let RuleTally { admitted, delayed, denied, shadow, asked, .. } = play.tally.rules[0].clone();
+    assert_eq!((asked, shadow), (10_000, 0));
+    assert_eq!((admitted, delayed, denied), (play.tally.admitted, play.tally.delayed, play.tally.denied));
+    (admitted, delayed, denied)
+}
+
+#[test]
+fn the_real_log_is_read_as_a_whole() {
+    let play = played(REAL, "rules: [{ name: each, key: ip, quota: 1000000/s }]").unwrap();
+    assert_eq!((play.log.lines, play.log.requests, play.log.broken), (10_000, 10_000, 0));
+    assert_eq!(play.tally.admitted, 10_000);
+    assert_eq!(real().len(), 10_000);
+    // It is known for lines that are not in the order of time.
+    assert!(play.log.reordered > 1_000);
+    assert_eq!(play.log.late, 0);
+}
+
+#[test]
+fn token_buckets_count_the_same() {
+    let visits = real();
+    let expected = count(&visits, || Tokens::full(3, MINUTE, 3));
+    assert!(expected.2 > 100, "{expected:?}");
+    assert_eq!(replayed("quota: 3/min"), expected);
+    assert_eq!(replayed("quota: 10/h burst 4"), count(&visits, || Tokens::full(10, HOUR, 4)));
+}
+
+#[test]
+fn leaky_buckets_count_the_same() {
+    let visits = real();
+    // Ten a minute is one in six seconds.
+    let line = || Line { pace: 6 * SECOND, places: 5, patience: 20 * SECOND, next: 0 };
+    let expected = count(&visits, line);
+    assert!(expected.1 > 100 && expected.2 > 100, "{expected:?}");
+    assert_eq!(replayed("quota: 10/min leaky-bucket queue 5, wait: 20s"), expected);
+}
+
+#[test]
+fn fixed_windows_count_the_same() {
+    let expected = count(&real(), || Windows { limit: 5, period: MINUTE, window: 0, count: 0 });
+    assert!(expected.2 > 100, "{expected:?}");
+    assert_eq!(replayed("quota: 5/min fixed-window"), expected);
+}
+
+#[test]
+fn sliding_windows_count_the_same() {
+    let expected = count(&real(), || Fading { limit: 20, period: HOUR, counts: HashMap::new() });
+    assert!(expected.2 > 100, "{expected:?}");
+    assert_eq!(replayed("quota: 20/h sliding-window"), expected);
+}
+
+#[test]
+fn strict_sliding_windows_count_the_same() {
+    let make = || Parts { limit: 20, part: HOUR / 6, parts: 6, counts: HashMap::new() };
+    let expected = count(&real(), make);
+    assert!(expected.2 > 100, "{expected:?}");
+    assert_eq!(replayed("quota: 20/h sliding-strict 6"), expected);
+}
+
+#[test]
+fn sliding_logs_count_the_same() {
+    let expected = count(&real(), || Moments { limit: 5, period: MINUTE, went: Vec::new() });
+    assert!(expected.2 > 100, "{expected:?}");
+    assert_eq!(replayed("quota: 5/min sliding-log"), expected);
+}
+
+#[test]
+fn smooth_limits_count_the_same() {
+    let expected = count(&real(), || Smooth::rested(1.0));
+    assert!(expected.2 > 100, "{expected:?}");
+    assert_eq!(replayed("quota: 1/s smooth"), expected);
+}
+
+#[test]
+fn limits_that_warm_up_count_the_same() {
+    let expected = count(&real(), || WarmUp::cold(1.0, 10.0, 3.0));
+    assert!(expected.2 > 100, "{expected:?}");
+    assert_eq!(replayed("quota: 1/s warm-up 10s cold 3"), expected);
+}
+
+/// Two rules at once: all are charged or none is, and each rule counts what it refused.
+#[test]
+fn several_rules_are_charged_together() {
+    let play = played(
+        REAL,
+        "rules:
+  - { name: each, key: ip, quota: 10/h burst 10 }
+  - { name: pages, match: { method: GET, path: /blog/** }, key: ip, quota: 2/min burst 2 }",
+    )
+    .unwrap();
+    let mut each: HashMap<String, Tokens> = HashMap::new();
+    let mut pages: HashMap<String, Tokens> = HashMap::new();
+    let (mut by_each, mut by_pages, mut went) = (0, 0, 0);
+    for visit in real() {
+        let tokens = each.entry(visit.ip.clone()).or_insert_with(|| Tokens::full(10, HOUR, 10));
+        let is_page = visit.method == "GET" && (visit.path == "/blog" || visit.path.starts_with("/blog/"));
+        let before = tokens.parts_at(visit.at);
+        let first = before >= tokens.period;
+        let second = if is_page {
+            let tokens = pages.entry(visit.ip.clone()).or_insert_with(|| Tokens::full(2, MINUTE, 2));
+            let has = tokens.parts_at(visit.at) >= tokens.period;
+            if has && first {
+                tokens.ask(visit.at);
+            }
+            has
+        } else {
+            true
+        };
+        if first && second {
+            each.entry(visit.ip.clone()).and_modify(|tokens| _ = tokens.ask(visit.at));
+            went += 1;
+        }
+        by_each += u64::from(!first);
+        by_pages += u64::from(!second);
+    }
+    assert!(by_each > 100 && by_pages > 100, "{by_each} {by_pages}");
+    let told: Vec<u64> = play.tally.rules.iter().map(|rule| rule.denied).collect();
+    assert_eq!((told, play.tally.admitted), (vec![by_each, by_pages], went));
+}
+
+/// A charge that depends on the answer, which the log tells.
+#[test]
+fn only_answers_that_count_are_charged() {
+    let rule = "quota: 1/d fixed-window, charge: { if-status: [404] }";
+    let mut used: HashMap<(String, u64), u64> = HashMap::new();
+    let mut expected = (0, 0, 0);
+    for visit in real() {
+        let used = used.entry((visit.ip.clone(), visit.at / (24 * HOUR))).or_default();
+        if *used >= 1 {
+            expected.2 += 1;
+        } else {
+            expected.0 += 1;
+            *used += u64::from(visit.status == 404);
+        }
+    }
+    assert!(expected.2 > 50, "{expected:?}");
+    assert_eq!(replayed(rule), expected);
+}
+
+/// What is only watched refuses nothing, and counts as if it did.
+#[test]
+fn shadow_rules_count_what_they_would_deny() {
+    let expected = count(&real(), || Tokens::full(3, MINUTE, 3));
+    let play = played(REAL, "rules: [{ name: each, key: ip, quota: 3/min, mode: shadow }]").unwrap();
+    let rule = &play.tally.rules[0];
+    assert_eq!((rule.admitted, rule.shadow, rule.denied), (expected.0, expected.2, 0));
+    assert_eq!(play.tally.admitted, 10_000);
+}
+
+/// Who, with exact counts: there are fewer keys than there is room for.
+#[test]
+fn the_keys_that_were_denied_most_are_told() {
+    let play = played(REAL, "rules: [{ name: each, key: ip, quota: 3/min }]").unwrap();
+    let mut denied: HashMap<String, u64> = HashMap::new();
+    let mut each = Each::of(|| Tokens::full(3, MINUTE, 3));
+    for visit in real() {
+        if each.ask(&visit.ip, visit.at) == Answer::No {
+            *denied.entry(visit.ip).or_default() += 1;
+        }
+    }
+    for key in play.tally.rules[0].keys.top(2_000) {
+        assert_eq!((key.count, key.doubt), (denied[&key.key], 0), "{}", key.key);
+    }
+    assert_eq!(play.tally.rules[0].keys.known().0, denied.len());
+    let when: u64 = play.tally.rules[0].timeline.bins().iter().map(|bin| bin.denied).sum();
+    assert_eq!(when, denied.values().sum::<u64>());
+}

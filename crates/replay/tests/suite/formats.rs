@@ -1,0 +1,204 @@
+//! Formats, packed or not, one file or several.
+
+use crate::play::{known, logs, policy};
+use std::{io::Write as _, path::Path};
+use tidegate_replay::{
+    Failure, Play,
+    log::{Formats, Input, Log},
+    play,
+};
+
+const EACH: &str = "rules: [{ name: each, key: ip, quota: 2/h }]";
+
+fn through(formats: Formats, log: &[u8], text: &str) -> Result<Play, Failure> {
+    let policy = policy(text);
+    play(logs(&[log], formats, &policy)?, (&policy, Path::new("")), None, |_| {})
+}
+
+/// Three requests of one address, in every format that is known by itself.
+#[test]
+fn formats_are_found_out() {
+    let cases = [
+        ("common", r#"192.0.2.1 - alice [01/Feb/2024:12:00:0N +0000] "GET /a?b=c HTTP/1.1" 200 12"#),
+        (
+            "combined",
+            r#"192.0.2.1 - - [01/Feb/2024:12:00:0N +0000] "GET /a HTTP/1.1" 200 - "-" "a \"quoted\" agent""#,
+        ),
+        (
+            "vhost",
+            r#"example.com:443 192.0.2.1 - - [01/Feb/2024:12:00:0N +0000] "GET /a HTTP/1.1" 200 12 "-" "agent""#,
+        ),
+        (
+            "envoy",
+            r#"[2024-02-01T12:00:0N.000Z] "GET /a HTTP/1.1" 200 - 0 12 5 4 "198.51.100.9,192.0.2.1" "agent" "id" "example.com" "10.0.0.1:80""#,
+        ),
+        (
+            "json",
+            r#"{"time": 170678880N, "ip": "192.0.2.1", "method": "GET", "path": "/a", "status": 200, "user": null}"#,
+        ),
+        (
+            "json",
+            r#"{"start_time":"2024-02-01T12:00:0N.000Z","method":"GET","path":"/a?q=\"x\"","response_code":200,"duration":5,"x_forwarded_for":"192.0.2.1","authority":"example.com","bytes":{"sent":[1,{"a":2}]}}"#,
+        ),
+        (
+            "json",
+            r#"{"time_local":"01/Feb/2024:12:00:0N +0000","remote_addr":"192.0.2.1","request":"GET /a HTTP/2.0","status":"200"}"#,
+        ),
+    ];
+    for (name, line) in cases {
+        let log: String = (1..=3).map(|second| line.replace('N', &second.to_string()) + "\n").collect();
+        let play =
+            through(known(), log.as_bytes(), EACH).unwrap_or_else(|failure| panic!("{name}: {failure}"));
+        assert_eq!(play.log.formats, [(name.to_owned(), 3)]);
+        assert_eq!((play.tally.admitted, play.tally.denied), (2, 1), "{line}");
+        assert_eq!(play.tally.rules[0].keys.top(1)[0].key, "192.0.2.1", "{line}");
+    }
+}
+
+#[test]
+fn formats_can_be_written_down() {
+    let cases = [
+        (
+            r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_x_api_key" $request_time"#,
+            r#"192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] "POST /a HTTP/1.1" 201 12 "KEY" 0.250"#,
+        ),
+        (
+            r#"%{X-Api-Key}i %a %{%Y-%m-%dT%H:%M:%S}t "%m %U%q" %>s %D"#,
+            r#"KEY 192.0.2.1 2024-02-01T12:00:00 "POST /a?b=c" 201 250000"#,
+        ),
+        (
+            "%START_TIME(%s.%3f)% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE% %REQ(X-API-KEY):20% %DURATION%\\n",
+            "1706788800.000 POST /a 201 KEY 250",
+        ),
+    ];
+    for (format, line) in cases {
+        let log: String = ["one", "one", "two"].map(|key| line.replace("KEY", key) + "\n").concat();
+        let formats = Formats::one(format, &[]);
+        // A query of Apache comes with its `?`, so that nobody can tell where the path ends.
+        if format.contains("%U%q") {
+            assert!(formats.unwrap_err().to_string().contains("put something between them"));
+            continue;
+        }
+        let policy =
+            "rules: [{ name: each, key: header x-api-key, match: { method: POST, path: /a }, quota: 1/h }]";
+        let play =
+            through(formats.unwrap(), log.as_bytes(), policy).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!((play.tally.admitted, play.tally.denied), (2, 1), "{format}");
+    }
+    for (format, said) in [
+        ("squid", "unknown format `squid`"),
+        ("$remote_addr", "there is no time in it"),
+        ("[$time_local] $status", "there is no request in it"),
+        ("%h %t %", "ends with a `%`"),
+    ] {
+        let error = Formats::one(format, &[]).unwrap_err().to_string();
+        assert!(error.contains(said), "{format}: {error}");
+    }
+}
+
+#[test]
+fn members_of_json_can_be_named() {
+    let log = r#"{"when": 1706788800.5, "who": {"address": "192.0.2.1", "key": "k1"}, "what": "/a", "how": "GET"}
+{"when": 1706788801, "who": {"address": "192.0.2.2", "key": "k1"}, "what": "/a", "how": "GET"}
+"#;
+    let pairs = [
+        ("time", "when"),
+        ("ip", "who.address"),
+        ("header x-key", "who.key"),
+        ("path", "what"),
+        ("method", "how"),
+    ];
+    let fields = pairs.map(|(name, member)| (name.to_owned(), member.to_owned()));
+    let policy =
+        "rules: [{ name: each, key: header x-key, quota: 1/h }, { name: addresses, key: ip, quota: 1/h }]";
+    let play = through(Formats::one("json", &fields).unwrap(), log.as_bytes(), policy).unwrap();
+    assert_eq!((play.tally.rules[0].denied, play.tally.rules[1].denied), (1, 0));
+    let wrong = Formats::one("json", &[("colour".to_owned(), "c".to_owned())]).unwrap_err().to_string();
+    assert!(wrong.contains("unknown field `colour`; use one of time, ip"), "{wrong}");
+}
+
+/// The user of a log is the one that the policy finds in a header.
+#[test]
+fn the_user_of_a_log_is_the_one_of_the_policy() {
+    let line =
+        |user: &str| format!("192.0.2.1 - {user} [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
+    let log = [line("alice"), line("bob"), line("alice")].concat();
+    let play = through(
+        known(),
+        log.as_bytes(),
+        "user: header x-user\nrules: [{ name: each, key: user, quota: 1/h }]",
+    )
+    .unwrap();
+    assert_eq!(play.tally.denied, 1);
+    assert_eq!(play.tally.rules[0].keys.top(1)[0].key, "alice");
+}
+
+#[test]
+fn packed_logs_are_unpacked() {
+    let line =
+        |second: u64| format!("192.0.2.1 - - [01/Feb/2024:12:00:0{second} +0000] \"GET / HTTP/1.1\" 200 1\n");
+    let (first, second) = (line(1) + &line(2), line(3));
+    let gzip = |text: &str| {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(text.as_bytes()).unwrap();
+        packed.finish().unwrap()
+    };
+    let zstd = |text: &str| {
+        ruzstd::encoding::compress_to_vec(text.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest)
+    };
+    // Two pieces one behind the other, as `cat a.gz b.gz` gives them.
+    for packed in [[gzip(&first), gzip(&second)].concat(), [zstd(&first), zstd(&second)].concat()] {
+        let play = through(known(), &packed, EACH).unwrap();
+        assert_eq!((play.tally.admitted, play.tally.denied), (2, 1));
+    }
+    let broken = &gzip(&first)[..20];
+    let failure = through(known(), broken, EACH).unwrap_err().to_string();
+    assert!(failure.starts_with("cannot read log0: "), "{failure}");
+}
+
+/// The first file has every even second, the second every odd one; a limit of one in two seconds tells whether they were
+/// put together.
+#[test]
+fn files_are_put_together_by_time() {
+    let line = |second: u64| {
+        let (minute, second) = (second / 60, second % 60);
+        format!("192.0.2.1 - - [01/Feb/2024:12:{minute:02}:{second:02} +0000] \"GET / HTTP/1.1\" 200 1\n")
+    };
+    let even: String = (0..600).step_by(2).map(line).collect();
+    let odd: String = (1..600).step_by(2).map(line).collect();
+    let policy = policy("rules: [{ name: each, key: ip, quota: 1/s burst 1 }]");
+    let log = logs(&[even.as_bytes(), odd.as_bytes()], known(), &policy).unwrap();
+    let play = play(log, (&policy, Path::new("")), None, |_| {}).unwrap();
+    assert_eq!((play.tally.admitted, play.tally.denied, play.log.late), (600, 0, 0));
+    assert_eq!(play.log.names, ["log0", "log1"]);
+}
+
+/// A file that is read in many batches gives the same as one that is read at once.
+#[test]
+fn batches_leave_no_seam() {
+    let mut log = String::new();
+    for place in 0..60_000_u64 {
+        // Every hundredth line stands seven seconds too late.
+        let at = place / 50 - if place % 100 == 99 && place > 1_000 { 7 } else { 0 };
+        let (minute, second) = (at / 60, at % 60);
+        let ip = place % 250;
+        log += &format!(
+            "192.0.2.{ip} - - [01/Feb/2024:12:{minute:02}:{second:02} +0000] \"GET /{place} HTTP/1.1\" 200 1\n"
+        );
+    }
+    assert!(log.len() > 4 << 20);
+    let policy = policy("rules: [{ name: each, key: ip, quota: 6/min }]");
+    let input = Input::stream("a stream", std::io::Cursor::new(log.clone().into_bytes()));
+    let opened = Log::open(vec![input], known(), None).unwrap();
+    let mut seen = 0;
+    let play = play(opened, (&policy, Path::new("")), None, |progress| seen = progress.requests).unwrap();
+    assert_eq!((play.log.requests, play.log.late, seen), (60_000, 0, 60_000));
+    assert_eq!(play.log.reordered, 590);
+    let mut lines: Vec<&str> = log.lines().collect();
+    lines.sort_by_key(|line| line[line.find('[').unwrap()..line.find(']').unwrap()].to_owned());
+    let sorted = lines.join("\n");
+    let again =
+        through(known(), sorted.as_bytes(), "rules: [{ name: each, key: ip, quota: 6/min }]").unwrap();
+    assert_eq!((again.tally.denied, again.log.reordered), (play.tally.denied, 0));
+    assert!(play.tally.denied > 1_000);
+}
