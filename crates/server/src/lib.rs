@@ -20,6 +20,7 @@
 //! | [`Tracing`] | where traces of requests are sent, and how many spans arrived |
 //! | [`run`] | serves until it is told to stop, then lets requests in flight end |
 
+mod admin;
 mod answer;
 mod client;
 mod config;
@@ -28,10 +29,13 @@ pub mod descriptors;
 mod fault;
 mod files;
 mod gateway;
+mod hall;
 mod judge;
 mod listen;
 mod log;
+mod observe;
 mod places;
+mod prometheus;
 mod proxy;
 mod run;
 mod stream;

@@ -7,7 +7,7 @@ use crate::{
     places::Places,
     tls::Certificate,
     traces::{Exporting, Tracer},
-    upstream::{Plan, Upstream},
+    upstream::{Health, Plan, Upstream},
     worker::{self, Order, Worker},
 };
 use std::{future::Future, sync::Arc, thread, time::Duration};
@@ -57,6 +57,21 @@ impl Plans {
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
+
+    /// All upstreams by their names, and what workers will know of their servers.
+    pub(crate) fn health(&self) -> Vec<UpstreamHealth> {
+        let named = self.config.upstreams.keys().zip(&self.upstreams);
+        let servers = |plan: &Plan| {
+            plan.servers.iter().map(|server| (server.authority.to_string(), server.health.clone())).collect()
+        };
+        named.map(|(name, plan)| UpstreamHealth { name: name.clone(), servers: servers(plan) }).collect()
+    }
+}
+
+/// An upstream, and what all workers know of its servers.
+pub(crate) struct UpstreamHealth {
+    pub(crate) name: String,
+    pub(crate) servers: Vec<(String, Arc<Health>)>,
 }
 
 /// All threads that serve one configuration. Dropping it stops them.

@@ -269,7 +269,12 @@ async fn tick(worker: Rc<Worker>) {
 
 /// Deadlines by the clock of the machine, which is coarse and cheap.
 pub(crate) fn watch_of_machine() -> Rc<Watch> {
-    Watch::new(Clock::coarse())
+    Watch::new(clock_of_deadlines())
+}
+
+/// The clock by which all workers tell whether something is late.
+pub(crate) fn clock_of_deadlines() -> Clock {
+    Clock::coarse()
 }
 
 /// A runtime for one thread.

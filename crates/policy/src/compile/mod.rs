@@ -43,7 +43,7 @@ use tidegate_core::Ratio;
 use tidegate_engine::{Clock, LoadMonitor, Scaled, SharedLimiter, load::Scalable as _};
 use tidegate_rule::{
     Gate, Rules,
-    request::{Head, TrustedProxies},
+    request::{Head, Key, KeyValue, TrustedProxies},
 };
 
 /// Makes gates of policies: where their rules are, and what names in a policy start from.
@@ -119,6 +119,7 @@ impl Compiler {
             proxies: made.proxies,
             lists: made.lists,
             monitor: made.monitor,
+            user: made.user,
             scaled: Mutex::default(),
         };
         let gate = PolicyGate { inner: Arc::new(inner) };
@@ -148,6 +149,7 @@ pub(crate) struct Inner {
     lists: Lists,
     /// What schedules follow; `None` where there are none.
     monitor: Option<LoadMonitor>,
+    user: Option<Key>,
     scaled: Mutex<Vec<Scaled<SharedLimiter>>>,
 }
 
@@ -195,6 +197,11 @@ impl PolicyGate {
     /// Whose word on addresses of clients counts.
     pub fn proxies(&self) -> &TrustedProxies {
         &self.inner.proxies
+    }
+
+    /// The name of the user of a request, where the policy says where it is found.
+    pub fn user_of<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
+        self.inner.user.as_ref()?.find(head)
     }
 
     /// Its lists, whose files should be watched.

@@ -9,14 +9,14 @@ use super::{
 use crate::{
     index::RuleIndex,
     matching::{Lists, Matcher, told},
-    model::{Enforcement, Fallback, Key, OnLimit, Part, Policy, QueueOrder, Quotas, Route, Rule},
+    model::{Enforcement, Fallback, Key, Match, OnLimit, Part, Policy, QueueOrder, Quotas, Route, Rule},
 };
 use std::{cell::RefCell, env, sync::Arc};
 use tidegate_core::{Quota, Schedule, SettingError};
 use tidegate_engine::{Capacity, LoadMonitor};
 use tidegate_rule::{
     Declaration, RequestLimit, RuleSettings, Settings, StoreAddress,
-    request::{Head, TrustedProxies},
+    request::{Head, Key as RequestKey, TrustedProxies},
 };
 
 /// All that a policy was made into, before anything is changed.
@@ -31,6 +31,8 @@ pub(crate) struct Made {
     pub(super) settings: Settings,
     pub(super) commits: Vec<Box<dyn FnOnce()>>,
     pub(super) monitor: Option<LoadMonitor>,
+    /// Where the name of a user is found.
+    pub(super) user: Option<RequestKey>,
 }
 
 /// What the limiters of all rules may take together; each has its part of it, within reason.
@@ -80,6 +82,8 @@ impl Made {
         for route in &policy.routes {
             route_matchers.extend(problems.take(None, Matcher::new(&route.matching, &lists)));
         }
+        let user = policy.user.as_ref().map(|user| user_key(user, policy, &lists, &proxies)).transpose();
+        let user = problems.take(None, user).flatten();
         let settings = problems.take(None, settings(policy, compiler));
         let monitor = problems.take(None, monitor(policy, compiler)).flatten();
         problems.none()?;
@@ -94,8 +98,27 @@ impl Made {
             settings: settings.unwrap_or_default(),
             commits,
             monitor,
+            user,
         })
     }
+}
+
+/// Where the name of a user is found, whatever rule asks.
+fn user_key(
+    said: &Key,
+    policy: &Policy,
+    lists: &Lists,
+    proxies: &TrustedProxies,
+) -> Result<RequestKey, SettingError> {
+    let matcher = Matcher::new(&Match::default(), lists)?;
+    let keys = Keys {
+        proxies,
+        trusts_nobody: policy.trusted_proxies.is_empty(),
+        user: Some(said),
+        matcher: &matcher,
+        expressions: RefCell::default(),
+    };
+    keys.key(said)
 }
 
 /// How the requests of a rule are counted.

@@ -46,14 +46,15 @@ pub(super) async fn answer(
     refuse: RefuseAs,
 ) -> Result<Response, Problem> {
     let (meant, client) = meant(parts, dialect)?;
-    let asked = {
-        let gate = desk.gate();
-        gate.ask(&GatewayHead::of(&meant, client))
+    let (asked, tally) = {
+        let now = desk.now();
+        (now.gate.ask(&GatewayHead::of(&meant, client)), now.tally.clone())
     };
     let passage = match asked {
         PolicyAsked::Now(passage) => passage,
         PolicyAsked::Later(asking) => asking.await,
     };
+    tally.passed(&passage);
     Ok(match passage {
         Passage::Admitted(admission) => admitted(&admission),
         Passage::Refused(refusal) => refused(*refusal, refuse),

@@ -7,14 +7,14 @@ use tidegate_core::{LARGEST_EXACT, spelling};
 
 /// What a body asks.
 #[derive(Debug, PartialEq)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     pub(super) form: Form,
     pub(super) members: Vec<Members>,
 }
 
 /// How it is asked, and so how it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     /// `{…}`: one answer.
     One,
     /// `[…]`: a list of answers.
@@ -27,7 +27,7 @@ pub(super) enum Form {
 
 /// The members of one thing that is asked.
 #[derive(Debug, PartialEq)]
-pub(super) struct Members {
+pub(crate) struct Members {
     /// Where it stands in the body, for whoever reads what is wrong; nothing if it is the only one.
     pub(super) place: String,
     map: Map<String, Value>,
@@ -42,7 +42,7 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 
 impl Asked {
     /// Reads it. Each thing may have these members and no others.
-    pub(super) fn read(body: &[u8], known: &[&'static str]) -> Result<Self, Problem> {
+    pub(crate) fn read(body: &[u8], known: &[&'static str]) -> Result<Self, Problem> {
         let value: Value = serde_json::from_slice(body).map_err(|error| {
             Problem::bad(format!("the body is not JSON: {error}; send an object or a list"))
         })?;
@@ -86,6 +86,13 @@ fn together(mut map: Map<String, Value>) -> Result<(Form, Vec<Value>), Problem> 
 }
 
 impl Members {
+    /// Those of a body that asks one thing.
+    pub(crate) fn one(body: &[u8], known: &[&'static str]) -> Result<Self, Problem> {
+        let value: Value = serde_json::from_slice(body)
+            .map_err(|error| Problem::bad(format!("the body is not JSON: {error}; send an object")))?;
+        Self::of(value, String::new(), known)
+    }
+
     fn of(value: Value, place: String, known: &[&'static str]) -> Result<Self, Problem> {
         let Value::Object(map) = value else {
             return Err(Problem::bad(format!(
@@ -100,14 +107,14 @@ impl Members {
     }
 
     /// A text that must be there.
-    pub(super) fn text(&self, name: &str) -> Result<&str, Problem> {
+    pub(crate) fn text(&self, name: &str) -> Result<&str, Problem> {
         match self.optional_text(name)? {
             Some(text) => Ok(text),
             None => Err(self.wrong(name, "is missing; say it")),
         }
     }
 
-    pub(super) fn optional_text(&self, name: &str) -> Result<Option<&str>, Problem> {
+    pub(crate) fn optional_text(&self, name: &str) -> Result<Option<&str>, Problem> {
         match self.map.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -115,8 +122,19 @@ impl Members {
         }
     }
 
-    pub(super) fn value(&self, name: &str) -> Option<&Value> {
+    pub(crate) fn value(&self, name: &str) -> Option<&Value> {
         self.map.get(name)
+    }
+
+    /// A whole number, where there is one.
+    pub(crate) fn whole(&self, name: &str) -> Result<Option<u64>, Problem> {
+        match self.map.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(number) => match number.as_u64() {
+                Some(number) => Ok(Some(number)),
+                None => Err(self.wrong(name, "is not a whole number; write one, 0 or more")),
+            },
+        }
     }
 
     /// A cost; `otherwise` where it is not said, if it need not be.

@@ -29,13 +29,14 @@ pub(super) async fn answer(
     touch: Touch,
     deny: DenyAs,
 ) -> Result<Response, Problem> {
-    let (questions, fields) = questions(&asked, &desk.gate())?;
+    let (questions, fields) = questions(&asked, &desk.now().gate)?;
     if asked.form == Form::Together {
         if touch == Touch::Look {
             return Err(Problem::bad("looking charges nothing; leave `all-or-nothing` out"));
         }
         let (claims, told) = together(desk, &questions).await;
         claims.into_iter().flatten().for_each(keep);
+        desk.count(&told);
         return Ok(answered(asked.form, &told, fields, deny));
     }
     let told: Vec<Told> = match &questions[..] {
@@ -46,6 +47,9 @@ pub(super) async fn answer(
             all.iter().zip(decisions).map(|(question, decision)| Told::new(question, decision)).collect()
         }
     };
+    if touch == Touch::Take {
+        desk.count(&told);
+    }
     Ok(answered(asked.form, &told, fields, deny))
 }
 

@@ -1,6 +1,7 @@
 //! Where questions are answered: the policy in force, who may ask, and what is held.
 
-use super::{ledger::Ledger, tokens::Tokens};
+use super::{ledger::Ledger, told::Told, tokens::Tokens};
+use crate::observe::Tally;
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tidegate_engine::{Clock, SharedPermit, SharedReservation};
@@ -9,12 +10,18 @@ use tokio::runtime::Handle;
 
 /// Where questions are answered. It outlives policies and listeners: what is held stays held.
 pub(crate) struct Desk {
-    gate: ArcSwap<PolicyGate>,
+    now: ArcSwap<InForce>,
     tokens: ArcSwap<Tokens>,
     pub(super) reservations: Ledger<Reserved>,
     pub(super) permits: Ledger<Permitted>,
     /// Where permits are renewed: threads of a listener may end before them.
     runtime: Handle,
+}
+
+/// A policy in force, and where it is counted what it says.
+pub(super) struct InForce {
+    pub(super) gate: PolicyGate,
+    pub(super) tally: Arc<Tally>,
 }
 
 /// What was reserved; nothing where a rule is off, or only watches.
@@ -27,14 +34,14 @@ pub(super) const MOST_HELD: usize = 100_000;
 
 impl Desk {
     /// One for this policy. Only inside of a runtime, which is to outlive it.
-    pub(crate) fn new(gate: PolicyGate, tokens: Tokens) -> Self {
+    pub(crate) fn new(gate: PolicyGate, tally: Arc<Tally>, tokens: Tokens) -> Self {
         let keep = |reserved: Reserved| {
             if let Some(reserved) = reserved {
                 reserved.keep();
             }
         };
         Self {
-            gate: ArcSwap::from_pointee(gate),
+            now: ArcSwap::from_pointee(InForce { gate, tally }),
             tokens: ArcSwap::from_pointee(tokens),
             reservations: Ledger::new(Clock::system(), MOST_HELD, keep),
             permits: Ledger::new(Clock::system(), MOST_HELD, drop),
@@ -43,8 +50,8 @@ impl Desk {
     }
 
     /// Answers by this policy from now on.
-    pub(crate) fn replace(&self, gate: PolicyGate, tokens: Tokens) {
-        self.gate.store(Arc::new(gate));
+    pub(crate) fn replace(&self, gate: PolicyGate, tally: Arc<Tally>, tokens: Tokens) {
+        self.now.store(Arc::new(InForce { gate, tally }));
         self.tokens.store(Arc::new(tokens));
     }
 
@@ -54,8 +61,16 @@ impl Desk {
         self.permits.close_ended();
     }
 
-    pub(super) fn gate(&self) -> Guard<Arc<PolicyGate>> {
-        self.gate.load()
+    pub(super) fn now(&self) -> Guard<Arc<InForce>> {
+        self.now.load()
+    }
+
+    /// Counts what was answered.
+    pub(super) fn count<'t>(&self, told: impl IntoIterator<Item = &'t Told>) {
+        let now = self.now.load();
+        for (rule, counted, decision) in told.into_iter().filter_map(Told::counted) {
+            now.tally.asked_by_name(rule, counted, decision);
+        }
     }
 
     pub(super) fn tokens(&self) -> Guard<Arc<Tokens>> {

@@ -33,6 +33,11 @@ mod routes;
 mod tokens;
 mod told;
 
+pub(crate) use body::{Asked, Members};
 pub(crate) use desk::Desk;
 pub(crate) use door::DecisionDoor;
+pub(crate) use problem::{Problem, shortened};
+pub(crate) use reset::{MEMBERS as RESET, answer as reset};
+pub(crate) use routes::whole;
+pub(crate) use told::json_response;
 pub(crate) use tokens::{Secret, Tokens, bearer};

@@ -7,18 +7,18 @@ use tidegate_core::SettingError;
 
 /// What is wrong with a question: a status, and a sentence that says what and how to mend it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Problem {
-    pub(super) status: StatusCode,
-    pub(super) detail: String,
+pub(crate) struct Problem {
+    pub(crate) status: StatusCode,
+    pub(crate) detail: String,
     pub(super) header: Option<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
-    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into(), header: None }
     }
 
-    pub(super) fn bad(detail: impl Into<String>) -> Self {
+    pub(crate) fn bad(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
@@ -27,7 +27,7 @@ impl Problem {
         Self::bad(format!("{place}{error}"))
     }
 
-    pub(super) fn with(self, name: HeaderName, value: HeaderValue) -> Self {
+    pub(crate) fn with(self, name: HeaderName, value: HeaderValue) -> Self {
         Self { header: Some((name, value)), ..self }
     }
 
@@ -56,7 +56,7 @@ impl From<Problem> for Response {
 }
 
 /// What clients said is told to them, but not all of a megabyte.
-pub(super) fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     const MOST: usize = 60;
     match text.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -53,7 +53,7 @@ pub(super) async fn held(
     fit: impl Fn(&Question, &Members) -> Result<(), Problem>,
     hold: impl Fn(Option<Claim>, Duration) -> Result<Entry, ()>,
 ) -> Result<Response, Problem> {
-    let (questions, fields) = questions(&asked, &desk.gate())?;
+    let (questions, fields) = questions(&asked, &desk.now().gate)?;
     let mut times = Vec::with_capacity(questions.len());
     for (question, members) in questions.iter().zip(&asked.members) {
         fit(question, members)?;
@@ -66,6 +66,7 @@ pub(super) async fn held(
     let (mut told, mut times) = (Vec::with_capacity(questions.len()), times.into_iter());
     for group in groups {
         let (claims, answers) = together(desk, group).await;
+        desk.count(&answers);
         let is_allowed = answers.iter().all(Told::is_allowed);
         for ((answer, claim), time) in answers.into_iter().zip(claims).zip(times.by_ref()) {
             told.push(match is_allowed {

@@ -5,14 +5,14 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::json;
 
-pub(super) const MEMBERS: [&str; 2] = ["rule", "key"];
+pub(crate) const MEMBERS: [&str; 2] = ["rule", "key"];
 
-pub(super) async fn answer(desk: &Desk, asked: Asked) -> Result<Response, Problem> {
+pub(crate) async fn answer(desk: &Desk, asked: Asked) -> Result<Response, Problem> {
     let mut places = Vec::with_capacity(asked.members.len());
     {
-        let gate = desk.gate();
+        let now = desk.now();
         for members in &asked.members {
-            let (named, key) = addressed(members, &gate)?;
+            let (named, key) = addressed(members, &now.gate)?;
             places.push((named.rule().limiter(), key));
         }
     }

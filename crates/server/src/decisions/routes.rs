@@ -175,7 +175,8 @@ fn deny_status(text: &str) -> Result<StatusCode, Problem> {
     })
 }
 
-async fn whole(body: Body) -> Result<Bytes, Problem> {
+/// All of a body, if it is not too much and does not take too long.
+pub(crate) async fn whole(body: Body) -> Result<Bytes, Problem> {
     let body = timeout(PATIENCE, Limited::new(body, LARGEST).collect()).await;
     let late =
         |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to come; send it at once");

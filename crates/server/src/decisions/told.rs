@@ -1,6 +1,7 @@
 //! What is answered: the numbers of a decision, as JSON and as headers.
 
 use super::{problem::Problem, question::Question};
+use crate::observe::Counted;
 use axum::{body::Body, response::Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
@@ -63,6 +64,19 @@ impl Told {
     fn denial(&self) -> Option<&Decision> {
         let denies = |decision: &&Decision| self.mode == Mode::Enforce && !decision.is_granted();
         self.decision.as_ref().filter(denies)
+    }
+
+    /// The rule that was asked, and what it said; nothing, where it was not asked.
+    pub(super) fn counted(&self) -> Option<(&str, Counted, Option<&Decision>)> {
+        let decision = self.decision.as_ref().filter(|_| self.turn == Turn::Asked)?;
+        let counted = match (self.mode, decision.outcome()) {
+            (Mode::Off, _) => return None,
+            (_, Outcome::Allow) => Counted::Admitted,
+            (_, Outcome::Delay(_)) => Counted::Delayed,
+            (Mode::Enforce, Outcome::Deny(_)) => Counted::Limited,
+            (Mode::Shadow, Outcome::Deny(_)) => Counted::ShadowDenied,
+        };
+        Some((self.rule.name(), counted, Some(decision)))
     }
 
     /// It as JSON.
@@ -179,7 +193,7 @@ pub(super) fn list(answers: impl Iterator<Item = Result<Value, Problem>>) -> Vec
     answers.map(|answer| answer.unwrap_or_else(|problem| problem.json())).collect()
 }
 
-pub(super) fn json_response(status: StatusCode, kind: &'static str, body: &Value) -> Response {
+pub(crate) fn json_response(status: StatusCode, kind: &'static str, body: &Value) -> Response {
     let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

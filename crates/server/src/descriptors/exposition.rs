@@ -1,9 +1,9 @@
 //! Metrics as text: for Prometheus, and as `/stats` has them.
 
 use super::metrics::{BUCKETS, KINDS, ServiceMetrics};
+use crate::prometheus::{header, line, seconds};
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -100,29 +100,8 @@ fn response_times(out: &mut String, metrics: &ServiceMetrics) {
     line(out, &format!("{name}_count"), &[("grpc_method", METHOD)], &sum);
 }
 
-fn seconds(micros: u64) -> String {
-    let text = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 fn get(count: &AtomicU64) -> u64 {
     count.load(Relaxed)
-}
-
-fn header(out: &mut String, name: &str, kind: &str) {
-    // Writing to a text does not fail.
-    let _ = writeln!(out, "# TYPE {name} {kind}");
-}
-
-fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: &dyn std::fmt::Display) {
-    out.push_str(name);
-    for (place, (label, text)) in labels.iter().enumerate() {
-        out.push(if place == 0 { '{' } else { ',' });
-        let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let _ = write!(out, "{label}=\"{text}\"");
-    }
-    let end = if labels.is_empty() { "" } else { "}" };
-    let _ = writeln!(out, "{end} {value}");
 }
 
 /// A part of a name: colons and bars mean something to others, and dots of an address are none between parts.
@@ -154,7 +133,7 @@ fn clean(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{clean, seconds};
+    use super::clean;
 
     #[test]
     fn names_are_cleaned() {
@@ -167,13 +146,6 @@ mod tests {
         ];
         for (name, expected) in table {
             assert_eq!(clean(name), expected);
-        }
-    }
-
-    #[test]
-    fn microseconds_are_written_as_seconds() {
-        for (micros, expected) in [(0, "0"), (100, "0.0001"), (1_000_000, "1"), (1_500_000, "1.5")] {
-            assert_eq!(seconds(micros), expected);
         }
     }
 }

@@ -4,17 +4,22 @@ use super::{
     head::{GatewayHead, GatewayReply},
     note,
 };
-use crate::{Config, Judge, Judged, LogNote, Origin, Outcome, Rates, Settled, Target, answer::problem};
+use crate::{
+    Config, Judge, Judged, LogNote, Origin, Outcome, Rates, Settled, Target,
+    answer::problem,
+    observe::{self, Observer, OperatorBans, Tally, Told, Visit, Watcher},
+};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, StatusCode, request, response};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header, request, response};
 use std::{collections::HashMap, mem, sync::Arc};
+use tidegate_core::{Micros, header as field};
 use tidegate_policy::{
     compile::{Admission, Held, Instead, Passage, PolicyAsked, PolicyGate, Refusal},
     matching::Seen,
-    model::LogFormat,
+    model::{LogFormat, Observe},
 };
-use tidegate_rule::Fields;
+use tidegate_rule::{Answer, Fields};
 
 /// Asks the policy that is in force now.
 pub(crate) struct PolicyJudge {
@@ -28,6 +33,9 @@ pub(super) struct Served {
     routes: Vec<Option<Target>>,
     by_name: HashMap<String, Target>,
     notes: Notes,
+    tally: Arc<Tally>,
+    watcher: Option<Watcher>,
+    bans: Arc<OperatorBans>,
 }
 
 /// Whether decisions are noted down, for a log or for traces.
@@ -40,7 +48,7 @@ enum Notes {
 /// What is kept of a request.
 pub(crate) struct PolicyCase {
     stage: Stage,
-    note: Option<Box<LogNote>>,
+    kept: Option<Box<Kept>>,
 }
 
 enum Stage {
@@ -51,6 +59,18 @@ enum Stage {
     /// Nothing is held, and there is nothing to tell.
     Free,
 }
+
+/// What the log, the client and the history are told with the answer.
+#[derive(Default)]
+struct Kept {
+    note: Option<LogNote>,
+    denial: Option<Told>,
+    visit: Option<(Visit, Arc<Served>)>,
+}
+
+/// The header that names a denial.
+const DENIAL: HeaderName = HeaderName::from_static("tidegate-denial");
+const PROBLEM: &str = "application/problem+json";
 
 impl PolicyJudge {
     pub(super) fn new(served: Served) -> Self {
@@ -70,15 +90,26 @@ impl Judge for PolicyJudge {
         let served = self.served.load();
         let head = GatewayHead::new(parts, origin);
         let seen = served.gate.see(&head);
+        if let Some((ban, left)) = served.bans.check(&seen, &served.gate) {
+            return Judged::Now(served.turn_away(ban.whom(), left, &head));
+        }
         let target = served.target(&seen);
+        let begun = served.tally.begin();
         match served.gate.ask_seen(&seen) {
-            PolicyAsked::Now(passage) => Judged::Now(served.conclude(passage, target, Some(&head))),
+            PolicyAsked::Now(passage) => {
+                if let Some(begun) = begun {
+                    served.tally.end(begun);
+                }
+                Judged::Now(served.conclude(passage, target, Some(&head)))
+            }
             PolicyAsked::Later(asking) => {
                 let served = Arc::clone(&served);
-                // Only a log needs the request again.
-                let seen = (served.notes == Notes::Taken).then(|| (parts.clone(), origin.clone()));
+                let begun = begun.unwrap_or_else(|| served.tally.begin_waiting());
+                // Only what tells of single requests needs the request again.
+                let seen = served.tells().then(|| (parts.clone(), origin.clone()));
                 Judged::Later(Box::pin(async move {
                     let passage = asking.await;
+                    served.tally.end(begun);
                     let head = seen.as_ref().map(|(parts, origin)| GatewayHead::new(parts, origin));
                     served.conclude(passage, target, head.as_ref())
                 }))
@@ -94,13 +125,18 @@ impl Judge for PolicyJudge {
     }
 
     fn settle(&self, case: &mut PolicyCase, answer: &mut response::Parts) -> Settled {
+        observe::answered(answer.status.as_u16());
         case.settle(answer);
         Settled::Send
     }
 }
 
 impl Served {
-    pub(super) fn new(gate: PolicyGate, config: &Config) -> Self {
+    pub(super) fn new(
+        gate: PolicyGate,
+        config: &Config,
+        (observer, tally, observe): (&Arc<Observer>, Arc<Tally>, &Observe),
+    ) -> Self {
         let notes = match (config.log.format, &config.traces) {
             (LogFormat::None, None) => Notes::None,
             _ => Notes::Taken,
@@ -108,28 +144,37 @@ impl Served {
         let routes = gate.routes().iter().map(|route| config.target(&route.upstream)).collect();
         let named = |name: &String| config.target(name).map(|target| (name.clone(), target));
         let by_name = config.upstreams.keys().filter_map(named).collect();
-        Self { gate, routes, by_name, notes }
+        let (watcher, bans) = (Watcher::of(observer, &tally, observe), observer.bans.clone());
+        Self { gate, routes, by_name, notes, tally, watcher, bans }
     }
 
     fn target(&self, seen: &Seen<'_>) -> Option<Target> {
         self.gate.place_of_route(seen).and_then(|place| *self.routes.get(place)?)
     }
 
-    /// What becomes of a request. `head` is there if it is to be noted down.
+    /// Whether anybody is told of single requests.
+    fn tells(&self) -> bool {
+        self.notes == Notes::Taken || self.watcher.is_some()
+    }
+
+    /// What becomes of a request. `head` is there if anybody is told of it.
     fn conclude(
-        &self,
+        self: &Arc<Self>,
         passage: Passage,
         target: Option<Target>,
         head: Option<&GatewayHead<'_>>,
     ) -> Outcome<PolicyCase> {
-        let head = head.filter(|_| self.notes == Notes::Taken);
+        self.tally.passed(&passage);
+        let kept = match head {
+            Some(head) if self.tells() => self.keep(&passage, head),
+            _ => None,
+        };
         match passage {
             Passage::Admitted(admission) => {
-                let note = head.map(|head| Box::new(note::admitted(&admission, &self.gate, head)));
                 let is_slowed = !admission.up().is_empty() || !admission.down().is_empty();
                 let is_free = !admission.holds_anything() && !is_slowed && admission.fields() == Fields::None;
                 let stage = if is_free { Stage::Free } else { Stage::Admitted(Box::new(admission)) };
-                let mut case = PolicyCase { stage, note };
+                let mut case = PolicyCase { stage, kept };
                 match target {
                     Some(target) => Outcome::Go(target, case),
                     None => {
@@ -139,28 +184,77 @@ impl Served {
                     }
                 }
             }
-            Passage::Refused(refusal) => {
-                let note = head.map(|head| Box::new(note::refused(&refusal, &self.gate, head)));
-                self.refuse(*refusal, note)
-            }
+            Passage::Refused(refusal) => self.refuse(*refusal, kept),
         }
     }
 
-    fn refuse(&self, refusal: Refusal, note: Option<Box<LogNote>>) -> Outcome<PolicyCase> {
+    /// Notes down what others are told of a request.
+    fn keep(self: &Arc<Self>, passage: &Passage, head: &GatewayHead<'_>) -> Option<Box<Kept>> {
+        let mut kept = Kept::default();
+        if self.notes == Notes::Taken {
+            kept.note = Some(match passage {
+                Passage::Admitted(admission) => note::admitted(admission, &self.gate, head),
+                Passage::Refused(refusal) => note::refused(refusal, &self.gate, head),
+            });
+        }
+        if let Some(watcher) = &self.watcher {
+            match passage {
+                Passage::Admitted(admission) => watcher.admitted(admission, &self.gate, head),
+                Passage::Refused(refusal) => kept.denial = watcher.refused(refusal, &self.gate, head),
+            }
+            kept.visit = watcher.visit(&self.gate, head).map(|visit| (visit, self.clone()));
+        }
+        let is_any = kept.note.is_some() || kept.denial.is_some() || kept.visit.is_some();
+        is_any.then(|| Box::new(kept))
+    }
+
+    fn refuse(&self, refusal: Refusal, kept: Option<Box<Kept>>) -> Outcome<PolicyCase> {
         match refusal.instead {
-            Instead::Answer(answer) => {
-                let mut response: Response<Bytes> = answer.into();
-                if let Some(note) = note {
-                    response.extensions_mut().insert(*note);
+            Instead::Answer(mut answer) => {
+                if let Some(Told(id)) = kept.as_ref().and_then(|kept| kept.denial.as_ref()) {
+                    name(&mut answer, id);
                 }
-                Outcome::Answer(response)
+                let response: Response<Bytes> = answer.into();
+                let (mut parts, body) = response.into_parts();
+                if let Some(kept) = kept {
+                    kept.tell(&mut parts);
+                }
+                Outcome::Answer(Response::from_parts(parts, body))
             }
             Instead::Upstream(name) => match self.by_name.get(&*name) {
-                Some(target) => Outcome::Go(*target, PolicyCase { stage: Stage::Free, note }),
+                Some(target) => Outcome::Go(*target, PolicyCase { stage: Stage::Free, kept }),
                 None => Outcome::Answer(nowhere()),
             },
-            Instead::Drop => Outcome::Drop(note.map(|note| *note).unwrap_or_default()),
+            Instead::Drop => Outcome::Drop(kept.map(|kept| kept.dropped()).unwrap_or_default()),
         }
+    }
+
+    /// An operator has banned whoever sent this.
+    #[cold]
+    fn turn_away(
+        self: &Arc<Self>,
+        whom: &observe::Banned,
+        left: Micros,
+        head: &GatewayHead<'_>,
+    ) -> Outcome<PolicyCase> {
+        self.tally.turned_away();
+        let mut response = problem(StatusCode::FORBIDDEN, "banned for a time");
+        response.headers_mut().insert(header::RETRY_AFTER, field::seconds(left).into());
+        let note = (self.notes == Notes::Taken)
+            .then(|| LogNote { decision: Some("banned".to_owned()), ..LogNote::default() });
+        let mut kept = Kept { note, ..Kept::default() };
+        if let Some(watcher) = &self.watcher {
+            let status = response.status().as_u16();
+            kept.denial = watcher.banned((whom, left), status, &self.gate, head);
+            kept.visit = watcher.visit(&self.gate, head).map(|visit| (visit, self.clone()));
+        }
+        let (mut parts, body) = response.into_parts();
+        let body = match &kept.denial {
+            Some(Told(id)) => with_instance(&String::from_utf8_lossy(&body), id).into(),
+            None => body,
+        };
+        kept.tell(&mut parts);
+        Outcome::Answer(Response::from_parts(parts, body))
     }
 }
 
@@ -177,9 +271,51 @@ impl PolicyCase {
             }
             self.stage = Stage::Settled { _held: admission.settle(&GatewayReply(answer)) };
         }
-        if let Some(note) = self.note.take() {
-            answer.extensions.insert(*note);
+        if let Some(kept) = self.kept.take() {
+            kept.tell(answer);
         }
+    }
+}
+
+impl Kept {
+    /// Tells the log, the client and the history.
+    fn tell(self, answer: &mut response::Parts) {
+        if let Some(note) = self.note {
+            answer.extensions.insert(note);
+        }
+        if let Some(id) = self.denial.and_then(|Told(id)| HeaderValue::try_from(id).ok()) {
+            answer.headers.insert(DENIAL, id);
+        }
+        if let Some((visit, served)) = self.visit
+            && let Some(watcher) = &served.watcher
+        {
+            watcher.answered(visit, answer.status.as_u16());
+        }
+    }
+
+    /// There is no answer; what the log is told.
+    fn dropped(self) -> LogNote {
+        if let Some((visit, served)) = self.visit
+            && let Some(watcher) = &served.watcher
+        {
+            watcher.answered(visit, 0);
+        }
+        self.note.unwrap_or_default()
+    }
+}
+
+/// Has a problem name the denial that it tells of.
+fn name(answer: &mut Answer, id: &str) {
+    if answer.get("content-type") == Some(PROBLEM) {
+        answer.body = with_instance(&answer.body, id);
+    }
+}
+
+/// A problem as JSON, with the member that names the denial.
+fn with_instance(body: &str, id: &str) -> String {
+    match body.strip_prefix('{') {
+        Some(rest) => format!(r#"{{"instance":"urn:tidegate:denial:{id}",{rest}"#),
+        None => body.to_owned(),
     }
 }
 

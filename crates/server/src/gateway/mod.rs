@@ -9,7 +9,6 @@
 //! A new policy is put in force as a whole, or not at all: everything that can fail is tried first, and the one before goes
 //! on until it has succeeded.
 
-mod admin;
 mod error;
 mod head;
 mod judge;
@@ -22,11 +21,12 @@ pub use source::PolicySource;
 
 use crate::{
     Bound, Config, Fault, FileWatch, ReadFiles,
+    admin::Admin,
     decisions::{DecisionDoor, Desk, Tokens},
-    run::{Plans, Workers},
+    observe::{Listening, Observer, Scene, Tally, said, version},
+    run::{Plans, UpstreamHealth, Workers},
     worker::Order,
 };
-use admin::Admin;
 use judge::{PolicyJudge, Served};
 use std::{
     borrow::Cow, collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin,
@@ -38,6 +38,7 @@ use tidegate_policy::{
     lint,
     model::Listener,
 };
+use tidegate_engine::Clock;
 use tidegate_rule::Rules;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -73,6 +74,10 @@ pub struct Gateway {
     /// Where questions are answered, as soon as anybody serves.
     desk: Option<Arc<Desk>>,
     serving: Option<Serving>,
+    observer: Arc<Observer>,
+    /// Where what the policy says is counted.
+    tally: Arc<Tally>,
+    upstreams: Arc<Vec<UpstreamHealth>>,
     retired: VecDeque<Workers>,
 }
 
@@ -121,11 +126,13 @@ impl Gateway {
         let admin = Admin::bind(&policy.admin)?;
         let decisions = policy.decisions.as_ref().map(DecisionDoor::bind).transpose()?;
         let tokens = Tokens::of(&policy)?;
+        let observer = Observer::new(rules.clone(), Clock::system());
         let compiler = Compiler::new(rules);
         let gate = compiler.compile(&policy, None).map_err(|error| source.error(error))?;
         let (sender, calls) = mpsc::channel(CALLS);
         let workers = Config::of(&policy).workers;
         advise(&policy);
+        let tally = observer.tally(gate.views().map(|rule| rule.name()), &policy.observe);
         Ok(Self {
             source,
             watch: FileWatch::of(&files),
@@ -141,6 +148,9 @@ impl Gateway {
             tokens: Some(tokens),
             desk: None,
             serving: None,
+            observer,
+            tally,
+            upstreams: Arc::default(),
             retired: VecDeque::new(),
         })
     }
@@ -179,12 +189,16 @@ impl Gateway {
     /// Serves until `shutdown`, and lets requests in flight end.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), GatewayError> {
         let plan = Plans::of(self.config(&self.policy)).await?;
-        self.serving = Some(Serving::start(plan, &self.listeners, self.gate.clone())?);
-        if let Some(admin) = &mut self.admin {
-            admin.start(self.handle.clone()).await?;
-        }
-        let desk = Arc::new(Desk::new(self.gate.clone(), self.tokens.take().unwrap_or_default()));
+        self.upstreams = Arc::new(plan.health());
+        let served = self.served(self.gate.clone(), &self.policy, plan.config());
+        self.serving = Some(Serving::start(plan, &self.listeners, served)?);
+        let tokens = self.tokens.take().unwrap_or_default();
+        let desk = Arc::new(Desk::new(self.gate.clone(), self.tally.clone(), tokens));
         self.desk = Some(desk.clone());
+        self.show();
+        if let Some(admin) = &mut self.admin {
+            admin.start(self.handle.clone(), &self.observer, &desk)?;
+        }
         if let Some(decisions) = &mut self.decisions {
             decisions.start(&desk, self.workers, &self.policy.connections)?;
         }
@@ -197,6 +211,7 @@ impl Gateway {
                 _ = moments.tick() => {
                     self.gate.follow_time();
                     desk.follow_time();
+                    self.observer.follow_time();
                 }
                 // What was wrong is told, and stays as it was.
                 () = self.watch.changed() => drop(self.reload().await),
@@ -219,6 +234,7 @@ impl Gateway {
             Ok(policy) => self.replace(policy).await,
             Err(error) => Err(error),
         };
+        self.observer.reloaded(outcome.as_ref().err().map(ToString::to_string));
         match &outcome {
             Ok(reloaded) => tracing::info!("the policy was read again: {reloaded}"),
             Err(error) => {
@@ -247,13 +263,14 @@ impl Gateway {
         };
         if has_moved {
             self.admin = admin;
-            if let Some(admin) = &mut self.admin {
-                admin.start(self.handle.clone()).await?;
+            if let (Some(admin), Some(desk)) = (&mut self.admin, &self.desk) {
+                admin.start(self.handle.clone(), &self.observer, desk)?;
             }
         }
         self.replace_decisions(&policy, decisions, tokens).await?;
         advise(&policy);
         self.policy = policy;
+        self.show();
         Ok(reloaded)
     }
 
@@ -278,7 +295,7 @@ impl Gateway {
         tokens: Tokens,
     ) -> Result<(), Fault> {
         let Some(desk) = self.desk.clone() else { return Ok(()) };
-        desk.replace(self.gate.clone(), tokens);
+        desk.replace(self.gate.clone(), self.tally.clone(), tokens);
         let next = match next {
             Next::Same => return Ok(()),
             Next::None => None,
@@ -295,11 +312,11 @@ impl Gateway {
     }
 
     fn replace_rules(&mut self, policy: &Policy) -> Result<Reloaded, GatewayError> {
-        let gate = self.compile(policy)?;
+        self.gate = self.compile(policy)?;
+        self.tally = self.next_tally(policy);
         if let Some(serving) = &self.serving {
-            serving.judge.replace(Served::new(gate.clone(), &self.config(policy)));
+            serving.judge.replace(self.served(self.gate.clone(), policy, &self.config(policy)));
         }
-        self.gate = gate;
         Ok(Reloaded::Rules)
     }
 
@@ -308,7 +325,10 @@ impl Gateway {
         let plans = Plans::of(self.config(policy)).await?;
         let listeners = listeners(policy, &self.listeners)?;
         self.gate = self.compile(policy)?;
-        let next = Serving::start(plans, &listeners, self.gate.clone())?;
+        self.tally = self.next_tally(policy);
+        self.upstreams = Arc::new(plans.health());
+        let served = self.served(self.gate.clone(), policy, plans.config());
+        let next = Serving::start(plans, &listeners, served)?;
         self.listeners = listeners;
         if let Some(before) = self.serving.replace(next) {
             before.workers.order(Order::Retire);
@@ -318,6 +338,33 @@ impl Gateway {
         let hurried = self.retired.len().saturating_sub(MOST_RETIRED);
         self.retired.iter().take(hurried).for_each(|workers| workers.order(Order::Stop));
         Ok(Reloaded::Connections)
+    }
+
+    /// Where what a new policy says is counted.
+    fn next_tally(&self, policy: &Policy) -> Arc<Tally> {
+        self.observer.tally(self.gate.views().map(|rule| rule.name()), &policy.observe)
+    }
+
+    fn served(&self, gate: PolicyGate, policy: &Policy, config: &Config) -> Served {
+        Served::new(gate, config, (&self.observer, self.tally.clone(), &policy.observe))
+    }
+
+    /// Shows operators what is in force.
+    fn show(&self) {
+        let listening = |bound: &Bound| Listening { address: bound.address(), tls: bound.certificate().is_some() };
+        self.observer.show(Scene {
+            version: version(&self.policy),
+            said: Arc::new(said(&self.policy)),
+            policy: Arc::new(self.policy.clone()),
+            file: self.source.path().map(Into::into),
+            loaded: self.observer.clock.now(),
+            gate: self.gate.clone(),
+            tally: self.tally.clone(),
+            upstreams: self.upstreams.clone(),
+            listeners: self.listeners.iter().map(listening).collect(),
+            decisions: self.decisions_address(),
+            workers: self.workers.get(),
+        });
     }
 
     fn compile(&self, policy: &Policy) -> Result<PolicyGate, GatewayError> {
@@ -330,16 +377,16 @@ impl Gateway {
 
     async fn end(self) -> Result<(), GatewayError> {
         let decisions = self.decisions.map(|decisions| tokio::spawn(decisions.end()));
-        let admin = self.admin.and_then(Admin::into_workers);
+        let admin = self.admin.map(|admin| tokio::spawn(admin.end()));
         let serving = self.serving.map(|serving| serving.workers);
-        let all: Vec<Workers> = serving.into_iter().chain(self.retired).chain(admin).collect();
+        let all: Vec<Workers> = serving.into_iter().chain(self.retired).collect();
         all.iter().for_each(|workers| workers.order(Order::Stop));
         for workers in all {
             workers.ended().await?;
         }
-        if let Some(decisions) = decisions {
-            // It says by itself what goes wrong.
-            let _ = decisions.await;
+        for ended in decisions.into_iter().chain(admin) {
+            // They say by themselves what goes wrong.
+            let _ = ended.await;
         }
         Ok(())
     }
@@ -364,8 +411,8 @@ impl Handle {
 }
 
 impl Serving {
-    fn start(plans: Plans, listeners: &[Bound], gate: PolicyGate) -> Result<Self, GatewayError> {
-        let judge = Arc::new(PolicyJudge::new(Served::new(gate, plans.config())));
+    fn start(plans: Plans, listeners: &[Bound], served: Served) -> Result<Self, GatewayError> {
+        let judge = Arc::new(PolicyJudge::new(served));
         let workers = Workers::start(plans, listeners, judge.clone())?;
         Ok(Self { judge, workers })
     }

@@ -2,7 +2,7 @@
 
 use super::GatewayError;
 use crate::ReadFiles;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tidegate_policy::{Files as _, Policy, compile::PolicyError};
 
 /// Where a policy comes from.
@@ -39,12 +39,16 @@ impl PolicySource {
         Ok(policy)
     }
 
+    /// The file that it comes from, if it comes from one.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::Given(_) => None,
+        }
+    }
+
     /// The same error, with the name of the file.
     pub(super) fn error(&self, source: PolicyError) -> GatewayError {
-        let file = match self {
-            Self::File(file) => Some(file.clone()),
-            Self::Given(_) => None,
-        };
-        GatewayError::Rules { file, source }
+        GatewayError::Rules { file: self.path().map(Into::into), source }
     }
 }

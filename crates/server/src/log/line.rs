@@ -94,14 +94,6 @@ impl Record {
     }
 
     fn json(&self) -> String {
-        let (year, month, day) = date(self.at);
-        let (second, micros) = (self.at.get() / 1_000_000 % 86_400, self.at.get() % 1_000_000);
-        let time = format!(
-            "{year}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{micros:06}Z",
-            second / 3_600,
-            second / 60 % 60,
-            second % 60
-        );
         let said = |value: &Option<HeaderValue>| {
             value.as_ref().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
@@ -111,7 +103,7 @@ impl Record {
                 object.insert(name.to_owned(), Value::String(value));
             }
         };
-        put("time", Some(time));
+        put("time", Some(utc(self.at)));
         put("id", said(&Some(self.id.clone())));
         put("client", Some(self.client.to_string()));
         put("method", Some(self.method.to_string()));
@@ -145,6 +137,18 @@ impl Record {
 
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// A moment in UTC: `2000-02-29T12:34:56.789012Z`.
+pub(crate) fn utc(at: Micros) -> String {
+    let (year, month, day) = date(at);
+    let (second, micros) = (at.get() / 1_000_000 % 86_400, at.get() % 1_000_000);
+    format!(
+        "{year}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{micros:06}Z",
+        second / 3_600,
+        second / 60 % 60,
+        second % 60
+    )
+}
 
 /// Year, month and day of a moment, in UTC.
 fn date(at: Micros) -> (u64, usize, u64) {

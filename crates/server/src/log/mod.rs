@@ -12,7 +12,7 @@ mod line;
 mod out;
 
 pub use line::LogNote;
-pub(crate) use line::Record;
+pub(crate) use line::{Record, utc};
 
 use crate::Fault;
 use out::Out;

@@ -5,12 +5,12 @@ use http::{Request, StatusCode, header};
 use std::{
     rc::Rc,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
-use tidegate_core::BreakerSettings;
+use tidegate_core::{BreakerSettings, BreakerSnapshot};
 use tidegate_engine::{Breaker, Guard, Pass};
 use tidegate_policy::model::HealthCheck;
 use tokio::time;
@@ -24,6 +24,17 @@ pub(crate) struct Health {
     /// Until when it gets nothing if others can take it, in the milliseconds of a worker's clock, which are the same for all.
     out_until: AtomicU64,
     breaker: Option<Arc<Breaker>>,
+    /// Requests that are with it, by worker.
+    in_flight: Mutex<Vec<Arc<AtomicU64>>>,
+}
+
+/// How a server is at one moment.
+pub(crate) struct HealthReport {
+    pub(crate) standing: Standing,
+    /// In a row.
+    pub(crate) failures: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) breaker: Option<BreakerSnapshot>,
 }
 
 /// Whether a server is to be asked.
@@ -47,6 +58,25 @@ impl Health {
             failures: AtomicU64::new(0),
             out_until: AtomicU64::new(0),
             breaker: breaker.map(|settings| Arc::new(Breaker::new(settings))),
+            in_flight: Mutex::default(),
+        }
+    }
+
+    /// Where one more worker counts its requests.
+    pub(super) fn counted(&self) -> Arc<AtomicU64> {
+        let count = Arc::new(AtomicU64::new(0));
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).push(count.clone());
+        count
+    }
+
+    /// How it is now, in the milliseconds of a worker's clock.
+    pub(crate) fn report(&self, now: u64) -> HealthReport {
+        let in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        HealthReport {
+            standing: self.standing(now),
+            failures: self.failures.load(Ordering::Relaxed),
+            in_flight: in_flight.iter().map(|count| count.load(Ordering::Relaxed)).sum(),
+            breaker: self.breaker.as_ref().map(|breaker| breaker.snapshot()),
         }
     }
 

@@ -7,7 +7,7 @@ mod pace;
 mod plan;
 mod server;
 
-pub(crate) use health::{Health, check};
+pub(crate) use health::{Health, HealthReport, Standing, check};
 pub(crate) use line::{Ask, Line, Unsent};
 pub(crate) use pace::Pace;
 pub(crate) use plan::Plan;

@@ -9,13 +9,16 @@ use http::{
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::TokioIo;
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     future::{Future, poll_fn},
     io,
     net::SocketAddr,
     pin::pin,
     rc::Rc,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::Poll,
 };
 use tidegate_core::Rejection;
@@ -36,7 +39,8 @@ pub(crate) struct Server {
     idle: RefCell<Vec<Box<Line>>>,
     /// The one connection of HTTP/2, which all requests share.
     shared: RefCell<Option<http2::SendRequest<RequestBody>>>,
-    in_flight: Cell<u64>,
+    /// Only this worker writes it.
+    in_flight: Arc<AtomicU64>,
 }
 
 /// A request that is with a server, until it is dropped.
@@ -55,7 +59,7 @@ impl Server {
             keep_alive: plan.keep_alive,
             idle: RefCell::default(),
             shared: RefCell::default(),
-            in_flight: Cell::new(0),
+            in_flight: server.health.counted(),
         })
     }
 
@@ -79,7 +83,7 @@ impl Server {
     }
 
     pub(super) fn in_flight(&self) -> u64 {
-        self.in_flight.get()
+        self.in_flight.load(Ordering::Relaxed)
     }
 
     pub(super) fn health(&self) -> &Arc<Health> {
@@ -110,7 +114,7 @@ impl Server {
     /// A request is on its way here.
     #[inline]
     pub(crate) fn visit(self: &Rc<Self>) -> Visit {
-        self.in_flight.set(self.in_flight.get() + 1);
+        self.in_flight.store(self.in_flight() + 1, Ordering::Relaxed);
         Visit { server: self.clone() }
     }
 
@@ -235,6 +239,6 @@ impl Server {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        self.server.in_flight.set(self.server.in_flight.get() - 1);
+        self.server.in_flight.store(self.server.in_flight() - 1, Ordering::Relaxed);
     }
 }

@@ -1,0 +1,123 @@
+//! Who is banned: by operators, and by rules.
+
+use super::{
+    Office,
+    read::{json_answer, missing_rule},
+};
+use crate::{
+    decisions::{Members, Problem, json_response},
+    log::utc,
+    observe::{Banned, NoRoom},
+};
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tidegate_core::Micros;
+use tidegate_engine::BannedKey;
+use tidegate_rule::key_hash;
+
+/// Bans of each kind that are told.
+const TOLD: usize = 1_000;
+/// The longest ban, in seconds.
+const LONGEST: u64 = 30 * 86_400;
+/// Signs of a reason.
+const REASON: usize = 200;
+const MEMBERS: [&str; 6] = ["ip", "network", "rule", "key", "seconds", "reason"];
+
+impl Office {
+    pub(super) fn bans(&self) -> Result<Response, Problem> {
+        let mut bans = self.observer.bans.json(TOLD);
+        let (scene, now) = (self.scene()?, self.observer.clock.now());
+        for rule in scene.gate.views() {
+            let active = rule.bans().map(|bans| bans.active(TOLD)).unwrap_or_default();
+            bans.extend(active.iter().map(|ban| of_rule(rule.name(), ban, now)));
+        }
+        Ok(json_answer(&json!({ "bans": bans })))
+    }
+
+    pub(super) fn ban(&self, body: &[u8]) -> Result<Response, Problem> {
+        let members = Members::one(body, &MEMBERS)?;
+        let seconds = members.whole("seconds")?.filter(|seconds| (1..=LONGEST).contains(seconds));
+        let seconds = seconds.ok_or_else(|| {
+            Problem::bad(format!("`seconds` says how long; give a number from 1 to {LONGEST}"))
+        })?;
+        let reason = members.optional_text("reason")?.map(str::to_owned);
+        if reason.as_ref().is_some_and(|reason| reason.chars().count() > REASON) {
+            return Err(Problem::bad(format!("the reason is too long; give {REASON} signs at most")));
+        }
+        let whom = self.whom(&members)?;
+        match self.observer.bans.ban(whom, Micros::from_secs(seconds), reason) {
+            Ok(ban) => {
+                let told = ban.json(self.observer.clock.now());
+                Ok(json_response(StatusCode::CREATED, "application/json", &told))
+            }
+            Err(NoRoom) => {
+                let problem = "there is no room for another ban; lift some, or ban a network";
+                Err(Problem::new(StatusCode::CONFLICT, problem))
+            }
+        }
+    }
+
+    fn whom(&self, members: &Members) -> Result<Banned, Problem> {
+        let of = |name: &str| members.optional_text(name);
+        match (of("ip")?, of("network")?, members.value("key")) {
+            (Some(ip), None, None) => match ip.parse() {
+                Ok(ip) => Ok(Banned::client(ip)),
+                Err(_) => Err(Problem::bad("`ip` is not an address; write one, as in `192.0.2.7`")),
+            },
+            (None, Some(network), None) => match network.parse() {
+                Ok(network) => Ok(Banned::Network(network)),
+                Err(error) => Err(Problem::bad(format!("`network`: {error}"))),
+            },
+            (None, None, Some(key)) => {
+                let (name, scene) = (members.text("rule")?, self.scene()?);
+                let named = scene.gate.named(name).ok_or_else(|| missing_rule(name, &scene))?;
+                let key = named.key(Some(key)).map_err(|error| Problem::bad(error.to_string()))?;
+                Ok(Banned::Key { rule: name.into(), key: key.to_string() })
+            }
+            _ => Err(Problem::bad("say who: one of `ip`, `network`, or `rule` and `key`")),
+        }
+    }
+
+    pub(super) fn lift(&self, id: &str) -> Result<Response, Problem> {
+        let lifted = self.observer.bans.lift(id).or_else(|| self.lift_of_rule(id));
+        match lifted {
+            Some(()) => {
+                let mut response = Response::default();
+                *response.status_mut() = StatusCode::NO_CONTENT;
+                Ok(response)
+            }
+            None => Err(Problem::new(StatusCode::NOT_FOUND, "there is no such ban; it may have ended")),
+        }
+    }
+
+    /// A ban that a rule has made by itself.
+    fn lift_of_rule(&self, id: &str) -> Option<()> {
+        let scene = self.observer.scene()?;
+        scene.gate.views().find_map(|rule| {
+            let bans = rule.bans()?;
+            let meant = bans.active(TOLD).into_iter().find(|ban| id_of(rule.name(), ban) == id)?;
+            // Clients are banned by their addresses.
+            let address: std::net::IpAddr = meant.key.parse().ok()?;
+            bans.lift(&address).map(drop)
+        })
+    }
+}
+
+fn of_rule(rule: &str, ban: &BannedKey, now: Micros) -> Value {
+    json!({
+        "id": id_of(rule, ban),
+        "by": "rule",
+        "kind": if ban.key.parse::<std::net::IpAddr>().is_ok() { "ip" } else { "key" },
+        "value": ban.key,
+        "rule": rule,
+        "remaining": ban.remaining.get() as f64 / 1e6,
+        "until": utc(now.plus(ban.remaining)),
+        "times": ban.times,
+        "reason": null,
+    })
+}
+
+fn id_of(rule: &str, ban: &BannedKey) -> String {
+    format!("r-{:016x}", key_hash(rule, &ban.key))
+}

@@ -1,0 +1,28 @@
+//! What operators change: the policy, and what was counted.
+
+use super::{Office, read::text};
+use crate::{
+    GatewayError,
+    decisions::{Asked, Problem, RESET, reset},
+};
+use axum::response::Response;
+use http::StatusCode;
+
+impl Office {
+    /// Reads the policy again: what has changed, or all that is wrong.
+    pub(super) async fn reload(&self) -> Response {
+        let (status, told) = match self.gateway.reload().await {
+            Ok(reloaded) => (StatusCode::OK, format!("{reloaded}\n")),
+            Err(error @ GatewayError::Gone) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+            Err(error) => (StatusCode::UNPROCESSABLE_ENTITY, format!("{error}\n")),
+        };
+        let mut response = text(told, "text/plain; charset=utf-8");
+        *response.status_mut() = status;
+        response
+    }
+
+    /// Forgets what was counted for a key.
+    pub(super) async fn reset(&self, body: &[u8]) -> Result<Response, Problem> {
+        reset(&self.desk, Asked::read(body, &RESET)?).await
+    }
+}

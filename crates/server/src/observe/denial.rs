@@ -1,0 +1,200 @@
+//! Why a request was denied, for whoever asks later.
+
+use super::{json::quota_json, who::Who};
+use crate::log::utc;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
+use tidegate_policy::compile::{Refusal, Why};
+
+/// A denial, with all that tells why.
+#[derive(Debug)]
+pub(crate) struct Denial {
+    pub(crate) id: String,
+    pub(crate) at: Micros,
+    /// `None` where an operator has banned it.
+    pub(crate) rule: Option<Arc<str>>,
+    pub(crate) reason: Reason,
+    /// What it was counted by.
+    pub(crate) key: Option<Who>,
+    pub(crate) client: Option<Who>,
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) host: Option<String>,
+    pub(crate) cost: u64,
+    /// The numbers, and the quota that they are of. A denial changes nothing, so they are those before it.
+    pub(crate) decision: Option<(Decision, Option<Quota>)>,
+    pub(crate) retry_after: Option<Micros>,
+    /// What was answered; `None` where nothing was, or somebody else did.
+    pub(crate) status: Option<u16>,
+}
+
+/// Why a request is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Limited,
+    NoKey,
+    Listed,
+    Banned,
+    Guarded,
+    Full,
+    StoreAway,
+}
+
+impl Reason {
+    pub(crate) fn of(refusal: &Refusal) -> Self {
+        match (refusal.why, &refusal.decision) {
+            (Why::Limited, None) => Self::Full,
+            (Why::Limited, Some((decision, _))) if decision.is_closed() => Self::StoreAway,
+            (Why::Limited, Some(_)) => Self::Limited,
+            (Why::NoKey, _) => Self::NoKey,
+            (Why::Denied, _) => Self::Listed,
+            (Why::Banned, _) => Self::Banned,
+            (Why::Guarded, _) => Self::Guarded,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Limited => "limited",
+            Self::NoKey => "no-key",
+            Self::Listed => "listed",
+            Self::Banned => "banned",
+            Self::Guarded => "guarded",
+            Self::Full => "full",
+            Self::StoreAway => "store-away",
+        }
+    }
+}
+
+impl Denial {
+    pub(crate) fn json(&self) -> Value {
+        let (decision, quota) = match &self.decision {
+            Some((decision, quota)) => (Some(decision), quota.as_ref()),
+            None => (None, None),
+        };
+        let before = decision.filter(|decision| !decision.is_closed()).map(|decision| {
+            let reset = decision.reset_after();
+            json!({
+                "limit": decision.limit(),
+                "remaining": decision.remaining(),
+                "reset-after": (reset != Micros::MAX).then(|| seconds(reset)),
+            })
+        });
+        json!({
+            "id": self.id,
+            "time": utc(self.at),
+            "rule": self.rule.as_deref(),
+            "why": self.reason.name(),
+            "key": self.key.as_ref().map(Who::shown),
+            "key-hashed": self.key.as_ref().is_some_and(Who::is_hashed),
+            "client": self.client.as_ref().map(Who::shown),
+            "method": self.method,
+            "path": self.path,
+            "host": self.host,
+            "cost": self.cost,
+            "quota": quota.map(quota_json),
+            "before": before,
+            "retry-after": self.retry_after.map(seconds),
+            "passes-at": self.retry_after.map(|wait| utc(self.at.plus(wait))),
+            "passes": self.passes(),
+            "degraded": decision.is_some_and(Decision::is_degraded),
+            "status": self.status,
+            "told": self.told(),
+        })
+    }
+
+    /// When it would pass, in words.
+    fn passes(&self) -> String {
+        let after = self.retry_after.map(|wait| format!("{:.1} s", seconds(wait)));
+        match (self.reason, self.decision.as_ref().map(|(decision, _)| decision.outcome())) {
+            (Reason::Limited, Some(Outcome::Deny(Retry::Never))) => {
+                "never: it costs more than the quota grants at once".to_owned()
+            }
+            (Reason::Limited, Some(Outcome::Deny(Retry::WhenReleased))) => {
+                "when another of the same key has ended".to_owned()
+            }
+            (Reason::Limited, _) => match after {
+                Some(after) => format!("{after} later, if nothing else of this key comes before"),
+                None => "later".to_owned(),
+            },
+            (Reason::NoKey, _) => "when it carries what the rule counts by".to_owned(),
+            (Reason::Listed, _) => "when a list lets it in".to_owned(),
+            (Reason::Banned, _) => match after {
+                Some(after) => format!("when the ban ends, {after} later"),
+                None => "when the ban ends".to_owned(),
+            },
+            (Reason::Guarded, _) => match after {
+                Some(after) => format!("when the breaker tries again, {after} later"),
+                None => "when less is in flight".to_owned(),
+            },
+            (Reason::Full, _) => "when fewer wait".to_owned(),
+            (Reason::StoreAway, _) => "when the store is back".to_owned(),
+        }
+    }
+
+    /// All of it, in a sentence or two.
+    fn told(&self) -> String {
+        let key = match &self.key {
+            Some(key) => format!("the key {}", key.shown()),
+            None => "it".to_owned(),
+        };
+        let why = match (self.reason, &self.decision) {
+            (Reason::Limited, Some((decision, quota))) => {
+                let quota = quota.map_or_else(|| "its quota".to_owned(), |quota| quota.to_string());
+                let (left, of) = (decision.remaining(), decision.limit());
+                let cost = if self.cost == 1 { String::new() } else { format!(", and it costs {}", self.cost) };
+                format!("{key} had used up {quota}: {left} of {of} were left{cost}")
+            }
+            (Reason::Limited, None) => format!("{key} had used up its quota"),
+            (Reason::NoKey, _) => "it lacked what it is counted by".to_owned(),
+            (Reason::Listed, _) => "it came from where nobody is let in".to_owned(),
+            (Reason::Banned, _) => format!("{key} was banned for a time"),
+            (Reason::Guarded, _) => "a breaker was open, or too much was in flight".to_owned(),
+            (Reason::Full, _) => "the line was full, or its turn did not come in time".to_owned(),
+            (Reason::StoreAway, _) => "its store was away, and the rule lets nobody pass without it".to_owned(),
+        };
+        let by = match &self.rule {
+            Some(rule) => format!("By rule `{rule}`"),
+            None => "By an operator".to_owned(),
+        };
+        format!("{by}: {why}. It passes {}.", self.passes())
+    }
+}
+
+/// Letters that nobody takes for another.
+const LETTERS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// A name for a denial: the first half grows with time, the second is random.
+pub(crate) fn new_id(at: Micros) -> String {
+    let (mut id, millis) = ([b'0'; 16], at.get() / 1_000);
+    let letter = |bits: u64| LETTERS[(bits & 31) as usize];
+    for (place, sign) in id[..9].iter_mut().enumerate() {
+        *sign = letter(millis >> (5 * (8 - place)));
+    }
+    let random = fastrand::u64(..);
+    for (place, sign) in id[9..].iter_mut().enumerate() {
+        *sign = letter(random >> (5 * place));
+    }
+    id.iter().map(|sign| char::from(*sign)).collect()
+}
+
+pub(super) fn seconds(time: Micros) -> f64 {
+    time.get() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_in_the_order_of_time_and_differ() {
+        let ids: Vec<_> = (0..1_000).map(|at| new_id(Micros::from_millis(1_700_000_000_000 + at / 2))).collect();
+        assert!(ids.windows(3).all(|ids| ids[0][..9] <= ids[1][..9] && ids[0][..9] < ids[2][..9]));
+        let mut each = ids.clone();
+        each.sort();
+        each.dedup();
+        assert_eq!(each.len(), ids.len());
+        assert!(ids.iter().all(|id| id.len() == 16 && id.bytes().all(|sign| LETTERS.contains(&sign))));
+    }
+}

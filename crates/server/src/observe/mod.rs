@@ -1,0 +1,47 @@
+//! What operators see of a gateway at work.
+//!
+//! ```text
+//!   worker ─▶ Shard ─▶ Tally ─┐
+//!   denied ─▶ Ring<Denial>    ├─▶ Observer ─▶ Snapshot ─▶ status, live, metrics
+//!   gate, stores, servers ────┘
+//! ```
+//!
+//! | noun | is |
+//! |---|---|
+//! | [`Observer`] | all that is seen of one gateway; it outlives policies |
+//! | [`Tally`] | the counts of one policy, by thread |
+//! | [`Scene`] | what is in force now |
+//! | [`Snapshot`] | all numbers at one moment |
+//! | [`Denial`] | why one request was denied |
+//! | [`OperatorBans`] | who is banned by an operator |
+
+mod bans;
+mod denial;
+mod family;
+mod json;
+mod live;
+mod metrics;
+mod observer;
+mod ring;
+mod scene;
+mod sketch;
+mod snapshot;
+mod status;
+mod tally;
+mod times;
+mod visit;
+mod watcher;
+mod who;
+
+pub(crate) use bans::{Banned, NoRoom, OperatorBans};
+pub(crate) use family::{Family, Kind, Number};
+pub(crate) use json::quota_json;
+pub(crate) use denial::Denial;
+pub(crate) use live::{Event as LiveEvent, Live, Watching};
+pub(crate) use observer::Observer;
+pub(crate) use scene::{Listening, Scene, said, shown, version};
+pub(crate) use snapshot::Snapshot;
+pub(crate) use status::Changes;
+pub(crate) use tally::{Outcome as Counted, SAMPLED, Tally, TopBy, answered};
+pub(crate) use visit::Visit;
+pub(crate) use watcher::{Told, Watcher};

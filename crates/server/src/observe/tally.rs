@@ -1,0 +1,489 @@
+//! How often, and how long: counted by each thread for itself, and summed when somebody looks.
+//!
+//! ```text
+//!   worker ──adds──▶ Shard ─┐
+//!   worker ──adds──▶ Shard ─┼──sum──▶ Totals
+//!   gone   ─────────────────┘
+//! ```
+//!
+//! A shard has one writer, so that an addition is a load and a store: no thread waits for a line of another's cache. There
+//! are as many counts as a policy has rules, whatever requests carry.
+
+use super::{sketch::Sketch, times::Times};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+use tidegate_core::{Decision, Micros};
+use tidegate_engine::Clock;
+use tidegate_policy::compile::{Admission, Passage, Refusal, Said, Why};
+
+/// What a rule can say. The place of each is that of its count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Admitted,
+    Delayed,
+    Limited,
+    NoKey,
+    Listed,
+    Banned,
+    Guarded,
+    ShadowDenied,
+}
+
+/// What outcomes are called, in their order.
+pub(crate) const OUTCOMES: [&str; 8] =
+    ["admitted", "delayed", "limited", "no-key", "listed", "banned", "guarded", "shadow-denied"];
+/// The place of the count of decisions that were made without the store, behind those of outcomes.
+pub(crate) const DEGRADED: usize = OUTCOMES.len();
+
+/// What is counted of one rule.
+pub(crate) type RuleCounts = [u64; OUTCOMES.len() + 1];
+
+/// The counts of one policy.
+pub(crate) struct Tally {
+    id: u64,
+    names: Vec<Arc<str>>,
+    places: HashMap<Arc<str>, usize>,
+    clock: Clock,
+    parts: Mutex<Parts>,
+}
+
+struct Parts {
+    shards: Vec<Arc<Shard>>,
+    /// What threads counted that are gone.
+    gone: Totals,
+    denied: Vec<Sketch>,
+    asked: Vec<Sketch>,
+}
+
+/// What was counted, by all threads together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Totals {
+    /// Requests that were let through, and those that were not.
+    pub(crate) requests: [u64; 2],
+    /// Answers of servers, by the first digit of their status.
+    pub(crate) responses: [u64; 5],
+    /// By the place of the rule.
+    pub(crate) rules: Vec<RuleCounts>,
+    pub(crate) times: Times,
+}
+
+/// What one thread counts.
+struct Shard {
+    tally: u64,
+    asks: Count,
+    requests: [Count; 2],
+    responses: [Count; 5],
+    rules: Box<[[Count; OUTCOMES.len() + 1]]>,
+    times: [Count; Times::COUNTS],
+    took: Count,
+    top: Mutex<Top>,
+}
+
+/// The keys that one thread saw most, and what it may still keep in this second.
+struct Top {
+    denied: Vec<Sketch>,
+    asked: Vec<Sketch>,
+    second: u64,
+    left: u32,
+}
+
+/// A number with one writer.
+#[derive(Default)]
+struct Count(AtomicU64);
+
+/// Which keys are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TopBy {
+    Denied,
+    Asked,
+}
+
+/// One of so many decisions in memory is timed.
+const TIMED: u64 = 64;
+/// One of so many requests is counted in the sketch of keys that ask.
+pub(crate) const SAMPLED: u64 = 16;
+/// Denials that one thread keeps in a second.
+const KEPT: u32 = 256;
+
+thread_local! {
+    static HERE: RefCell<Option<Arc<Shard>>> = const { RefCell::new(None) };
+}
+
+impl Tally {
+    /// For rules of these names. Keys that were seen most under the policy before are known still.
+    pub(crate) fn new<'a>(
+        names: impl Iterator<Item = &'a str>,
+        clock: Clock,
+        before: Option<&Self>,
+    ) -> Arc<Self> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let names: Vec<Arc<str>> = names.map(Into::into).collect();
+        let top = |by| -> Vec<Sketch> {
+            let old = |name: &Arc<str>| before.and_then(|before| before.top(before.place_of(name)?, by));
+            names.iter().map(|name| old(name).unwrap_or_default()).collect()
+        };
+        let parts = Parts {
+            shards: Vec::new(),
+            gone: Totals { rules: vec![RuleCounts::default(); names.len()], ..Totals::default() },
+            denied: top(TopBy::Denied),
+            asked: top(TopBy::Asked),
+        };
+        Arc::new(Self {
+            id: LAST.fetch_add(1, Relaxed) + 1,
+            places: names.iter().enumerate().map(|(place, name)| (name.clone(), place)).collect(),
+            names,
+            clock,
+            parts: Mutex::new(parts),
+        })
+    }
+
+    pub(crate) fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    pub(crate) fn place_of(&self, name: &str) -> Option<usize> {
+        self.places.get(name).copied()
+    }
+
+    /// A decision begins; when, if it is one that is timed.
+    #[inline]
+    pub(crate) fn begin(&self) -> Option<Micros> {
+        let is_timed = self.here(|shard| shard.asks.add(1).is_multiple_of(TIMED));
+        (is_timed == Some(true)).then(|| self.clock.now())
+    }
+
+    /// A decision that is always timed begins: one that has to be waited for.
+    pub(crate) fn begin_waiting(&self) -> Micros {
+        self.clock.now()
+    }
+
+    /// A decision has ended that began then.
+    pub(crate) fn end(&self, begun: Micros) {
+        let took = self.clock.now().since(begun);
+        self.here(|shard| {
+            shard.times[Times::place(took)].add(1);
+            shard.took.add(took.get());
+        });
+    }
+
+    /// A policy has said what becomes of a request.
+    #[inline]
+    pub(crate) fn passed(&self, passage: &Passage) {
+        match passage {
+            Passage::Admitted(admission) => self.admitted(admission),
+            Passage::Refused(refusal) => self.refused(refusal),
+        }
+    }
+
+    #[inline]
+    fn admitted(&self, admission: &Admission) {
+        self.here(|shard| {
+            shard.requests[0].add(1);
+            for (place, said, decision) in admission.said() {
+                let outcome = match said {
+                    Said::Admitted => Outcome::Admitted,
+                    Said::Delayed => Outcome::Delayed,
+                    Said::WouldRefuse => Outcome::ShadowDenied,
+                };
+                shard.say(place, outcome, decision);
+            }
+        });
+    }
+
+    #[cold]
+    fn refused(&self, refusal: &Refusal) {
+        let outcome = match refusal.why {
+            Why::Limited => Outcome::Limited,
+            Why::NoKey => Outcome::NoKey,
+            Why::Denied => Outcome::Listed,
+            Why::Banned => Outcome::Banned,
+            Why::Guarded => Outcome::Guarded,
+        };
+        let decision = refusal.decision.as_ref().map(|(decision, _)| decision);
+        self.here(|shard| {
+            shard.requests[1].add(1);
+            shard.say(refusal.place, outcome, decision);
+        });
+    }
+
+    /// A request was turned away before any rule was asked.
+    pub(crate) fn turned_away(&self) {
+        self.here(|shard| shard.requests[1].add(1));
+    }
+
+    /// A program asked a rule by its name.
+    pub(crate) fn asked_by_name(&self, name: &str, outcome: Outcome, decision: Option<&Decision>) {
+        if let Some(place) = self.place_of(name) {
+            self.here(|shard| shard.say(place, outcome, decision));
+        }
+    }
+
+    /// Whether this request is one of those whose keys are counted.
+    pub(crate) fn is_sampled(&self) -> Sampled {
+        match self.here(|shard| shard.asks.get().is_multiple_of(SAMPLED)) {
+            Some(true) => Sampled::Yes,
+            _ => Sampled::No,
+        }
+    }
+
+    /// A key was denied, or asked for by one who stands for so many.
+    pub(crate) fn saw(&self, place: usize, by: TopBy, hash: u64, weight: u64, name: impl FnOnce() -> String) {
+        self.here(|shard| {
+            let mut top = lock(&shard.top);
+            let sketches = match by {
+                TopBy::Denied => &mut top.denied,
+                TopBy::Asked => &mut top.asked,
+            };
+            if sketches.len() < shard.rules.len() {
+                sketches.resize_with(shard.rules.len(), Sketch::default);
+            }
+            if let Some(sketch) = sketches.get_mut(place) {
+                sketch.note(hash, weight, name);
+            }
+        });
+    }
+
+    /// Whether this thread may keep one more denial in this second.
+    pub(crate) fn may_keep(&self, now: Micros) -> Sampled {
+        let second = now.get() / 1_000_000;
+        let may = self.here(|shard| {
+            let mut top = lock(&shard.top);
+            if top.second != second {
+                (top.second, top.left) = (second, KEPT);
+            }
+            let may = top.left > 0;
+            top.left = top.left.saturating_sub(1);
+            may
+        });
+        if may == Some(true) { Sampled::Yes } else { Sampled::No }
+    }
+
+    /// The keys of a rule that were seen most, by all threads together; `None` if there is no such rule.
+    pub(crate) fn top(&self, place: usize, by: TopBy) -> Option<Sketch> {
+        let mut parts = self.parts();
+        parts.fold();
+        let gone = match by {
+            TopBy::Denied => &parts.denied,
+            TopBy::Asked => &parts.asked,
+        };
+        let mut sum = gone.get(place)?.clone();
+        for shard in &parts.shards {
+            let top = lock(&shard.top);
+            let sketches = if by == TopBy::Denied { &top.denied } else { &top.asked };
+            if let Some(sketch) = sketches.get(place) {
+                sum.absorb(sketch);
+            }
+        }
+        Some(sum)
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        let mut parts = self.parts();
+        parts.fold();
+        let mut sum = parts.gone.clone();
+        parts.shards.iter().for_each(|shard| sum.add(&shard.totals()));
+        sum
+    }
+
+    /// Does something with the counts of this thread.
+    #[inline]
+    fn here<R>(&self, work: impl FnOnce(&Shard) -> R) -> Option<R> {
+        // While a thread ends there is nothing left to count in.
+        HERE.try_with(|here| {
+            if let Some(shard) = here.borrow().as_deref().filter(|shard| shard.tally == self.id) {
+                return work(shard);
+            }
+            work(&self.join(here))
+        })
+        .ok()
+    }
+
+    #[cold]
+    fn join(&self, here: &RefCell<Option<Arc<Shard>>>) -> Arc<Shard> {
+        let shard = Arc::new(Shard::new(self.id, self.names.len()));
+        let before = here.replace(Some(shard.clone()));
+        drop(before);
+        let mut parts = self.parts();
+        parts.fold();
+        parts.shards.push(shard.clone());
+        shard
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Parts> {
+        lock(&self.parts)
+    }
+}
+
+/// A server has answered with this status; counted where this thread counts.
+#[inline]
+pub(crate) fn answered(status: u16) {
+    let class = usize::from((status / 100).clamp(1, 5)) - 1;
+    let _ = HERE.try_with(|here| {
+        if let Some(shard) = here.borrow().as_deref() {
+            shard.responses[class].add(1);
+        }
+    });
+}
+
+/// Whether something is kept, or counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sampled {
+    Yes,
+    No,
+}
+
+impl Parts {
+    /// Adds up what threads counted that are gone, or count elsewhere now.
+    fn fold(&mut self) {
+        let mut place = 0;
+        while let Some(shard) = self.shards.get_mut(place) {
+            // Whoever had it has written for the last time.
+            if Arc::get_mut(shard).is_none() {
+                place += 1;
+                continue;
+            }
+            let shard = self.shards.swap_remove(place);
+            self.gone.add(&shard.totals());
+            let top = lock(&shard.top);
+            for (sums, parts) in [(&mut self.denied, &top.denied), (&mut self.asked, &top.asked)] {
+                sums.iter_mut().zip(parts).for_each(|(sum, part)| sum.absorb(part));
+            }
+        }
+    }
+}
+
+impl Shard {
+    fn new(tally: u64, rules: usize) -> Self {
+        Self {
+            tally,
+            asks: Count::default(),
+            requests: Default::default(),
+            responses: Default::default(),
+            rules: (0..rules).map(|_| Default::default()).collect(),
+            times: Default::default(),
+            took: Count::default(),
+            top: Mutex::new(Top { denied: Vec::new(), asked: Vec::new(), second: 0, left: 0 }),
+        }
+    }
+
+    #[inline]
+    fn say(&self, place: usize, outcome: Outcome, decision: Option<&Decision>) {
+        let Some(counts) = self.rules.get(place) else { return };
+        counts[outcome as usize].add(1);
+        if decision.is_some_and(Decision::is_degraded) {
+            counts[DEGRADED].add(1);
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        Totals {
+            requests: self.requests.each_ref().map(Count::get),
+            responses: self.responses.each_ref().map(Count::get),
+            rules: self.rules.iter().map(|counts| counts.each_ref().map(Count::get)).collect(),
+            times: Times { counts: self.times.each_ref().map(Count::get), took: self.took.get() },
+        }
+    }
+}
+
+impl Totals {
+    fn add(&mut self, other: &Self) {
+        let add = |sums: &mut [u64], counts: &[u64]| {
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        };
+        add(&mut self.requests, &other.requests);
+        add(&mut self.responses, &other.responses);
+        self.rules.iter_mut().zip(&other.rules).for_each(|(sums, counts)| add(sums, counts));
+        self.times.add(&other.times);
+    }
+
+    /// The same without what is counted of rules.
+    pub(crate) fn add_all_but_rules(&mut self, other: &Self) {
+        self.add(&Self { rules: Vec::new(), ..other.clone() });
+    }
+}
+
+impl Count {
+    /// Adds, as the only one who does; the sum.
+    #[inline]
+    fn add(&self, more: u64) -> u64 {
+        let sum = self.0.load(Relaxed).wrapping_add(more);
+        self.0.store(sum, Relaxed);
+        sum
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    fn tally(names: &[&str], before: Option<&Tally>) -> Arc<Tally> {
+        Tally::new(names.iter().copied(), Clock::manual().0, before)
+    }
+
+    #[test]
+    fn threads_count_for_themselves_and_nothing_is_lost_when_they_go() {
+        let tally = tally(&["a", "b"], None);
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let tally = tally.clone();
+                thread::spawn(move || {
+                    for _ in 0..1_000 {
+                        tally.asked_by_name("b", Outcome::Limited, None);
+                    }
+                    tally.asked_by_name("nobody", Outcome::Limited, None);
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        tally.asked_by_name("a", Outcome::Admitted, None);
+        let totals = tally.totals();
+        assert_eq!(totals.rules[1][Outcome::Limited as usize], 4_000);
+        assert_eq!(totals.rules[0][Outcome::Admitted as usize], 1);
+        assert_eq!(tally.parts().shards.len(), 1, "those of threads that are gone are added up");
+        assert_eq!(totals, tally.totals());
+    }
+
+    #[test]
+    fn a_thread_that_counts_for_two_policies_loses_nothing() {
+        let (first, second) = (tally(&["a"], None), tally(&["a"], None));
+        for _ in 0..10 {
+            first.asked_by_name("a", Outcome::Admitted, None);
+            second.asked_by_name("a", Outcome::Admitted, None);
+        }
+        assert_eq!((first.totals().rules[0][0], second.totals().rules[0][0]), (10, 10));
+        assert!(first.parts().shards.is_empty() && second.parts().shards.len() == 1);
+    }
+
+    #[test]
+    fn keys_that_were_seen_most_outlive_a_policy() {
+        let first = tally(&["a", "b"], None);
+        first.saw(1, TopBy::Denied, 7, 3, || "seven".to_owned());
+        let second = tally(&["b"], Some(&first));
+        second.saw(0, TopBy::Denied, 7, 1, || "seven".to_owned());
+        let top = second.top(0, TopBy::Denied).unwrap().top();
+        assert_eq!((top.len(), top[0].count, top[0].name.as_str()), (1, 4, "seven"));
+        assert!(second.top(1, TopBy::Denied).is_none());
+    }
+
+    #[test]
+    fn only_so_many_denials_are_kept_in_a_second() {
+        let tally = tally(&[], None);
+        let kept = |second| (0..1_000).filter(|_| tally.may_keep(Micros::from_secs(second)) == Sampled::Yes).count();
+        assert_eq!((kept(1), kept(1), kept(2)), (256, 0, 256));
+    }
+}
