@@ -1,7 +1,7 @@
 // Who is banned for a time, and counters that are forgotten.
 
 import { get, part } from '../api.js';
-import { chip, empty, field, h, keyed, panel, say, select, table, words } from '../dom.js';
+import { empty, field, h, keyed, panel, say, select, table, words } from '../dom.js';
 import { count, length } from '../format.js';
 import { change, mayAsk } from '../operator.js';
 import { ruleChoices } from './keys.js';
@@ -11,7 +11,7 @@ const TIMES = [['60', '1 minute'], ['600', '10 minutes'], ['3600', '1 hour'], ['
 export function bans(page) {
   const { root } = page;
   const body = h('tbody');
-  const list = table('Who is banned', ['Who', 'By', { name: 'Ends in', number: true }, 'Reason', h('span', { class: 'unseen' }, 'Actions')].map((column) => (column instanceof Node ? { name: column } : column)), body);
+  const list = table('Who is banned', ['Who', { name: 'Ends in', number: true }, { name: h('span', { class: 'unseen' }, 'Actions') }], body);
   const none = empty('Nobody is banned.');
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   const never = h('p', { class: 'banner', 'data-tone': 'warn', hidden: true }, words('Changes are not taken on this listener. Declare a token in the policy: `admin: { listen: …, token: $ADMIN_TOKEN }`.'));
@@ -60,12 +60,15 @@ function row(ban, lift) {
   const remaining = h('td', { class: 'number' });
   const of = ban.kind === 'key' ? [h('code', {}, ban.value), ' in ', h('a', { href: `#/rules/${part(ban.rule)}` }, ban.rule)] : [h('code', {}, ban.value)];
   return {
-    element: h('tr', {}, h('th', { scope: 'row' }, of),
-      h('td', {}, chip(ban.by === 'rule' ? 'its rule' : 'an operator'), ban.times > 1 ? ` ${count(ban.times)} times` : ''),
-      remaining, h('td', {}, ban.reason ?? '–'),
+    element: h('tr', {}, h('th', { scope: 'row' }, of, h('div', { class: 'note' }, source(ban))), remaining,
       h('td', { class: 'actions-cell' }, h('button', { type: 'button', class: 'small', disabled: !mayAsk(), on: { click: () => lift(ban) } }, 'Lift', h('span', { class: 'unseen' }, ` the ban of ${ban.value}`)))),
     update: (now) => say(remaining, length(Math.ceil(now.remaining))),
   };
+}
+
+function source({ by, times, reason }) {
+  const often = times > 1 ? `, for the ${count(times)}th time` : '';
+  return `by ${by === 'rule' ? 'its rule' : 'an operator'}${often}${reason ? `: ${reason}` : ''}`;
 }
 
 /** A form that sends a change and says how it went. */

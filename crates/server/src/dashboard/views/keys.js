@@ -48,8 +48,8 @@ export function ruleChoices(element, { rules }, chosen) {
 /** A table of the heaviest keys, which follows the traffic. */
 export function topKeys(page, { rule, by = 'denied', limit }) {
   const body = h('tbody');
-  const columns = [...(rule ? [] : ['Rule']), 'Key', { name: by === 'asked' ? 'Asked' : 'Denied', number: true }, 'Share', h('span', { class: 'unseen' }, 'Actions')];
-  const list = table(by === 'asked' ? 'Keys that asked most' : 'Keys that were denied most', columns.map((column) => (column instanceof Node ? { name: column } : column)), body);
+  const columns = ['Key', { name: by === 'asked' ? 'Asked' : 'Denied', number: true }, 'Share', { name: h('span', { class: 'unseen' }, 'Actions') }];
+  const list = table(by === 'asked' ? 'Keys that asked most' : 'Keys that were denied most', columns, body);
   const none = h('div');
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   list.hidden = true;
@@ -92,7 +92,7 @@ function row({ ruled, by, plain }) {
   const percent = h('span');
   const actions = h('td', { class: 'actions-cell' });
   return {
-    element: h('tr', {}, ruled ? null : h('td', {}, of), h('th', { scope: 'row' }, name), h('td', { class: 'number' }, exact, less),
+    element: h('tr', {}, h('th', { scope: 'row' }, name, ruled ? null : h('div', { class: 'note' }, of)), h('td', { class: 'number' }, exact, less),
       h('td', {}, percent, h('span', { class: 'bar', 'data-kind': by }, fill)), actions),
     update({ rule, key, count: counted, error, share: portion }) {
       say(of, rule);

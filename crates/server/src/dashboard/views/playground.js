@@ -18,7 +18,7 @@ export function playground({ root }) {
   const lanes = h('ul', { class: 'lanes' });
   const start = h('span');
   const end = h('span');
-  const about = h('p', { class: 'note' });
+  const about = h('span');
   const span = select(SPANS, String(state.span));
   const wait = select(WAITS, state.wait);
   let asked = null;
@@ -84,8 +84,8 @@ export function playground({ root }) {
 
   root.append(h('h1', {}, 'Playground'),
     h('p', { class: 'lead' }, 'Draw traffic of one client, and see what each quota says to it. Nothing is counted, and nobody is denied.'),
-    panel('Traffic', h('div', { class: 'actions' }, shapes), h('div', {}, field_.element, h('div', { class: 'axis', 'aria-hidden': 'true' }, start, end)), about,
-      h('div', { class: 'filters' }, field('Over', span), field('Who waits where it is delayed', wait)), recording(use)),
+    panel('Traffic', h('div', { class: 'shapes' }, h('div', { class: 'actions' }, shapes), h('div', { class: 'filters' }, field('Over', span), field('Where it is delayed', wait))),
+      h('div', {}, field_.element, h('p', { class: 'axis' }, start, about, end)), recording(use)),
     h('section', { class: 'panel' }, h('div', { class: 'title' }, h('h2', {}, 'What quotas say'), h('div', { class: 'actions' }, more, every)), legend(), lanes));
   show();
   return { close: () => asked?.abort() };

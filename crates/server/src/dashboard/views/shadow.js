@@ -133,7 +133,7 @@ function modeRow(name, send) {
   return {
     element,
     update({ mode, percent }) {
-      say(now, percent === null || percent === undefined ? mode : `${mode}, for ${percent} % of the keys`);
+      say(now, percent === null || percent === undefined ? mode : `${mode}, for ${Number(percent.toFixed(2))} % of the keys`);
       set(apply, 'disabled', !mayAsk());
     },
   };

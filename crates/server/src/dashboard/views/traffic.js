@@ -97,7 +97,7 @@ export function troubles(rule) {
   const states = [];
   if (rule.mode === 'shadow') states.push(['shadow', 'shadow']);
   if (rule.mode === 'off') states.push(['off', null]);
-  if (rule.percent !== null && rule.percent !== undefined) states.push([`enforced for ${rule.percent} %`, 'shadow']);
+  if (rule.percent !== null && rule.percent !== undefined) states.push([`enforced for ${Number(rule.percent.toFixed(2))} %`, 'shadow']);
   if (rule.breaker && rule.breaker.state !== 'closed') states.push([`breaker ${rule.breaker.state}`, rule.breaker.state === 'open' ? 'bad' : 'warn']);
   if (rule.queue?.waiting > 0) states.push([`${count(rule.queue.waiting)} waiting`, 'warn']);
   if (rule.table?.overflowed > 0) states.push(['table full', 'bad']);
