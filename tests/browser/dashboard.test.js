@@ -154,7 +154,7 @@ test('traffic is drawn by hand and by keyboard, and quotas are compared', async 
 });
 
 const READY = {
-  '': 'A decision takes', 'rules/login': 'Top keys', keys: 'alice', denials: 'over its quota', health: 'Policy loaded', shadow: 'bob', bans: 'Nobody is banned.', policy: 'name: candidate', playground: 'fixed-window: ',
+  '': 'A decision takes', 'rules/login': 'Top keys', keys: 'alice', denials: 'over its quota', health: 'Policy loaded', shadow: 'Of 5 requests', bans: 'Nobody is banned.', policy: 'name: candidate', playground: 'fixed-window: ',
 };
 
 for (const look of [{ phone: false, dark: false }, { phone: true, dark: true }]) {

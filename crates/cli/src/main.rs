@@ -7,6 +7,7 @@
 //! | 2 | bad usage or bad input |
 //! | 3 | a policy holds what is hardly meant, and `check` was to be strict |
 
+mod admin;
 mod closed_loop;
 mod cmd;
 mod failure;

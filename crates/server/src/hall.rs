@@ -39,7 +39,8 @@ impl Threads {
         let (stop, stopped) = watch::channel(());
         let mut ends = Vec::new();
         for number in 0..threads.get() {
-            let (door, hall, stopped) = (bound.door().map_err(Fault::Machine)?, hall.clone(), stopped.clone());
+            let (door, hall, stopped) =
+                (bound.door().map_err(Fault::Machine)?, hall.clone(), stopped.clone());
             let (ended, end) = oneshot::channel();
             let work = move || {
                 if let Err(fault) = hall.work(door, stopped) {

@@ -7,6 +7,7 @@ mod import;
 mod serve;
 mod simulate;
 mod verify;
+mod why;
 
 use crate::{failure::Failure, terminal};
 use clap::{Parser, Subcommand};
@@ -31,6 +32,7 @@ enum Verb {
     Serve(serve::Args),
     Simulate(simulate::Args),
     Verify(verify::Args),
+    Why(why::Args),
 }
 
 /// Reads the arguments and does what they say.
@@ -42,6 +44,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         Ok(Cli { verb: Verb::Serve(args) }) => serve::run(&args),
         Ok(Cli { verb: Verb::Simulate(args) }) => simulate::run(&args),
         Ok(Cli { verb: Verb::Verify(args) }) => verify::run(&args),
+        Ok(Cli { verb: Verb::Why(args) }) => why::run(&args),
         Err(error) if error.use_stderr() => {
             // Clap starts with the same word as `main`.
             let text = error.to_string();

@@ -17,3 +17,4 @@ mod slow;
 mod stage;
 mod truncated;
 mod websocket;
+mod why;

@@ -332,11 +332,7 @@ impl Admission {
 }
 
 impl Refusal {
-    fn barred(
-        (place, rule): (usize, &PolicyRule),
-        barred: Barred,
-        accept: Option<&[u8]>,
-    ) -> Box<Self> {
+    fn barred((place, rule): (usize, &PolicyRule), barred: Barred, accept: Option<&[u8]>) -> Box<Self> {
         let why = if barred.retry_after.is_some() { Why::Banned } else { Why::Denied };
         Box::new(Self {
             rule: rule.name().into(),
@@ -348,11 +344,7 @@ impl Refusal {
         })
     }
 
-    fn guarded(
-        (place, rule): (usize, &PolicyRule),
-        stopped: Stopped,
-        accept: Option<&[u8]>,
-    ) -> Box<Self> {
+    fn guarded((place, rule): (usize, &PolicyRule), stopped: Stopped, accept: Option<&[u8]>) -> Box<Self> {
         let message = rule.source.message.as_deref().map(Into::into);
         let cause = match stopped {
             Stopped::Rejected(rejection) => Cause::Rejected(rejection),

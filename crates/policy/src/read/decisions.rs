@@ -143,7 +143,11 @@ impl Reader<'_> {
         match !text.is_empty() && text.chars().all(is_sign) {
             true => Some(text),
             false => {
-                self.blame(node.at, "this is no name of a host", "write it as in `gateway.internal`, without a port");
+                self.blame(
+                    node.at,
+                    "this is no name of a host",
+                    "write it as in `gateway.internal`, without a port",
+                );
                 None
             }
         }

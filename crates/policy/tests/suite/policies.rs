@@ -330,9 +330,8 @@ fn servers() -> BoxedStrategy<Server> {
         })
     };
     let variable = || "[A-Z_][A-Z0-9_]{0,8}".prop_map(Variable);
-    let admin =
-        (option::of(address()), option::of(variable()), vec("[a-z][a-z0-9.-]{0,8}", 0..3))
-            .prop_map(|(listen, token, hosts)| Admin { listen, token, hosts });
+    let admin = (option::of(address()), option::of(variable()), vec("[a-z][a-z0-9.-]{0,8}", 0..3))
+        .prop_map(|(listen, token, hosts)| Admin { listen, token, hosts });
     let token = (names(), variable()).prop_map(|(name, token)| Token { name, token });
     let decisions = (address(), option::of(tls()), vec(token, 0..3))
         .prop_map(|(listen, tls, tokens)| Decisions { listen, tls, tokens });

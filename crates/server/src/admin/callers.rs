@@ -39,7 +39,8 @@ impl Callers {
         if let Some(origin) = origin
             && !is_of(origin, host)
         {
-            let problem = "requests of other web pages are not taken; ask without `Origin`, or from this place";
+            let problem =
+                "requests of other web pages are not taken; ask without `Origin`, or from this place";
             return Err(Problem::new(StatusCode::FORBIDDEN, problem));
         }
         // What was there before names had to be known.

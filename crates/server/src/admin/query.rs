@@ -34,7 +34,12 @@ impl Query {
     }
 
     /// A number within a range; `usual` where it is left out.
-    pub(super) fn number(&self, name: &str, range: RangeInclusive<usize>, usual: usize) -> Result<usize, Problem> {
+    pub(super) fn number(
+        &self,
+        name: &str,
+        range: RangeInclusive<usize>,
+        usual: usize,
+    ) -> Result<usize, Problem> {
         let Some(text) = self.text(name) else { return Ok(usual) };
         text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
             let (first, last) = range.into_inner();

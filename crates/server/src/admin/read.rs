@@ -54,7 +54,9 @@ impl Office {
             }
         };
         let mut keys = Vec::new();
-        for (place, rule) in scene.tally.names().iter().enumerate().filter(|(place, _)| places.contains(place)) {
+        for (place, rule) in
+            scene.tally.names().iter().enumerate().filter(|(place, _)| places.contains(place))
+        {
             let Some(sketch) = scene.tally.top(place, by) else { continue };
             let total = sketch.total().max(1);
             keys.extend(sketch.top().into_iter().take(limit).map(|key| (rule.clone(), key, total)));

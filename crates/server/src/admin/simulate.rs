@@ -56,7 +56,8 @@ fn quotas(said: Option<&Value>) -> Result<Vec<Quota>, Problem> {
         _ => Vec::new(),
     };
     if texts.is_empty() || texts.len() > QUOTAS {
-        let problem = format!("`quota` is a text, or a list of {QUOTAS} at most; write it as in `5/s burst 10`");
+        let problem =
+            format!("`quota` is a text, or a list of {QUOTAS} at most; write it as in `5/s burst 10`");
         return Err(Problem::bad(problem));
     }
     let read = |text: &str| {
@@ -194,7 +195,9 @@ mod tests {
         let arrivals = super::arrivals(Some(&arrivals)).unwrap();
         let told = play(&quotas, &arrivals, micros(wait, "wait").unwrap(), Micros::from_secs(1));
         let each = told["decisions"].as_array().unwrap().iter();
-        each.map(|decision| decision["outcome"].as_str().unwrap()[..2].to_owned()).collect::<Vec<_>>().join(" ")
+        each.map(|decision| decision["outcome"].as_str().unwrap()[..2].to_owned())
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Where questions are answered: the policy in force, who may ask, and what is held.
 
-use super::{ledger::Ledger, told::Told, tokens::Tokens};
+use super::{ledger::Ledger, tokens::Tokens, told::Told};
 use crate::observe::Tally;
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;

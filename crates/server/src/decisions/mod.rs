@@ -39,5 +39,5 @@ pub(crate) use door::DecisionDoor;
 pub(crate) use problem::{Problem, shortened};
 pub(crate) use reset::{MEMBERS as RESET, answer as reset};
 pub(crate) use routes::whole;
-pub(crate) use told::json_response;
 pub(crate) use tokens::{Secret, Tokens, bearer};
+pub(crate) use told::json_response;

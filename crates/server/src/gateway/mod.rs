@@ -12,6 +12,7 @@
 mod error;
 mod head;
 mod judge;
+mod listeners;
 mod note;
 mod source;
 
@@ -28,17 +29,17 @@ use crate::{
     worker::Order,
 };
 use judge::{PolicyJudge, Served};
+use listeners::{has_same_connections, listeners};
 use std::{
-    borrow::Cow, collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin,
-    sync::Arc, time::Duration,
+    collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
+    time::Duration,
 };
+use tidegate_engine::Clock;
 use tidegate_policy::{
     Policy,
     compile::{Compiler, PolicyGate},
     lint,
-    model::Listener,
 };
-use tidegate_engine::Clock;
 use tidegate_rule::Rules;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -108,8 +109,6 @@ pub enum Reloaded {
     Connections,
 }
 
-/// Where a policy listens that does not say it.
-const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8_080);
 /// Workers of earlier policies that may still finish; of more, the oldest are hurried.
 const MOST_RETIRED: usize = 4;
 /// How often schedules are followed.
@@ -351,7 +350,8 @@ impl Gateway {
 
     /// Shows operators what is in force.
     fn show(&self) {
-        let listening = |bound: &Bound| Listening { address: bound.address(), tls: bound.certificate().is_some() };
+        let listening =
+            |bound: &Bound| Listening { address: bound.address(), tls: bound.certificate().is_some() };
         self.observer.show(Scene {
             version: version(&self.policy),
             said: Arc::new(said(&self.policy)),
@@ -423,39 +423,6 @@ fn advise(policy: &Policy) {
     for advice in lint(policy) {
         tracing::warn!("{advice}");
     }
-}
-
-/// The listeners of a policy; of those that are there already, the sockets stay, with all who wait to be accepted.
-fn listeners(policy: &Policy, before: &[Bound]) -> Result<Vec<Bound>, Fault> {
-    let open = |listener: &Listener| match before
-        .iter()
-        .find(|bound| bound.declared().address == listener.address)
-    {
-        Some(bound) => bound.again(listener),
-        None => Bound::bind(listener),
-    };
-    declared(policy).iter().map(open).collect()
-}
-
-/// The usual one where none is declared; none where there is nothing to go to, and decisions are asked for elsewhere.
-fn declared(policy: &Policy) -> Cow<'_, [Listener]> {
-    let only_decides = policy.decisions.is_some() && policy.upstreams.is_empty() && policy.routes.is_empty();
-    match policy.listen.is_empty() {
-        true if only_decides => Cow::Borrowed(&[]),
-        true => Cow::Owned(vec![Listener { address: USUAL, tls: None }]),
-        false => Cow::Borrowed(&policy.listen),
-    }
-}
-
-/// Whether connections can stay as they are from one of these policies to the other.
-fn has_same_connections(one: &Policy, other: &Policy) -> bool {
-    declared(one) == declared(other)
-        && one.connections == other.connections
-        && one.upstreams == other.upstreams
-        && one.trusted_proxies == other.trusted_proxies
-        && one.introduce == other.introduce
-        && one.log == other.log
-        && one.traces == other.traces
 }
 
 impl fmt::Display for Reloaded {

@@ -49,7 +49,10 @@ pub(crate) enum Banned {
     /// A client: an address, or the network that one client of IPv6 has to itself.
     Client(Prefix),
     Network(Prefix),
-    Key { rule: Arc<str>, key: String },
+    Key {
+        rule: Arc<str>,
+        key: String,
+    },
 }
 
 /// There is no room for another ban.
@@ -204,9 +207,8 @@ impl Book {
         let narrowest = self.by_network.get(&network).filter(|ban| ban.until > now);
         // Where the narrowest has ended a moment ago, a wider one may go on.
         let wider = || {
-            let holds = |(network, ban): &(&Prefix, &Arc<OperatorBan>)| {
-                network.contains(client) && ban.until > now
-            };
+            let holds =
+                |(network, ban): &(&Prefix, &Arc<OperatorBan>)| network.contains(client) && ban.until > now;
             self.by_network.iter().find(holds).map(|(_, ban)| ban)
         };
         narrowest.or_else(wider).cloned()

@@ -143,7 +143,8 @@ impl Denial {
             (Reason::Limited, Some((decision, quota))) => {
                 let quota = quota.map_or_else(|| "its quota".to_owned(), |quota| quota.to_string());
                 let (left, of) = (decision.remaining(), decision.limit());
-                let cost = if self.cost == 1 { String::new() } else { format!(", and it costs {}", self.cost) };
+                let cost =
+                    if self.cost == 1 { String::new() } else { format!(", and it costs {}", self.cost) };
                 format!("{key} had used up {quota}: {left} of {of} were left{cost}")
             }
             (Reason::Limited, None) => format!("{key} had used up its quota"),
@@ -152,7 +153,9 @@ impl Denial {
             (Reason::Banned, _) => format!("{key} was banned for a time"),
             (Reason::Guarded, _) => "a breaker was open, or too much was in flight".to_owned(),
             (Reason::Full, _) => "the line was full, or its turn did not come in time".to_owned(),
-            (Reason::StoreAway, _) => "its store was away, and the rule lets nobody pass without it".to_owned(),
+            (Reason::StoreAway, _) => {
+                "its store was away, and the rule lets nobody pass without it".to_owned()
+            }
         };
         let by = match &self.rule {
             Some(rule) => format!("By rule `{rule}`"),
@@ -189,7 +192,8 @@ mod tests {
 
     #[test]
     fn ids_are_in_the_order_of_time_and_differ() {
-        let ids: Vec<_> = (0..1_000).map(|at| new_id(Micros::from_millis(1_700_000_000_000 + at / 2))).collect();
+        let ids: Vec<_> =
+            (0..1_000).map(|at| new_id(Micros::from_millis(1_700_000_000_000 + at / 2))).collect();
         assert!(ids.windows(3).all(|ids| ids[0][..9] <= ids[1][..9] && ids[0][..9] < ids[2][..9]));
         let mut each = ids.clone();
         each.sort();

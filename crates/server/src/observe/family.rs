@@ -26,7 +26,11 @@ pub(crate) enum Number {
     Whole(u64),
     Float(f64),
     /// The ends of all ranges but the last, the count of each, and all together, in microseconds.
-    Times { ends: Vec<u64>, counts: Vec<u64>, took: u64 },
+    Times {
+        ends: Vec<u64>,
+        counts: Vec<u64>,
+        took: u64,
+    },
 }
 
 impl Family {
@@ -64,7 +68,14 @@ impl Family {
         }
     }
 
-    fn write_times(&self, out: &mut String, labels: &[(&str, &str)], ends: &[u64], counts: &[u64], took: u64) {
+    fn write_times(
+        &self,
+        out: &mut String,
+        labels: &[(&str, &str)],
+        ends: &[u64],
+        counts: &[u64],
+        took: u64,
+    ) {
         let bucket = format!("{}_bucket", self.name);
         let ends = ends.iter().map(|end| seconds(*end)).chain(["+Inf".to_owned()]);
         let mut sum = 0;

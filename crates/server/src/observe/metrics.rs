@@ -3,8 +3,8 @@
 use super::{
     Family, Kind, Number, Snapshot,
     json::rate,
+    shard::{DEGRADED, OUTCOMES},
     status::mode,
-    tally::{DEGRADED, OUTCOMES},
     times::Times,
 };
 use crate::upstream::Standing;
@@ -40,11 +40,15 @@ impl Snapshot {
             responses.add(&[("class", class)], Whole(count));
         }
         let bans: u64 = scene.gate.views().filter_map(|rule| rule.bans()).map(|bans| bans.stats().held).sum();
-        let times =
-            Number::Times { ends: Times::ENDS.to_vec(), counts: totals.times.counts.to_vec(), took: totals.times.took };
+        let times = Number::Times {
+            ends: Times::ENDS.to_vec(),
+            counts: totals.times.counts.to_vec(),
+            took: totals.times.took,
+        };
         let gauge = |name, number| Family::new(name, Gauge).with(&[], number);
         vec![
-            Family::new("tidegate_build_info", Gauge).with(&[("version", env!("CARGO_PKG_VERSION"))], Whole(1)),
+            Family::new("tidegate_build_info", Gauge)
+                .with(&[("version", env!("CARGO_PKG_VERSION"))], Whole(1)),
             gauge("tidegate_uptime_seconds", Float(seconds(self.uptime))),
             Family::new("tidegate_policy_info", Gauge).with(&[("version", &scene.version)], Whole(1)),
             Family::new("tidegate_policy_reloads_total", Counter)

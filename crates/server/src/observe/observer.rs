@@ -3,7 +3,7 @@
 use super::{
     Changes, Denial, Live, OperatorBans, Scene, Tally, Visit,
     ring::Ring,
-    tally::{RuleCounts, Totals},
+    shard::{RuleCounts, Totals},
 };
 use arc_swap::ArcSwapOption;
 use std::{

@@ -3,7 +3,7 @@
 use super::{
     Changes, Observer, Scene,
     observer::{Reloads, lock},
-    tally::Totals,
+    shard::Totals,
 };
 use crate::{upstream::HealthReport, worker::clock_of_deadlines};
 use std::sync::Arc;

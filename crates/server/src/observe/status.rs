@@ -5,8 +5,8 @@ use super::{
     denial::seconds,
     json::{breaker_json, quota_json},
     live,
+    shard::{DEGRADED, OUTCOMES, Outcome, RuleCounts},
     snapshot::Table,
-    tally::{DEGRADED, Outcome, RuleCounts},
     times::summary,
 };
 use crate::{
@@ -134,9 +134,7 @@ fn told(counts: &RuleCounts) -> Value {
 }
 
 fn denied_by(counts: &RuleCounts) -> Value {
-    let each = DENIED.map(|outcome| {
-        (super::tally::OUTCOMES[outcome as usize].to_owned(), counts[outcome as usize].into())
-    });
+    let each = DENIED.map(|outcome| (OUTCOMES[outcome as usize].to_owned(), counts[outcome as usize].into()));
     Value::Object(each.into_iter().collect())
 }
 

@@ -9,40 +9,22 @@
 //! A shard has one writer, so that an addition is a load and a store: no thread waits for a line of another's cache. There
 //! are as many counts as a policy has rules, whatever requests carry.
 
-use super::{sketch::Sketch, times::Times};
+use super::{
+    shard::{Outcome, RuleCounts, Sampled, Shard, Totals, lock},
+    sketch::Sketch,
+    times::Times,
+};
 use std::{
     cell::RefCell,
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 use tidegate_core::{Decision, Micros};
 use tidegate_engine::Clock;
 use tidegate_policy::compile::{Admission, Passage, Refusal, Said, Why};
-
-/// What a rule can say. The place of each is that of its count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Admitted,
-    Delayed,
-    Limited,
-    NoKey,
-    Listed,
-    Banned,
-    Guarded,
-    ShadowDenied,
-}
-
-/// What outcomes are called, in their order.
-pub(crate) const OUTCOMES: [&str; 8] =
-    ["admitted", "delayed", "limited", "no-key", "listed", "banned", "guarded", "shadow-denied"];
-/// The place of the count of decisions that were made without the store, behind those of outcomes.
-pub(crate) const DEGRADED: usize = OUTCOMES.len();
-
-/// What is counted of one rule.
-pub(crate) type RuleCounts = [u64; OUTCOMES.len() + 1];
 
 /// The counts of one policy.
 pub(crate) struct Tally {
@@ -61,42 +43,6 @@ struct Parts {
     asked: Vec<Sketch>,
 }
 
-/// What was counted, by all threads together.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Totals {
-    /// Requests that were let through, and those that were not.
-    pub(crate) requests: [u64; 2],
-    /// Answers of servers, by the first digit of their status.
-    pub(crate) responses: [u64; 5],
-    /// By the place of the rule.
-    pub(crate) rules: Vec<RuleCounts>,
-    pub(crate) times: Times,
-}
-
-/// What one thread counts.
-struct Shard {
-    tally: u64,
-    asks: Count,
-    requests: [Count; 2],
-    responses: [Count; 5],
-    rules: Box<[[Count; OUTCOMES.len() + 1]]>,
-    times: [Count; Times::COUNTS],
-    took: Count,
-    top: Mutex<Top>,
-}
-
-/// The keys that one thread saw most, and what it may still keep in this second.
-struct Top {
-    denied: Vec<Sketch>,
-    asked: Vec<Sketch>,
-    second: u64,
-    left: u32,
-}
-
-/// A number with one writer.
-#[derive(Default)]
-struct Count(AtomicU64);
-
 /// Which keys are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TopBy {
@@ -108,8 +54,6 @@ pub(crate) enum TopBy {
 const TIMED: u64 = 64;
 /// One of so many requests is counted in the sketch of keys that ask.
 pub(crate) const SAMPLED: u64 = 16;
-/// Denials that one thread keeps in a second.
-const KEPT: u32 = 256;
 
 thread_local! {
     static HERE: RefCell<Option<Arc<Shard>>> = const { RefCell::new(None) };
@@ -252,16 +196,7 @@ impl Tally {
     /// Whether this thread may keep one more denial in this second.
     pub(crate) fn may_keep(&self, now: Micros) -> Sampled {
         let second = now.get() / 1_000_000;
-        let may = self.here(|shard| {
-            let mut top = lock(&shard.top);
-            if top.second != second {
-                (top.second, top.left) = (second, KEPT);
-            }
-            let may = top.left > 0;
-            top.left = top.left.saturating_sub(1);
-            may
-        });
-        if may == Some(true) { Sampled::Yes } else { Sampled::No }
+        self.here(|shard| lock(&shard.top).may_keep(second)).unwrap_or(Sampled::No)
     }
 
     /// The keys of a rule that were seen most, by all threads together; `None` if there is no such rule.
@@ -331,13 +266,6 @@ pub(crate) fn answered(status: u16) {
     });
 }
 
-/// Whether something is kept, or counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sampled {
-    Yes,
-    No,
-}
-
 impl Parts {
     /// Adds up what threads counted that are gone, or count elsewhere now.
     fn fold(&mut self) {
@@ -356,74 +284,6 @@ impl Parts {
             }
         }
     }
-}
-
-impl Shard {
-    fn new(tally: u64, rules: usize) -> Self {
-        Self {
-            tally,
-            asks: Count::default(),
-            requests: Default::default(),
-            responses: Default::default(),
-            rules: (0..rules).map(|_| Default::default()).collect(),
-            times: Default::default(),
-            took: Count::default(),
-            top: Mutex::new(Top { denied: Vec::new(), asked: Vec::new(), second: 0, left: 0 }),
-        }
-    }
-
-    #[inline]
-    fn say(&self, place: usize, outcome: Outcome, decision: Option<&Decision>) {
-        let Some(counts) = self.rules.get(place) else { return };
-        counts[outcome as usize].add(1);
-        if decision.is_some_and(Decision::is_degraded) {
-            counts[DEGRADED].add(1);
-        }
-    }
-
-    fn totals(&self) -> Totals {
-        Totals {
-            requests: self.requests.each_ref().map(Count::get),
-            responses: self.responses.each_ref().map(Count::get),
-            rules: self.rules.iter().map(|counts| counts.each_ref().map(Count::get)).collect(),
-            times: Times { counts: self.times.each_ref().map(Count::get), took: self.took.get() },
-        }
-    }
-}
-
-impl Totals {
-    fn add(&mut self, other: &Self) {
-        let add = |sums: &mut [u64], counts: &[u64]| {
-            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-        };
-        add(&mut self.requests, &other.requests);
-        add(&mut self.responses, &other.responses);
-        self.rules.iter_mut().zip(&other.rules).for_each(|(sums, counts)| add(sums, counts));
-        self.times.add(&other.times);
-    }
-
-    /// The same without what is counted of rules.
-    pub(crate) fn add_all_but_rules(&mut self, other: &Self) {
-        self.add(&Self { rules: Vec::new(), ..other.clone() });
-    }
-}
-
-impl Count {
-    /// Adds, as the only one who does; the sum.
-    #[inline]
-    fn add(&self, more: u64) -> u64 {
-        let sum = self.0.load(Relaxed).wrapping_add(more);
-        self.0.store(sum, Relaxed);
-        sum
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -483,7 +343,8 @@ mod tests {
     #[test]
     fn only_so_many_denials_are_kept_in_a_second() {
         let tally = tally(&[], None);
-        let kept = |second| (0..1_000).filter(|_| tally.may_keep(Micros::from_secs(second)) == Sampled::Yes).count();
+        let kept =
+            |second| (0..1_000).filter(|_| tally.may_keep(Micros::from_secs(second)) == Sampled::Yes).count();
         assert_eq!((kept(1), kept(1), kept(2)), (256, 0, 256));
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     Banned, Denial, Observer, SAMPLED, Tally, TopBy, Visit,
     denial::{Reason, new_id},
-    tally::Sampled,
+    shard::Sampled,
     who::{Who, short},
 };
 use std::{fmt, net::IpAddr, sync::Arc};

@@ -11,6 +11,7 @@ mod decisions;
 mod files;
 mod limits;
 mod log;
+mod observe;
 mod patience;
 mod policy;
 mod proxy;

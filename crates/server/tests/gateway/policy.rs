@@ -290,8 +290,9 @@ async fn operators_are_not_web_pages() {
     let cases = [
         ("GET /health HTTP/1.1\r\nhost: a\r\n\r\n", 200),
         ("POST /reload HTTP/1.1\r\nhost: a\r\n\r\n", 200),
-        ("GET /reload HTTP/1.1\r\nhost: a\r\n\r\n", 405),
-        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", 404),
+        ("GET /reload HTTP/1.1\r\nhost: localhost\r\n\r\n", 405),
+        ("GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n", 404),
+        ("GET /api/v1/status HTTP/1.1\r\nhost: a\r\n\r\n", 421),
         ("POST /reload HTTP/1.1\r\nhost: a\r\norigin: https://example.org\r\n\r\n", 403),
     ];
     for (request, status) in cases {

@@ -76,6 +76,14 @@ impl Gateway {
         }
     }
 
+    /// What it tells behind this word at the start of a line.
+    pub(crate) async fn told_behind(&self, word: &str) -> String {
+        let mut told = self.told.clone();
+        let behind = |lines: &[String]| lines.iter().find_map(|line| Some(line.strip_prefix(word)?.trim().to_owned()));
+        let lines = timeout(LONG, told.wait_for(|lines| behind(lines).is_some())).await.expect("it is told");
+        behind(&lines.expect("it runs")).unwrap_or_default()
+    }
+
     /// Sends it a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();

@@ -45,13 +45,21 @@ export function ruleChoices(element, { rules }, chosen) {
   element.replaceChildren(...first, ...names.map((name) => h('option', { value: name, selected: name === before }, name)));
 }
 
-/** A table of the heaviest keys, which follows the traffic. */
+/** What is counted: the name of the table, of its column, and what is said where it is empty. */
+const KINDS = {
+  denied: { title: 'Keys that were denied most', column: 'Denied', none: 'Nobody was denied yet.' },
+  asked: { title: 'Keys that asked most', column: 'Asked', none: 'Nobody has asked yet.' },
+  'shadow-denied': { title: 'Keys that it would deny most', column: 'Would be denied', none: 'It would have denied nobody yet.' },
+};
+
+/** A table of the heaviest keys, which follows the traffic. It is not there where the gateway does not count by that. */
 export function topKeys(page, { rule, by = 'denied', limit }) {
   const body = h('tbody');
-  const columns = ['Key', { name: by === 'asked' ? 'Asked' : 'Denied', number: true }, 'Share', { name: h('span', { class: 'unseen' }, 'Actions') }];
-  const list = table(by === 'asked' ? 'Keys that asked most' : 'Keys that were denied most', columns, body);
+  const columns = ['Key', { name: KINDS[by].column, number: true }, 'Share', { name: h('span', { class: 'unseen' }, 'Actions') }];
+  const list = table(KINDS[by].title, columns, body);
   const none = h('div');
   const wrong = h('p', { class: 'wrong', role: 'alert' });
+  const element = h('div', {}, list, none, wrong);
   list.hidden = true;
   let seen = 0;
   let closed = false;
@@ -66,13 +74,15 @@ export function topKeys(page, { rule, by = 'denied', limit }) {
       const plain = snapshot.observe?.keys === 'plain';
       keyed(body, keys, (it) => `${it.rule}\n${it.key}`, () => row({ ruled: rule !== null && rule !== undefined, by, plain }));
     } catch (error) {
-      if (!closed) say(wrong, error.status === 0 ? '' : error.message);
+      if (closed) return;
+      element.hidden = error.status === 400;
+      say(wrong, error.status === 0 ? '' : error.message);
     }
   };
   return {
-    element: h('div', {}, list, none, wrong),
+    element,
     snapshot(snapshot) {
-      if (seen++ % EVERY === 0) fetchThem(snapshot);
+      if (!element.hidden && seen++ % EVERY === 0) fetchThem(snapshot);
     },
     close: () => { closed = true; },
   };
@@ -80,7 +90,7 @@ export function topKeys(page, { rule, by = 'denied', limit }) {
 
 function nobody({ observe }, by) {
   if (!observe?.denials) return empty('Keys are not observed.', 'Say `observe: { denials: 10000 }` in the policy to see who is denied most.');
-  return empty(by === 'asked' ? 'Nobody has asked yet.' : 'Nobody was denied yet.');
+  return empty(KINDS[by].none);
 }
 
 function row({ ruled, by, plain }) {

@@ -40,8 +40,8 @@ export function shadow(page) {
     const told = h('p', { class: 'told' });
     const picture = sparkline(live, NAMES);
     const numbers = outcomes();
-    const top = topKeys(page, { rule: name, limit: 5 });
-    const element = panel(name, chips, told, h('div', { class: 'pair' }, picture.element, numbers.element), h('h3', {}, 'Keys that it would deny most'), top.element);
+    const top = topKeys(page, { rule: name, by: 'shadow-denied', limit: 5 });
+    const element = panel(name, chips, told, h('div', { class: 'pair' }, picture.element, numbers.element), top.element);
     let words = '';
     return {
       element,

@@ -1,0 +1,115 @@
+//! `tidegate why`: why was this request denied?
+
+use crate::{
+    admin::{AdminArgs, Operator, block_on},
+    failure::Failure,
+    terminal::{self, Paint, Tone},
+};
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// Say why a request was denied: by which rule, for which key, in which state, and when it would have passed.
+///
+/// A denied client is told an id, in the header `Tidegate-Denial` and in the problem, where the policy says `observe: { denials:
+/// 10000 }`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The id of the denial
+    id: String,
+
+    #[command(flatten)]
+    admin: AdminArgs,
+
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate why 01jqw9zkx4m2c7h5
+  tidegate why 01jqw9zkx4m2c7h5 --admin http://127.0.0.1:9091 --json";
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let operator = Operator::of(&args.admin)?;
+    // As a problem tells it.
+    let id = args.id.trim().trim_start_matches("urn:tidegate:denial:");
+    if id.is_empty() || !id.bytes().all(|sign| sign.is_ascii_alphanumeric() || sign == b'-') {
+        return Err(Failure::input(format!(
+            "`{}` is no id of a denial; it is told in `Tidegate-Denial`",
+            args.id
+        )));
+    }
+    let denial = block_on(operator.get(&format!("/api/v1/denials/{id}")))?;
+    let text = match args.json {
+        true => format!("{denial:#}\n"),
+        false => terminal::harmless(&report(&denial, Paint::of_stdout())),
+    };
+    terminal::print(&text)
+}
+
+fn report(denial: &Value, paint: Paint) -> String {
+    let said = |member: &str| denial[member].as_str();
+    let mut text = format!("{}\n\n", paint.tone(Tone::Strong, said("told").unwrap_or("nothing is told")));
+    let mut add = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{}{value}", paint.tone(Tone::Faint, format!("{name:<9}")));
+        }
+    };
+    add("when", said("time").map(str::to_owned));
+    let host = said("host").unwrap_or_default();
+    let from = said("client").map(|client| format!(" from {client}")).unwrap_or_default();
+    let request =
+        said("method").zip(said("path")).map(|(method, path)| format!("{method} {host}{path}{from}"));
+    add("request", request);
+    add("rule", said("rule").map(str::to_owned));
+    let hashed = if denial["key-hashed"] == true { " (a hash)" } else { "" };
+    add("key", said("key").map(|key| format!("{key}{hashed}")));
+    add("cost", denial["cost"].as_u64().filter(|cost| *cost != 1).map(|cost| cost.to_string()));
+    let quota = &denial["quota"];
+    let quota = quota["text"].as_str().zip(quota["algorithm"].as_str());
+    add("quota", quota.map(|(text, algorithm)| format!("{text} ({algorithm})")));
+    let before = &denial["before"];
+    let left = before["remaining"].as_u64().zip(before["limit"].as_u64());
+    let reset = before["reset-after"].as_f64().map(|reset| format!(", all of it in {reset:.1} s"));
+    add("before", left.map(|(left, of)| format!("{left} of {of} left{}", reset.unwrap_or_default())));
+    let at = said("passes-at").map(|at| format!("{at}, ")).unwrap_or_default();
+    add("passes", said("passes").map(|passes| format!("{at}{passes}")));
+    let status = denial["status"].as_u64().map_or_else(|| "none".to_owned(), |status| status.to_string());
+    add("answer", Some(status));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn all_that_is_known_is_told_in_a_few_lines() {
+        let denial = json!({
+            "id": "01jqw9zkx4m2c7h5", "time": "2026-11-16T03:20:00.123456Z", "rule": "login", "why": "limited",
+            "key": "alice", "key-hashed": false, "client": "192.0.2.7", "method": "POST", "path": "/login",
+            "host": "app.example", "cost": 2,
+            "quota": { "text": "5/min", "algorithm": "token-bucket", "limit": 5, "rate": 0.08 },
+            "before": { "limit": 5, "remaining": 1, "reset-after": 48.25 },
+            "retry-after": 11.8, "passes-at": "2026-11-16T03:20:11.923456Z", "passes": "11.8 s later", "degraded": false,
+            "status": 429, "told": "By rule `login`: …",
+        });
+        assert_eq!(
+            report(&denial, Paint::Plain),
+            "By rule `login`: …\n\n\
+             when     2026-11-16T03:20:00.123456Z\n\
+             request  POST app.example/login from 192.0.2.7\n\
+             rule     login\n\
+             key      alice\n\
+             cost     2\n\
+             quota    5/min (token-bucket)\n\
+             before   1 of 5 left, all of it in 48.2 s\n\
+             passes   2026-11-16T03:20:11.923456Z, 11.8 s later\n\
+             answer   429\n"
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! `tidegate why`, asked of a gateway that runs.
+
+use crate::stage::{Gateway, Server, curl};
+use std::process::{Command, Output};
+
+async fn why(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("why").args(args).env_remove("TIDEGATE_ADMIN").env_remove("TIDEGATE_ADMIN_TOKEN");
+    tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn an_id_from_an_answer_tells_why() {
+    let server = Server::ok().await;
+    let policy = format!(
+        "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nupstreams: {{ app: 'http://{}' }}\nroutes: app\n\
+         observe: {{ denials: 10 }}\nrules: [{{ name: all, key: ip, quota: 1/h }}]\n",
+        server.address
+    );
+    let gateway = Gateway::serve(&policy).await;
+    let admin = gateway.told_behind("admin").await;
+    let (url, head) = (gateway.url("/"), ["--include", "--output", "-"]);
+    let ask = || async { curl(&[&[url.as_str()], &head[..]].concat()).await.1 };
+    ask().await;
+    let denied = ask().await;
+    let id = denied.lines().find_map(|line| line.strip_prefix("tidegate-denial: ")).unwrap().trim();
+
+    let told = why(&[id, "--admin", &admin]).await;
+    let text = String::from_utf8(told.stdout).unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    for part in ["By rule `all`", "key      127.0.0.1\n", "quota    1/h (token-bucket)\n", "before   0 of 1 left"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let json = why(&[&format!("urn:tidegate:denial:{id}"), "--admin", &admin, "--json"]).await;
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json["id"], &json["rule"]), (&id.into(), &"all".into()));
+
+    for (args, part) in [
+        (["0000000000000000", "--admin", admin.as_str()], "answers 404: there is no denial of this id"),
+        (["../status", "--admin", admin.as_str()], "is no id of a denial"),
+        ([id, "--admin", "http://127.0.0.1:9"], "no gateway answers at http://127.0.0.1:9"),
+    ] {
+        let failed = why(&args).await;
+        let text = String::from_utf8_lossy(&failed.stderr).into_owned();
+        assert_eq!(failed.status.code(), Some(2), "{text}");
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+}

@@ -1,0 +1,158 @@
+//! What one thread counts.
+
+use super::{sketch::Sketch, times::Times};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+use tidegate_core::Decision;
+
+/// What a rule can say. The place of each is that of its count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Admitted,
+    Delayed,
+    Limited,
+    NoKey,
+    Listed,
+    Banned,
+    Guarded,
+    ShadowDenied,
+}
+
+/// What outcomes are called, in their order.
+pub(crate) const OUTCOMES: [&str; 8] =
+    ["admitted", "delayed", "limited", "no-key", "listed", "banned", "guarded", "shadow-denied"];
+/// The place of the count of decisions that were made without the store, behind those of outcomes.
+pub(crate) const DEGRADED: usize = OUTCOMES.len();
+
+/// What is counted of one rule.
+pub(crate) type RuleCounts = [u64; OUTCOMES.len() + 1];
+
+/// What was counted, by all threads together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Totals {
+    /// Requests that were let through, and those that were not.
+    pub(crate) requests: [u64; 2],
+    /// Answers of servers, by the first digit of their status.
+    pub(crate) responses: [u64; 5],
+    /// By the place of the rule.
+    pub(crate) rules: Vec<RuleCounts>,
+    pub(crate) times: Times,
+}
+
+/// What one thread counts.
+pub(super) struct Shard {
+    pub(super) tally: u64,
+    pub(super) asks: Count,
+    pub(super) requests: [Count; 2],
+    pub(super) responses: [Count; 5],
+    pub(super) rules: Box<[[Count; OUTCOMES.len() + 1]]>,
+    pub(super) times: [Count; Times::COUNTS],
+    pub(super) took: Count,
+    pub(super) top: Mutex<Top>,
+}
+
+/// The keys that one thread saw most, and what it may still keep in this second.
+pub(super) struct Top {
+    pub(super) denied: Vec<Sketch>,
+    pub(super) asked: Vec<Sketch>,
+    second: u64,
+    left: u32,
+}
+
+/// A number with one writer.
+#[derive(Default)]
+pub(super) struct Count(AtomicU64);
+
+/// Whether something is kept, or counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sampled {
+    Yes,
+    No,
+}
+
+/// Denials that one thread keeps in a second.
+const KEPT: u32 = 256;
+
+impl Shard {
+    pub(super) fn new(tally: u64, rules: usize) -> Self {
+        Self {
+            tally,
+            asks: Count::default(),
+            requests: Default::default(),
+            responses: Default::default(),
+            rules: (0..rules).map(|_| Default::default()).collect(),
+            times: Default::default(),
+            took: Count::default(),
+            top: Mutex::new(Top { denied: Vec::new(), asked: Vec::new(), second: 0, left: 0 }),
+        }
+    }
+
+    #[inline]
+    pub(super) fn say(&self, place: usize, outcome: Outcome, decision: Option<&Decision>) {
+        let Some(counts) = self.rules.get(place) else { return };
+        counts[outcome as usize].add(1);
+        if decision.is_some_and(Decision::is_degraded) {
+            counts[DEGRADED].add(1);
+        }
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        Totals {
+            requests: self.requests.each_ref().map(Count::get),
+            responses: self.responses.each_ref().map(Count::get),
+            rules: self.rules.iter().map(|counts| counts.each_ref().map(Count::get)).collect(),
+            times: Times { counts: self.times.each_ref().map(Count::get), took: self.took.get() },
+        }
+    }
+}
+
+impl Top {
+    /// Whether one more may be kept in this second.
+    pub(super) fn may_keep(&mut self, second: u64) -> Sampled {
+        if self.second != second {
+            (self.second, self.left) = (second, KEPT);
+        }
+        if self.left == 0 {
+            return Sampled::No;
+        }
+        self.left -= 1;
+        Sampled::Yes
+    }
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, other: &Self) {
+        let add = |sums: &mut [u64], counts: &[u64]| {
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        };
+        add(&mut self.requests, &other.requests);
+        add(&mut self.responses, &other.responses);
+        self.rules.iter_mut().zip(&other.rules).for_each(|(sums, counts)| add(sums, counts));
+        self.times.add(&other.times);
+    }
+
+    /// The same without what is counted of rules.
+    pub(crate) fn add_all_but_rules(&mut self, other: &Self) {
+        self.add(&Self { rules: Vec::new(), ..other.clone() });
+    }
+}
+
+impl Count {
+    /// Adds, as the only one who does; the sum.
+    #[inline]
+    pub(super) fn add(&self, more: u64) -> u64 {
+        let sum = self.0.load(Relaxed).wrapping_add(more);
+        self.0.store(sum, Relaxed);
+        sum
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,549 @@
+//! What operators see of a gateway at work, and what they may do.
+
+use crate::stage::{Answer, LONG, Server, Wire};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, fs, net::SocketAddr, sync::Arc};
+use tempfile::TempDir;
+use tidegate_engine::{
+    Store,
+    store::{Pending, Reply, Request, Residence, StoreError},
+};
+use tidegate_rule::{Rules, key_hash};
+use tidegate_server::{Gateway, GatewayError, Handle, PolicySource};
+use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
+
+/// A gateway, and an operator beside it.
+struct Stage {
+    address: SocketAddr,
+    admin: SocketAddr,
+    decisions: Option<SocketAddr>,
+    handle: Handle,
+    folder: TempDir,
+    stop: oneshot::Sender<()>,
+    end: JoinHandle<Result<(), GatewayError>>,
+}
+
+impl Stage {
+    fn start(server: &Server, rest: &str) -> Self {
+        Self::with(server, rest, Rules::new())
+    }
+
+    fn with(server: &Server, rest: &str, rules: Rules) -> Self {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("policy.yaml");
+        fs::write(&file, policy(server, rest)).unwrap();
+        let gateway = Gateway::open(PolicySource::file(file), rules).unwrap();
+        let (address, admin) = (gateway.addresses()[0], gateway.admin_address().unwrap());
+        let (decisions, handle) = (gateway.decisions_address(), gateway.handle());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let end = tokio::spawn(gateway.run(async {
+            let _ = stopped.await;
+        }));
+        Self { address, admin, decisions, handle, folder, stop, end }
+    }
+
+    async fn replace(&self, server: &Server, rest: &str) {
+        fs::write(self.folder.path().join("policy.yaml"), policy(server, rest)).unwrap();
+        self.handle.reload().await.unwrap();
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.get_as(path, "").await
+    }
+
+    /// As a client with this header.
+    async fn get_as(&self, path: &str, header: &str) -> Answer {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: app.example\r\n{header}\r\n");
+        timeout(LONG, Wire::to(self.address).await.ask(&request)).await.unwrap()
+    }
+
+    /// What operators are told.
+    async fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+        let token = concat!("authorization: Bearer ", env!("CARGO_PKG_VERSION"), "\r\n");
+        self.ask_with(method, path, token, body).await
+    }
+
+    async fn ask_with(&self, method: &str, path: &str, header: &str, body: &str) -> Answer {
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{header}content-length: {length}\r\n\r\n{body}"
+        );
+        timeout(LONG, Wire::to(self.admin).await.ask(&request)).await.unwrap()
+    }
+
+    async fn json(&self, path: &str) -> Value {
+        let answer = self.ask("GET", path, "").await;
+        assert_eq!(answer.status(), 200, "{}", answer.body);
+        serde_json::from_str(&answer.body).unwrap()
+    }
+
+    async fn metrics(&self) -> String {
+        self.ask("GET", "/metrics", "").await.body
+    }
+
+    async fn end(self) {
+        drop(self.stop);
+        timeout(LONG, self.end).await.unwrap().unwrap().unwrap();
+    }
+}
+
+fn policy(server: &Server, rest: &str) -> String {
+    format!(
+        "listen: 127.0.0.1:0\nadmin: {{ listen: 127.0.0.1:0, token: $CARGO_PKG_VERSION }}\n\
+         upstreams: {{ app: http://{} }}\nroutes: app\n{rest}",
+        server.address
+    )
+}
+
+const LOGIN: &str = "
+observe: { denials: 100, history: 100 }
+user: header x-user
+rules:
+  - { name: login, key: user, match: { path: /login }, quota: 2/h }
+  - { name: watched, mode: shadow, quota: 1/h }
+";
+
+#[tokio::test]
+async fn a_denial_tells_its_id_and_its_id_tells_why() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, LOGIN);
+    let alice = "x-user: alice\r\n";
+    for _ in 0..2 {
+        let admitted = stage.get_as("/login?secret=1", alice).await;
+        assert_eq!((admitted.status(), admitted.header("tidegate-denial")), (200, None));
+    }
+    let denied = stage.get_as("/login?secret=1", alice).await;
+    let id = denied.header("tidegate-denial").unwrap().to_owned();
+    let problem: Value = serde_json::from_str(&denied.body).unwrap();
+    assert_eq!(problem["instance"], format!("urn:tidegate:denial:{id}"));
+    assert_eq!((denied.status(), &problem["status"]), (429, &json!(429)));
+
+    let why = stage.json(&format!("/api/v1/denials/{id}")).await;
+    for (member, expected) in [
+        ("/id", json!(id)),
+        ("/rule", json!("login")),
+        ("/why", json!("limited")),
+        ("/key", json!("alice")),
+        ("/key-hashed", json!(false)),
+        ("/client", json!("127.0.0.1")),
+        ("/method", json!("GET")),
+        ("/path", json!("/login")),
+        ("/host", json!("app.example")),
+        ("/cost", json!(1)),
+        ("/quota/text", json!("2/h")),
+        ("/quota/algorithm", json!("token-bucket")),
+        ("/before/limit", json!(2)),
+        ("/before/remaining", json!(0)),
+        ("/status", json!(429)),
+        ("/degraded", json!(false)),
+    ] {
+        assert_eq!(why.pointer(member), Some(&expected), "{member} of {why}");
+    }
+    let wait = why["retry-after"].as_f64().unwrap();
+    assert!(wait > 1_700.0 && wait <= 1_800.0, "{wait}");
+    assert!(why["passes-at"].as_str() > why["time"].as_str());
+    assert!(why["told"].as_str().unwrap().contains("0 of 2 were left"), "{why}");
+
+    let list = stage.json("/api/v1/denials").await;
+    assert_eq!(list["denials"], json!([why]));
+    assert_eq!(stage.json("/api/v1/denials?rule=watched").await["denials"], json!([]));
+    assert_eq!(stage.ask("GET", "/api/v1/denials/0000000000000000", "").await.status(), 404);
+    assert_eq!(stage.ask("GET", "/api/v1/denials?limit=0", "").await.status(), 400);
+
+    let top = stage.json("/api/v1/top?rule=login&by=denied").await;
+    assert_eq!(
+        top["keys"],
+        json!([{ "rule": "login", "key": "alice", "count": 1, "error": 0, "share": 1.0 }])
+    );
+    assert_eq!(stage.ask("GET", "/api/v1/top?rule=logni", "").await.status(), 404);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_policy_that_observes_nothing_keeps_nothing() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, "rules: [{ name: all, quota: 1/h }]");
+    stage.get("/").await;
+    let denied = stage.get("/").await;
+    assert_eq!((denied.status(), denied.header("tidegate-denial")), (429, None));
+    assert!(!denied.body.contains("instance"), "{}", denied.body);
+    assert_eq!(stage.json("/api/v1/denials").await, json!({ "denials": [] }));
+    assert_eq!(stage.json("/api/v1/top").await["keys"], json!([]));
+    assert_eq!(stage.ask("GET", "/api/v1/history", "").await.body, "");
+    assert_eq!(stage.json("/api/v1/status").await["observe"], Value::Null);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn counts_are_those_of_the_requests_and_outlive_a_policy() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, LOGIN);
+    for path in ["/login", "/login", "/login", "/other"] {
+        stage.get_as(path, "x-user: alice\r\n").await;
+    }
+    let of = |status: &Value, name: &str| {
+        let rules = status["rules"].as_array().unwrap();
+        rules.iter().find(|rule| rule["name"] == name).unwrap()["counts"].clone()
+    };
+    let counts = |admitted, denied, shadow| json!({ "admitted": admitted, "delayed": 0, "denied": denied, "shadow-denied": shadow, "degraded": 0 });
+    let status = stage.json("/api/v1/status").await;
+    assert_eq!(of(&status, "login"), counts(2, 1, 0));
+    assert_eq!(
+        of(&status, "watched"),
+        counts(1, 0, 2),
+        "who is refused is not asked about by those who watch"
+    );
+    assert_eq!(status["requests"], json!({ "total": 4, "admitted": 3, "refused": 1, "in-flight": 0 }));
+    assert_eq!(status["responses"]["2xx"], 3);
+
+    // Another rule, and one that is gone.
+    let next = "rules:\n  - { name: login, key: ip, match: { path: /login }, quota: 20/h }\n";
+    stage.replace(&server, next).await;
+    stage.get("/login").await;
+    let status = stage.json("/api/v1/status").await;
+    assert_eq!(of(&status, "login"), counts(3, 1, 0));
+    assert_eq!(status["rules"].as_array().unwrap().len(), 1);
+    assert_eq!(status["requests"]["total"], 5);
+    assert_eq!((&status["policy"]["reloads"], &status["policy"]["error"]), (&json!(1), &Value::Null));
+
+    fs::write(stage.folder.path().join("policy.yaml"), "rules: 7").unwrap();
+    stage.handle.reload().await.unwrap_err();
+    let status = stage.json("/api/v1/status").await;
+    assert!(status["policy"]["error"].as_str().unwrap().contains("policy.yaml:1"), "{status}");
+    assert!(stage.metrics().await.contains("tidegate_policy_reloads_total{outcome=\"refused\"} "));
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_hashed_key_is_shown_nowhere() {
+    let server = Server::mirror().await;
+    let rest = LOGIN.replace("denials: 100", "denials: 100, keys: hashed");
+    let stage = Stage::start(&server, &rest);
+    for _ in 0..40 {
+        stage.get_as("/login", "x-user: alice\r\n").await;
+    }
+    let hash = format!("{:016x}", key_hash("login", &"alice"));
+    assert_eq!(stage.json("/api/v1/top").await["keys"][0]["key"], hash);
+    let denial = &stage.json("/api/v1/denials").await["denials"][0];
+    assert_eq!((&denial["key"], &denial["key-hashed"]), (&json!(hash), &json!(true)));
+    let pages = ["status", "top?by=denied", "top?by=asked", "denials", "history", "bans"];
+    for page in pages.map(|page| format!("/api/v1/{page}")).into_iter().chain(["/metrics".to_owned()]) {
+        let told = stage.ask("GET", &page, "").await;
+        assert_eq!(told.status(), 200, "{page}");
+        assert!(!told.body.contains("alice"), "{page}: {}", told.body);
+    }
+    let history = stage.ask("GET", "/api/v1/history", "").await.body;
+    assert_eq!(history.lines().count(), 40);
+    assert!(!history.contains("127.0.0.1"), "{history}");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn what_was_kept_plain_is_gone_when_keys_are_to_be_hashed() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, LOGIN);
+    for _ in 0..3 {
+        stage.get_as("/login", "x-user: alice\r\n").await;
+    }
+    assert_eq!(stage.json("/api/v1/denials").await["denials"].as_array().unwrap().len(), 1);
+    stage.replace(&server, &LOGIN.replace("denials: 100", "denials: 100, keys: hashed")).await;
+    for page in ["denials", "top", "history"] {
+        let told = stage.ask("GET", &format!("/api/v1/{page}"), "").await.body;
+        assert!(!told.contains("alice"), "{page}: {told}");
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn metrics_are_as_many_however_many_keys_there_are() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, LOGIN);
+    let names = |text: &str| -> BTreeSet<String> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
+    };
+    stage.get("/login").await;
+    let before = names(&stage.metrics().await);
+    for number in 0..300 {
+        stage.get_as("/login", &format!("x-user: user-{number}\r\n")).await;
+    }
+    let text = stage.metrics().await;
+    assert_eq!(names(&text), before);
+    for line in [
+        "tidegate_decisions_total{rule=\"login\",outcome=\"admitted\"} 301",
+        "tidegate_decisions_total{rule=\"watched\",outcome=\"shadow-denied\"} 300",
+        "tidegate_requests_total{outcome=\"admitted\"} 301",
+        "tidegate_quota_limit{rule=\"login\",quota=\"0\"} 2",
+        "tidegate_rule_mode{rule=\"watched\",mode=\"shadow\"} 1",
+        "tidegate_rule_enforced_ratio{rule=\"watched\"} 0",
+        "tidegate_table_keys{rule=\"login\",kind=\"used\"} 301",
+        "tidegate_table_overflow_total{rule=\"login\"} 0",
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+    }
+    let server = format!("tidegate_upstream_server_up{{upstream=\"app\",server=\"{}\"}} 1", server.address);
+    assert!(text.contains(&server), "{text}");
+    let timed = text.lines().find_map(|line| line.strip_prefix("tidegate_decision_seconds_count "));
+    assert_eq!(timed.unwrap().parse::<u64>().unwrap(), 301 / 64);
+    stage.end().await;
+}
+
+/// A store that is away, and says so.
+#[derive(Debug)]
+struct Away;
+
+impl Store for Away {
+    fn perform(&self, _: Request) -> Pending<Result<Reply, StoreError>> {
+        Box::pin(async { Err(StoreError::Away("nobody answers".to_owned())) })
+    }
+
+    fn residence(&self) -> Residence {
+        Residence::Anywhere
+    }
+
+    fn trouble(&self) -> Option<String> {
+        Some("nobody answers".to_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_is_seen() {
+    let server = Server::mirror().await;
+    let rules = Rules::new();
+    rules.connect_by(|_| Ok(Arc::new(Away)));
+    let rest = "store: redis://:secret@db\non-outage: closed\nobserve: { denials: 9 }\n\
+                rules: [{ name: all, key: ip, quota: 5/h }]";
+    let stage = Stage::with(&server, rest, rules);
+    let denied = stage.get("/").await;
+    assert_eq!(denied.status(), 503);
+    let id = denied.header("tidegate-denial").unwrap();
+    let why = stage.json(&format!("/api/v1/denials/{id}")).await;
+    assert_eq!((&why["why"], &why["degraded"]), (&json!("store-away"), &json!(true)));
+
+    let status = stage.json("/api/v1/status").await;
+    let store = &status["stores"][0];
+    assert_eq!((&store["name"], &store["health"]), (&json!("default"), &json!("away")));
+    assert_eq!((&store["trouble"], &store["failures"]), (&json!("nobody answers"), &json!(1)));
+    assert_eq!(status["rules"][0]["counts"]["degraded"], 1);
+    assert_eq!(
+        (&status["rules"][0]["store"], &status["rules"][0]["table"]),
+        (&json!("default"), &Value::Null)
+    );
+    // Time passes by itself.
+    let degraded = async {
+        loop {
+            let status = stage.json("/api/v1/status").await;
+            if status["stores"][0]["degraded-seconds"].as_f64().unwrap() > 0.0 {
+                return;
+            }
+        }
+    };
+    timeout(LONG, degraded).await.unwrap();
+    assert!(stage.metrics().await.contains("tidegate_store_up{store=\"default\"} 0"));
+    for page in ["/api/v1/policy", "/api/v1/status"] {
+        assert!(!stage.ask("GET", page, "").await.body.contains("secret"), "{page}");
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn operators_ban_and_reset_with_their_token_only() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, LOGIN);
+    let ban = json!({ "rule": "login", "key": "alice", "seconds": 600, "reason": "noise" }).to_string();
+    for header in ["", "authorization: Bearer wrong\r\n"] {
+        assert_eq!(stage.ask_with("POST", "/api/v1/bans", header, &ban).await.status(), 401);
+        assert_eq!(stage.ask_with("POST", "/api/v1/reset", header, "{}").await.status(), 401);
+        assert_eq!(stage.ask_with("DELETE", "/api/v1/bans/b-1", header, "").await.status(), 401);
+        assert_eq!(stage.ask_with("GET", "/api/v1/token", header, "").await.status(), 401);
+    }
+    assert_eq!(stage.ask("GET", "/api/v1/token", "").await.status(), 204);
+
+    let banned = stage.ask("POST", "/api/v1/bans", &ban).await;
+    assert_eq!(banned.status(), 201, "{}", banned.body);
+    let banned: Value = serde_json::from_str(&banned.body).unwrap();
+    let refused = stage.get_as("/anywhere", "x-user: alice\r\n").await;
+    assert_eq!((refused.status(), refused.header("retry-after")), (403, Some("600")));
+    let why = stage.json(&format!("/api/v1/denials/{}", refused.header("tidegate-denial").unwrap())).await;
+    assert_eq!((&why["rule"], &why["why"], &why["key"]), (&Value::Null, &json!("banned"), &json!("alice")));
+    assert_eq!(stage.get_as("/anywhere", "x-user: bob\r\n").await.status(), 200);
+    assert_eq!(stage.json("/api/v1/bans").await["bans"][0]["id"], banned["id"]);
+    let lift = format!("/api/v1/bans/{}", banned["id"].as_str().unwrap());
+    assert_eq!(stage.ask("DELETE", &lift, "").await.status(), 204);
+    assert_eq!(stage.ask("DELETE", &lift, "").await.status(), 404);
+    assert_eq!(stage.get_as("/anywhere", "x-user: alice\r\n").await.status(), 200);
+
+    let network = json!({ "network": "127.0.0.0/8", "seconds": 60 }).to_string();
+    assert_eq!(stage.ask("POST", "/api/v1/bans", &network).await.status(), 201);
+    assert_eq!(stage.get("/").await.status(), 403);
+    let id = stage.json("/api/v1/bans").await["bans"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(stage.ask("DELETE", &format!("/api/v1/bans/{id}"), "").await.status(), 204);
+
+    for _ in 0..2 {
+        stage.get_as("/login", "x-user: carol\r\n").await;
+    }
+    assert_eq!(stage.get_as("/login", "x-user: carol\r\n").await.status(), 429);
+    let reset = stage.ask("POST", "/api/v1/reset", r#"{ "rule": "login", "key": "carol" }"#).await;
+    assert_eq!((reset.status(), reset.body.as_str()), (200, r#"{"reset":true}"#));
+    assert_eq!(stage.get_as("/login", "x-user: carol\r\n").await.status(), 200);
+    for (body, part) in [
+        (r#"{ "ip": "x", "seconds": 1 }"#, "not an address"),
+        (r#"{ "network": "10.0.0.1/8", "seconds": 1 }"#, "write `10.0.0.0/8`"),
+        (r#"{ "ip": "10.0.0.1", "seconds": 0 }"#, "`seconds` says how long"),
+        (r#"{ "seconds": 1 }"#, "say who"),
+        (r#"{ "rule": "logni", "key": "a", "seconds": 1 }"#, "did you mean `login`?"),
+        ("7", "an object is needed"),
+    ] {
+        let answer = stage.ask("POST", "/api/v1/bans", body).await;
+        assert!(answer.status() >= 400 && answer.body.contains(part), "{body}: {}", answer.body);
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn bans_of_rules_are_told_and_lifted() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, "rules: [{ name: all, key: ip, quota: 1/h, ban: 2/min for 1h }]");
+    let statuses = [200, 429, 429, 403];
+    for status in statuses {
+        assert_eq!(stage.get("/").await.status(), status);
+    }
+    let bans = stage.json("/api/v1/bans").await;
+    let ban = &bans["bans"][0];
+    assert_eq!(
+        (&ban["by"], &ban["rule"], &ban["value"]),
+        (&json!("rule"), &json!("all"), &json!("127.0.0.1"))
+    );
+    assert_eq!(stage.json("/api/v1/status").await["rules"][0]["denied-by"]["banned"], 1);
+    let lift = format!("/api/v1/bans/{}", ban["id"].as_str().unwrap());
+    assert_eq!(stage.ask("DELETE", &lift, "").await.status(), 204);
+    assert_eq!(stage.get("/").await.status(), 429);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_snapshot_comes_each_second_to_so_many_and_ends_with_the_gateway() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, LOGIN);
+    let watch = "GET /api/v1/live HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut watchers = Vec::new();
+    for _ in 0..32 {
+        let mut watcher = Wire::to(stage.admin).await;
+        watcher.send(watch).await;
+        let head = watcher.head().await;
+        assert!(head.starts_with("HTTP/1.1 200") && head.contains("text/event-stream"), "{head}");
+        watchers.push(watcher);
+    }
+    let refused = timeout(LONG, Wire::to(stage.admin).await.ask(watch)).await.unwrap();
+    assert_eq!((refused.status(), refused.header("retry-after")), (503, Some("5")));
+
+    stage.get_as("/login", "x-user: alice\r\n").await;
+    let first = &mut watchers[0];
+    let seen = async {
+        loop {
+            first.until(b"data: ").await;
+            let line = first.until(b"\n").await;
+            let snapshot: Value = serde_json::from_slice(&line).unwrap();
+            if snapshot["rules"][0]["counts"]["admitted"] == 1 {
+                return snapshot;
+            }
+        }
+    };
+    let snapshot = timeout(LONG, seen).await.unwrap();
+    assert_eq!(snapshot["watchers"], json!({ "now": 32, "most": 32 }));
+    stage.end().await;
+    for mut watcher in watchers {
+        assert!(watcher.rest().await.ends_with("0\r\n\r\n"), "a stream ends in order");
+    }
+}
+
+#[tokio::test]
+async fn the_history_and_the_policy_can_be_read() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, LOGIN);
+    for path in ["/a?b=c", "/login", "/login", "/login"] {
+        stage.get_as(path, "x-user: alice\r\n").await;
+    }
+    let history = stage.ask("GET", "/api/v1/history", "").await;
+    assert_eq!(history.header("tidegate-share"), Some("1"));
+    let lines: Vec<Value> = history.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<_> =
+        lines.iter().map(|line| (line["path"].as_str().unwrap(), line["status"].as_u64().unwrap())).collect();
+    assert_eq!(told, [("/a", 200), ("/login", 200), ("/login", 200), ("/login", 429)]);
+    assert_eq!((&lines[0]["ip"], &lines[0]["user"]), (&json!("127.0.0.1"), &json!("alice")));
+    assert_eq!(stage.ask("GET", "/api/v1/history?limit=1", "").await.body.lines().count(), 1);
+
+    let policy = stage.json("/api/v1/policy").await;
+    assert!(policy["text"].as_str().unwrap().contains("name: login"), "{policy}");
+    assert_eq!(policy["version"], stage.json("/api/v1/status").await["policy"]["version"]);
+    assert!(policy["lint"].as_array().unwrap().iter().all(|advice| advice["rule"].is_string()));
+
+    let body = json!({ "quota": "1/s burst 2", "arrivals": [0, 0, 0, 1] }).to_string();
+    let simulated = stage.ask_with("POST", "/api/v1/simulate", "", &body).await;
+    let simulated: Value = serde_json::from_str(&simulated.body).unwrap();
+    assert_eq!((&simulated["admitted"], &simulated["denied"]), (&json!(3), &json!(1)));
+    assert_eq!(simulated["decisions"][2]["retry-after"], 1.0);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn decisions_that_programs_ask_for_count_too() {
+    let server = Server::mirror().await;
+    let rest = "decisions: 127.0.0.1:0\nrules: [{ name: mails, key: ip, quota: 2/h }]";
+    let stage = Stage::start(&server, rest);
+    let check = r#"{ "rule": "mails", "key": "192.0.2.1" }"#;
+    for path in ["check", "check", "check", "peek", "reserve"] {
+        let request =
+            format!("POST /v1/{path} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{check}", check.len());
+        timeout(LONG, Wire::to(stage.decisions.unwrap()).await.ask(&request)).await.unwrap();
+    }
+    let auth = "GET /v1/auth HTTP/1.1\r\nhost: a\r\nx-original-uri: /\r\nx-real-ip: 192.0.2.2\r\n\r\n";
+    timeout(LONG, Wire::to(stage.decisions.unwrap()).await.ask(auth)).await.unwrap();
+    let counts = &stage.json("/api/v1/status").await["rules"][0]["counts"];
+    assert_eq!((&counts["admitted"], &counts["denied"]), (&json!(3), &json!(2)));
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn the_board_asks_for_nothing_that_is_not_there() {
+    let server = Server::mirror().await;
+    let rules = Rules::new();
+    rules.connect_by(|_| Ok(Arc::new(Away)));
+    let rest = "stores: { far: redis://db }
+rules:
+  - { name: far, store: far, quota: 5/h }
+  - { name: near, quota: 5/h, wait: 1ms, breaker: { failure-rate: 50% }, adaptive: { target: 1s } }
+";
+    let stage = Stage::with(&server, rest, rules);
+    let metrics = stage.metrics().await;
+    let known: BTreeSet<&str> =
+        metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let board: Value = serde_json::from_str(include_str!("../../../../docs/grafana.json")).unwrap();
+    let mut asked = BTreeSet::new();
+    let panels = board["panels"].as_array().unwrap();
+    for target in panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten()) {
+        asked.extend(names_in(target["expr"].as_str().unwrap()));
+    }
+    for variable in board["templating"]["list"].as_array().unwrap() {
+        asked.extend(names_in(variable["query"].as_str().unwrap_or_default()));
+    }
+    assert!(asked.len() >= 20, "{asked:?}");
+    for name in &asked {
+        let base =
+            ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        assert!(known.contains(base) || known.contains(name.as_str()), "the board asks for {name}");
+    }
+    // What is written down is there, and nothing else.
+    let page = include_str!("../../../../docs/admin-api.md");
+    let written = page.lines().filter_map(|line| line.strip_prefix("| `tidegate_")?.split('`').next());
+    let written: BTreeSet<String> = written.map(|name| format!("tidegate_{name}")).collect();
+    assert_eq!(written, known.iter().map(|name| (*name).to_owned()).collect());
+    stage.end().await;
+}
+
+/// Names of metrics in a question to Prometheus.
+fn names_in(question: &str) -> Vec<String> {
+    let is_sign = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
+    let words = question.split(|sign: char| !is_sign(sign));
+    words.filter(|word| word.starts_with("tidegate_")).map(str::to_owned).collect()
+}
