@@ -72,7 +72,10 @@ test('a key that is reset passes again', async () => {
   const post = { user: 'alice', method: 'POST' };
   assert.equal((await gateway.ask(3, '/login', post)).status, 429);
   const page = await browser.open(gateway, 'keys');
-  await page.getByRole('row', { name: /alice login/ }).getByRole('link', { name: 'Ban or reset alice' }).click();
+  await page
+    .getByRole('row', { name: /alice login/ })
+    .getByRole('link', { name: 'Ban or reset alice' })
+    .click();
   const form = page.locator('.panel', { hasText: 'Reset a key' });
   assert.equal(await form.getByLabel('Key').inputValue(), 'alice');
   assert.equal(await form.getByLabel('Rule').inputValue(), 'login');

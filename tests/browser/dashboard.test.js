@@ -34,7 +34,11 @@ test('traffic is told for each rule, and follows what comes', async () => {
   await login.getByText('4 in all').waitFor();
 
   await page.getByText('Numbers as a table').click();
-  await page.getByRole('region', { name: /as a table/ }).locator('tbody tr').first().waitFor();
+  await page
+    .getByRole('region', { name: /as a table/ })
+    .locator('tbody tr')
+    .first()
+    .waitFor();
 });
 
 test('a rule tells what it is made of and why it denies', async () => {
@@ -58,7 +62,11 @@ test('the keys that are denied most are known', async () => {
 
 test('a denial says why, also to whoever has its id', async () => {
   const page = await browser.open(gateway, 'denials');
-  await page.getByRole('row', { name: /alice POST \/login/ }).first().getByRole('link', { name: 'over its quota' }).click();
+  await page
+    .getByRole('row', { name: /alice POST \/login/ })
+    .first()
+    .getByRole('link', { name: 'over its quota' })
+    .click();
   await page.getByRole('heading', { name: 'Why?' }).waitFor();
   await page.locator('.told', { hasText: 'login' }).first().waitFor();
   await page.getByText('0 of 2').waitFor();
@@ -150,14 +158,26 @@ test('traffic is drawn by hand and by keyboard, and quotas are compared', async 
   await page.getByRole('button', { name: 'Use what came to this gateway' }).click();
   await page.getByText(/[3-9]\d come in .*, at the moments that were recorded/).waitFor();
   await page.getByRole('button', { name: 'Every algorithm' }).click();
-  for (const name of ['sliding-strict: ', 'sliding-log: ', 'smooth: ', 'warm-up: ']) await page.locator('.lanes').getByText(name).waitFor();
+  for (const name of ['sliding-strict: ', 'sliding-log: ', 'smooth: ', 'warm-up: '])
+    await page.locator('.lanes').getByText(name).waitFor();
 });
 
 const READY = {
-  '': 'A decision takes', 'rules/login': 'Top keys', keys: 'alice', denials: 'over its quota', health: 'Policy loaded', shadow: 'Of 5 requests', bans: 'Nobody is banned.', policy: 'name: candidate', playground: 'fixed-window: ',
+  '': 'A decision takes',
+  'rules/login': 'Top keys',
+  keys: 'alice',
+  denials: 'over its quota',
+  health: 'Policy loaded',
+  shadow: 'Of 5 requests',
+  bans: 'Nobody is banned.',
+  policy: 'name: candidate',
+  playground: 'fixed-window: ',
 };
 
-for (const look of [{ phone: false, dark: false }, { phone: true, dark: true }]) {
+for (const look of [
+  { phone: false, dark: false },
+  { phone: true, dark: true },
+]) {
   const name = `${look.phone ? 'on a phone' : 'on a desk'}, ${look.dark ? 'in the dark' : 'by day'}`;
   test(`every view is usable by all ${name}`, async () => {
     const page = await browser.open(gateway, '', look);

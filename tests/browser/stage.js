@@ -17,7 +17,15 @@ const program = process.env.TIDEGATE ?? path.join(here, '../../target/debug/tide
 /** How long anything may take, in milliseconds: much longer than it does. */
 export const LONG = 20000;
 
-const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'];
+const FLAGS = [
+  '--no-sandbox',
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+];
 
 export const TOKEN = 'a-token-of-operators';
 
@@ -53,10 +61,15 @@ export class Gateway {
 
   async #serve() {
     await writeFile(this.#file, this.policy);
-    this.#child = spawn(program, ['serve', this.#file, '--workers', '1'], { env: { ...process.env, ADMIN_TOKEN: this.#token }, stdio: ['ignore', 'pipe', 'pipe'] });
+    this.#child = spawn(program, ['serve', this.#file, '--workers', '1'], {
+      env: { ...process.env, ADMIN_TOKEN: this.#token },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
     this.ended = new Promise((resolve) => this.#child.once('exit', resolve));
     let said = '';
-    this.#child.stderr.on('data', (text) => { said += text; });
+    this.#child.stderr.on('data', (text) => {
+      said += text;
+    });
     for await (const line of readline.createInterface({ input: this.#child.stdout })) {
       const [name, url] = line.split(/\s+/);
       if (name === 'gateway') this.url = url;
@@ -78,7 +91,9 @@ export class Gateway {
   async again({ token = this.#token } = {}) {
     this.#token = token;
     const [gateway, admin] = [this.url, this.admin].map((url) => url.slice('http://'.length));
-    this.policy = this.policy.replace('listen: 127.0.0.1:0\n', `listen: ${gateway}\n`).replace('listen: 127.0.0.1:0,', `listen: ${admin},`);
+    this.policy = this.policy
+      .replace('listen: 127.0.0.1:0\n', `listen: ${gateway}\n`)
+      .replace('listen: 127.0.0.1:0,', `listen: ${admin},`);
     await this.#serve();
   }
 
@@ -147,7 +162,9 @@ export class Browser {
 export async function barriers(page) {
   await page.evaluate(axe);
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
-  return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ target, failureSummary }) => `${target} ${failureSummary}`).join('; ')}`);
+  return violations.map(
+    ({ id, nodes }) => `${id}: ${nodes.map(({ target, failureSummary }) => `${target} ${failureSummary}`).join('; ')}`,
+  );
 }
 
 /** How far the page is wider than the window. */

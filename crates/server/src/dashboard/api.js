@@ -25,7 +25,13 @@ export async function ask(method, path, { body, token, signal } = {}) {
   if (token) headers.Authorization = `Bearer ${token}`;
   let answer;
   try {
-    answer = await fetch(path, { method, headers, signal, cache: 'no-store', body: body === undefined ? undefined : JSON.stringify(body) });
+    answer = await fetch(path, {
+      method,
+      headers,
+      signal,
+      cache: 'no-store',
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
     throw new Problem(0, 'The gateway does not answer.');

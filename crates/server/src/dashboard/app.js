@@ -39,8 +39,21 @@ function notify(text, tone = 'good') {
   notice.dataset.tone = tone;
   notice.replaceChildren();
   // A text that is the same as before is only read out when it comes anew.
-  requestAnimationFrame(() => notice.replaceChildren(h('span', {}, text),
-    h('button', { type: 'button', class: 'quiet', 'aria-label': 'Close this message', on: { click: () => notice.replaceChildren() } }, '×')));
+  requestAnimationFrame(() =>
+    notice.replaceChildren(
+      h('span', {}, text),
+      h(
+        'button',
+        {
+          type: 'button',
+          class: 'quiet',
+          'aria-label': 'Close this message',
+          on: { click: () => notice.replaceChildren() },
+        },
+        '×',
+      ),
+    ),
+  );
 }
 
 function route() {
@@ -48,7 +61,16 @@ function route() {
   const [path, query] = location.hash.slice(2).split('?');
   const [name, ...rest] = path.split('/');
   const view = VIEWS.find((view) => view.path === name) ?? VIEWS[0];
-  return { view, argument: decodeURIComponent(rest.join('/')), query: new URLSearchParams(query) };
+  return { view, argument: decoded(rest.join('/')), query: new URLSearchParams(query) };
+}
+
+/** What somebody typed may be no address at all. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function go({ focus }) {
@@ -73,8 +95,13 @@ function go({ focus }) {
   }
 }
 
-document.getElementById('places').append(...VIEWS.filter(({ name }) => name).map(({ path, name }) =>
-  h('li', {}, h('a', { href: `#/${path}`, 'data-path': path }, name))));
+document
+  .getElementById('places')
+  .append(
+    ...VIEWS.filter(({ name }) => name).map(({ path, name }) =>
+      h('li', {}, h('a', { href: `#/${path}`, 'data-path': path }, name)),
+    ),
+  );
 document.getElementById('skip').addEventListener('click', () => main.focus());
 
 const showOperator = operator.button(document.getElementById('operator'));

@@ -22,12 +22,31 @@ export function chart(live, title, kinds) {
   const line = h('div', { class: 'cursor', hidden: true });
   const values = kinds.map(() => h('b', {}, '–'));
   const when = h('span', { class: 'when' });
-  const legend = h('p', { class: 'legend' }, kinds.map(({ name, label }, place) =>
-    h('span', {}, h('i', { class: `key ${name}` }), `${label} `, values[place])), when);
-  const frame = h('div', { class: 'frame', 'aria-hidden': 'true' }, plot.element, most, half, line,
-    past, h('span', { class: 'scale-now' }, 'now'));
+  const legend = h(
+    'p',
+    { class: 'legend' },
+    kinds.map(({ name, label }, place) => h('span', {}, h('i', { class: `key ${name}` }), `${label} `, values[place])),
+    when,
+  );
+  const frame = h(
+    'div',
+    { class: 'frame', 'aria-hidden': 'true' },
+    plot.element,
+    most,
+    half,
+    line,
+    past,
+    h('span', { class: 'scale-now' }, 'now'),
+  );
   const numbers = asTable(title, kinds);
-  const element = h('figure', { class: 'chart' }, h('figcaption', { class: 'unseen' }, title), legend, frame, numbers.element);
+  const element = h(
+    'figure',
+    { class: 'chart' },
+    h('figcaption', { class: 'unseen' }, title),
+    legend,
+    frame,
+    numbers.element,
+  );
 
   let shown = [];
   let pointed = null;
@@ -39,7 +58,10 @@ export function chart(live, title, kinds) {
   frame.addEventListener('pointermove', (event) => {
     const box = frame.getBoundingClientRect();
     const time = live.now - live.window * (1 - (event.clientX - box.left) / box.width);
-    pointed = shown.reduce((best, point) => (!best || Math.abs(point.time - time) < Math.abs(best.time - time) ? point : best), null);
+    pointed = shown.reduce(
+      (best, point) => (!best || Math.abs(point.time - time) < Math.abs(best.time - time) ? point : best),
+      null,
+    );
     line.hidden = !pointed;
     line.style.left = `${event.clientX - box.left}px`;
     tell();
@@ -68,8 +90,15 @@ export function chart(live, title, kinds) {
 /** Areas that stand on each other. */
 function stack(live, names, height) {
   const areas = names.map((name) => svg('path', { class: `area ${name}` }));
-  const grid = [0, 0.5].map((part) => svg('line', { class: 'grid', x1: 0, x2: WIDTH, y1: height * part + 0.5, y2: height * part + 0.5 }));
-  const element = svg('svg', { viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: 'none', focusable: 'false' }, grid, areas);
+  const grid = [0, 0.5].map((part) =>
+    svg('line', { class: 'grid', x1: 0, x2: WIDTH, y1: height * part + 0.5, y2: height * part + 0.5 }),
+  );
+  const element = svg(
+    'svg',
+    { viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: 'none', focusable: 'false' },
+    grid,
+    areas,
+  );
   const draw = (series, top) => {
     const { now, window } = live;
     const x = (time) => Math.round(WIDTH * (1 - (now - time) / window) * 10) / 10;
@@ -96,18 +125,37 @@ export function peak(series) {
 /** The means of every ten seconds, newest first; written while it is open. */
 function asTable(title, kinds) {
   const body = h('tbody');
-  const head = h('tr', {}, h('th', { scope: 'col' }, 'Ten seconds until'),
-    kinds.map(({ label }) => h('th', { scope: 'col', class: 'number' }, `${label}/s`)));
-  const element = h('details', { class: 'numbers' }, h('summary', {}, 'Numbers as a table'),
-    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': `${title}, as a table` },
-      h('table', {}, h('caption', { class: 'unseen' }, title), h('thead', {}, head), body)));
+  const head = h(
+    'tr',
+    {},
+    h('th', { scope: 'col' }, 'Ten seconds until'),
+    kinds.map(({ label }) => h('th', { scope: 'col', class: 'number' }, `${label}/s`)),
+  );
+  const element = h(
+    'details',
+    { class: 'numbers' },
+    h('summary', {}, 'Numbers as a table'),
+    h(
+      'div',
+      { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': `${title}, as a table` },
+      h('table', {}, h('caption', { class: 'unseen' }, title), h('thead', {}, head), body),
+    ),
+  );
   let drawn = null;
   const draw = (series, now) => {
     const step = Math.floor(now / 10);
     if (!element.open || step === drawn) return;
     drawn = step;
-    body.replaceChildren(...means(series).map(({ until, values }) => h('tr', {},
-      h('th', { scope: 'row' }, clock(until * 1000)), values.map((value) => h('td', { class: 'number' }, rate(value))))));
+    body.replaceChildren(
+      ...means(series).map(({ until, values }) =>
+        h(
+          'tr',
+          {},
+          h('th', { scope: 'row' }, clock(until * 1000)),
+          values.map((value) => h('td', { class: 'number' }, rate(value))),
+        ),
+      ),
+    );
   };
   let last = null;
   element.addEventListener('toggle', () => {
@@ -127,7 +175,9 @@ function means(series) {
   const groups = Map.groupBy?.(series, ({ time }) => Math.floor(time / 10)) ?? group(series);
   return [...groups].reverse().map(([ten, points]) => ({
     until: (ten + 1) * 10,
-    values: points[0].values.map((_, place) => points.reduce((sum, { values }) => sum + values[place], 0) / points.length),
+    values: points[0].values.map(
+      (_, place) => points.reduce((sum, { values }) => sum + values[place], 0) / points.length,
+    ),
   }));
 }
 

@@ -78,24 +78,44 @@ export function panel(title, ...children) {
 
 /** What stands where nothing is, and how to have something there. */
 export function empty(title, ...more) {
-  return h('div', { class: 'empty' }, h('p', { class: 'empty-title' }, title), ...more.map((text) => h('p', {}, words(text))));
+  return h(
+    'div',
+    { class: 'empty' },
+    h('p', { class: 'empty-title' }, title),
+    ...more.map((text) => h('p', {}, words(text))),
+  );
 }
 
 /** Names and values; those that are `null` are left out. */
 export function facts(pairs) {
-  return h('dl', { class: 'facts' }, pairs
-    .filter(([, value]) => value !== null && value !== undefined)
-    .map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
+  return h(
+    'dl',
+    { class: 'facts' },
+    pairs
+      .filter(([, value]) => value !== null && value !== undefined)
+      .map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))),
+  );
 }
 
 /** A table in a frame that scrolls sideways, also by keyboard. */
 export function table(caption, columns, body) {
-  const head = h('thead', {}, h('tr', {}, columns.map((column) => {
-    const { name, number } = typeof column === 'string' ? { name: column } : column;
-    return h('th', { scope: 'col', class: number ? 'number' : null }, name);
-  })));
-  return h('div', { class: 'scroll', role: 'region', 'aria-label': caption, tabindex: '0' },
-    h('table', {}, h('caption', { class: 'unseen' }, caption), head, body));
+  const head = h(
+    'thead',
+    {},
+    h(
+      'tr',
+      {},
+      columns.map((column) => {
+        const { name, number } = typeof column === 'string' ? { name: column } : column;
+        return h('th', { scope: 'col', class: number ? 'number' : null }, name);
+      }),
+    ),
+  );
+  return h(
+    'div',
+    { class: 'scroll', role: 'region', 'aria-label': caption, tabindex: '0' },
+    h('table', {}, h('caption', { class: 'unseen' }, caption), head, body),
+  );
 }
 
 /** A field with its label, and room for what is wrong with it. */
@@ -106,10 +126,19 @@ export function field(label, input, hint) {
   return h('div', { class: 'field' }, h('label', { for: input.id }, label), input, hint ? told : null);
 }
 
+/** A button that does something. */
+export function button(text, click, attributes = {}) {
+  return h('button', { type: 'button', on: { click }, ...attributes }, text);
+}
+
 /** A list of choices: texts, or `[value, text]`. */
 export function select(choices, chosen, attributes = {}) {
-  return h('select', attributes, choices.map((choice) => {
-    const [value, text] = Array.isArray(choice) ? choice : [choice, choice];
-    return h('option', { value, selected: value === chosen }, text);
-  }));
+  return h(
+    'select',
+    attributes,
+    choices.map((choice) => {
+      const [value, text] = Array.isArray(choice) ? choice : [choice, choice];
+      return h('option', { value, selected: value === chosen }, text);
+    }),
+  );
 }

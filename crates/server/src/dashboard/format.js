@@ -36,26 +36,49 @@ export function share(number) {
 export function length(seconds) {
   if (seconds === null || seconds === undefined) return '–';
   if (seconds === 0) return `0${SPACE}s`;
-  for (const [unit, size] of [['ns', 1e-9], ['µs', 1e-6], ['ms', 1e-3]]) {
+  for (const [unit, size] of [
+    ['ns', 1e-9],
+    ['µs', 1e-6],
+    ['ms', 1e-3],
+  ]) {
     if (seconds < size * 999.5) return `${digits(seconds / size)}${SPACE}${unit}`;
   }
   if (seconds < 60) return `${digits(seconds)}${SPACE}s`;
   const total = Math.round(seconds);
-  const units = [['d', 86400], ['h', 3600], ['min', 60], ['s', 1]];
+  const units = [
+    ['d', 86400],
+    ['h', 3600],
+    ['min', 60],
+    ['s', 1],
+  ];
   const first = units.findIndex(([, size]) => total >= size);
-  return units.slice(first, first + 2).reduce(({ rest, texts }, [unit, size]) => {
-    const number = Math.floor(rest / size);
-    return { rest: rest - number * size, texts: number > 0 ? [...texts, `${number}${SPACE}${unit}`] : texts };
-  }, { rest: total, texts: [] }).texts.join(' ');
+  return units
+    .slice(first, first + 2)
+    .reduce(
+      ({ rest, texts }, [unit, size]) => {
+        const number = Math.floor(rest / size);
+        return { rest: rest - number * size, texts: number > 0 ? [...texts, `${number}${SPACE}${unit}`] : texts };
+      },
+      { rest: total, texts: [] },
+    )
+    .texts.join(' ');
 }
 
 function digits(number) {
-  return number < 10 ? String(Number(number.toPrecision(2))) : number < 100 ? String(Number(number.toPrecision(3))) : whole.format(number);
+  return number < 10
+    ? String(Number(number.toPrecision(2)))
+    : number < 100
+      ? String(Number(number.toPrecision(3)))
+      : whole.format(number);
 }
 
 /** Bytes as `4.2 MB`. */
 export function bytes(number) {
-  for (const [unit, size] of [['GB', 1e9], ['MB', 1e6], ['kB', 1e3]]) {
+  for (const [unit, size] of [
+    ['GB', 1e9],
+    ['MB', 1e6],
+    ['kB', 1e3],
+  ]) {
     if (number >= size) return `${digits(number / size)}${SPACE}${unit}`;
   }
   return `${count(number)} B`;

@@ -54,7 +54,11 @@ export function button(element) {
   const show = () => {
     const known = changes === 'open' || (changes === 'token' && token());
     say(element, changes === 'token' && token() ? 'Forget token' : known ? 'Changes are open' : 'Read-only');
-    element.title = { token: token() ? 'Changes are sent with your token' : 'Give the token of operators', open: 'Whoever reaches this page may change something', never: 'Changes are not taken on this listener' }[changes];
+    element.title = {
+      token: token() ? 'Changes are sent with your token' : 'Give the token of operators',
+      open: 'Whoever reaches this page may change something',
+      never: 'Changes are not taken on this listener',
+    }[changes];
     element.disabled = changes !== 'token';
     element.hidden = false;
   };
@@ -84,14 +88,22 @@ function question(why) {
       keep(input.value.trim());
       dialog.close('right');
     };
-    dialog.replaceChildren(h('form', { on: { submit } },
-      h('h2', { id: 'ask-title' }, 'Token of operators'),
-      h('p', {}, why),
-      field('Token', input, 'It stays in this tab, until the tab is closed.'),
-      wrong,
-      h('div', { class: 'actions' },
-        h('button', { type: 'submit', class: 'main' }, 'Go on'),
-        h('button', { type: 'button', on: { click: () => dialog.close('') } }, 'Cancel'))));
+    dialog.replaceChildren(
+      h(
+        'form',
+        { on: { submit } },
+        h('h2', { id: 'ask-title' }, 'Token of operators'),
+        h('p', {}, why),
+        field('Token', input, 'It stays in this tab, until the tab is closed.'),
+        wrong,
+        h(
+          'div',
+          { class: 'actions' },
+          h('button', { type: 'submit', class: 'main' }, 'Go on'),
+          h('button', { type: 'button', on: { click: () => dialog.close('') } }, 'Cancel'),
+        ),
+      ),
+    );
     dialog.returnValue = '';
     dialog.addEventListener('close', () => resolve(dialog.returnValue === 'right' ? token() : null), { once: true });
     dialog.showModal();

@@ -22,10 +22,19 @@ export function denials({ root, query }) {
     event.preventDefault();
     location.hash = `#/why/${part(id.value.trim().replace(/^urn:tidegate:denial:/, ''))}`;
   };
-  root.append(h('h1', {}, 'Denials'),
-    panel('Why was I limited?', h('form', { class: 'filters', on: { submit: look } },
-      field('Id of a denial', id, 'From the header Tidegate-Denial, or `instance` of the answer.'), h('button', { type: 'submit', class: 'main' }, 'Tell me'))),
-    panel('The last ones', h('div', { class: 'filters' }, field('Rule', rules), hold), list, none, wrong));
+  root.append(
+    h('h1', {}, 'Denials'),
+    panel(
+      'Why was I limited?',
+      h(
+        'form',
+        { class: 'filters', on: { submit: look } },
+        field('Id of a denial', id, 'From the header Tidegate-Denial, or `instance` of the answer.'),
+        h('button', { type: 'submit', class: 'main' }, 'Tell me'),
+      ),
+    ),
+    panel('The last ones', h('div', { class: 'filters' }, field('Rule', rules), hold), list, none, wrong),
+  );
 
   let known = null;
   let held = false;
@@ -54,26 +63,49 @@ export function denials({ root, query }) {
     snapshot(snapshot) {
       latest = snapshot;
       ruleChoices(rules, snapshot, query.get('rule'));
-      const state = `${snapshot.requests.refused} ${snapshot.rules.map(({ counts }) => counts.denied)} ${snapshot.policy.version} ${snapshot.uptime < 2}`;
+      const { requests, rules: all, policy, uptime } = snapshot;
+      const state = JSON.stringify([
+        requests.refused,
+        all.map(({ counts }) => counts.denied),
+        policy.version,
+        uptime < 2,
+      ]);
       if (state === known || held) return;
       known = state;
       refresh();
     },
-    close: () => { closed = true; },
+    close: () => {
+      closed = true;
+    },
   };
 }
 
 function nobody({ observe }) {
-  if (!observe?.denials) return empty('Denials are not kept.', 'Say `observe: { denials: 10000 }` in the policy, and each gets an id that the client is told.');
+  if (!observe?.denials)
+    return empty(
+      'Denials are not kept.',
+      'Say `observe: { denials: 10000 }` in the policy, and each gets an id that the client is told.',
+    );
   return empty('Nobody was denied yet.', 'As soon as somebody is, it is here, with the reason.');
 }
 
 function row(denial) {
-  const element = h('tr', {},
+  const element = h(
+    'tr',
+    {},
     h('td', {}, h('time', { datetime: denial.time }, clock(denial.time))),
-    h('td', {}, h('a', { href: `#/why/${part(denial.id)}`, title: `Why was ${denial.id} denied?` }, chip(REASONS[denial.why] ?? denial.why, denial.why === 'limited' ? 'warn' : 'bad'))),
+    h(
+      'td',
+      {},
+      h(
+        'a',
+        { href: `#/why/${part(denial.id)}`, title: `Why was ${denial.id} denied?` },
+        chip(REASONS[denial.why] ?? denial.why, denial.why === 'limited' ? 'warn' : 'bad'),
+      ),
+    ),
     h('td', {}, denial.rule ? h('a', { href: `#/rules/${part(denial.rule)}` }, denial.rule) : 'an operator'),
     h('td', {}, h('code', {}, denial.key ?? denial.client ?? '–')),
-    h('td', {}, h('code', {}, [denial.method, denial.path].filter(Boolean).join(' ') || '–')));
+    h('td', {}, h('code', {}, [denial.method, denial.path].filter(Boolean).join(' ') || '–')),
+  );
   return { element };
 }

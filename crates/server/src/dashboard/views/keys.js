@@ -10,7 +10,13 @@ const EVERY = 3;
 export function keys(page) {
   const { root, query } = page;
   const rules = select([['', 'All rules']], '');
-  const by = select([['denied', 'Denied most'], ['asked', 'Asked most']], query.get('by') ?? 'denied');
+  const by = select(
+    [
+      ['denied', 'Denied most'],
+      ['asked', 'Asked most'],
+    ],
+    query.get('by') ?? 'denied',
+  );
   const holder = h('div');
   let top = null;
   const again = () => {
@@ -21,9 +27,15 @@ export function keys(page) {
   };
   rules.addEventListener('change', again);
   by.addEventListener('change', again);
-  root.append(h('h1', {}, 'Top keys'),
-    h('p', { class: 'lead' }, 'Found by a sketch of bounded size: each count is at most so high, and lower by no more than what stands behind it.'),
-    panel('Keys', h('div', { class: 'filters' }, field('Rule', rules), field('Order', by)), holder));
+  root.append(
+    h('h1', {}, 'Top keys'),
+    h(
+      'p',
+      { class: 'lead' },
+      'Found by a sketch of bounded size: each count is at most so high, and lower by no more than what stands behind it.',
+    ),
+    panel('Keys', h('div', { class: 'filters' }, field('Rule', rules), field('Order', by)), holder),
+  );
 
   return {
     snapshot(snapshot) {
@@ -42,20 +54,32 @@ export function ruleChoices(element, { rules }, chosen) {
   const before = element.told === undefined ? (chosen ?? '') : element.value;
   element.told = names.join('\n');
   const first = element.options[0]?.value === '' ? [element.options[0]] : [];
-  element.replaceChildren(...first, ...names.map((name) => h('option', { value: name, selected: name === before }, name)));
+  element.replaceChildren(
+    ...first,
+    ...names.map((name) => h('option', { value: name, selected: name === before }, name)),
+  );
 }
 
 /** What is counted: the name of the table, of its column, and what is said where it is empty. */
 const KINDS = {
   denied: { title: 'Keys that were denied most', column: 'Denied', none: 'Nobody was denied yet.' },
   asked: { title: 'Keys that asked most', column: 'Asked', none: 'Nobody has asked yet.' },
-  'shadow-denied': { title: 'Keys that it would deny most', column: 'Would be denied', none: 'It would have denied nobody yet.' },
+  'shadow-denied': {
+    title: 'Keys that it would deny most',
+    column: 'Would be denied',
+    none: 'It would have denied nobody yet.',
+  },
 };
 
 /** A table of the heaviest keys, which follows the traffic. It is not there where the gateway does not count by that. */
 export function topKeys(page, { rule, by = 'denied', limit }) {
   const body = h('tbody');
-  const columns = ['Key', { name: KINDS[by].column, number: true }, 'Share', { name: h('span', { class: 'unseen' }, 'Actions') }];
+  const columns = [
+    'Key',
+    { name: KINDS[by].column, number: true },
+    'Share',
+    { name: h('span', { class: 'unseen' }, 'Actions') },
+  ];
   const list = table(KINDS[by].title, columns, body);
   const none = h('div');
   const wrong = h('p', { class: 'wrong', role: 'alert' });
@@ -72,7 +96,12 @@ export function topKeys(page, { rule, by = 'denied', limit }) {
       list.hidden = keys.length === 0;
       none.replaceChildren(...(keys.length > 0 ? [] : [nobody(snapshot, by)]));
       const plain = snapshot.observe?.keys === 'plain';
-      keyed(body, keys, (it) => `${it.rule}\n${it.key}`, () => row({ ruled: rule !== null && rule !== undefined, by, plain }));
+      keyed(
+        body,
+        keys,
+        (it) => `${it.rule}\n${it.key}`,
+        () => row({ ruled: rule !== null && rule !== undefined, by, plain }),
+      );
     } catch (error) {
       if (closed) return;
       element.hidden = error.status === 400;
@@ -84,12 +113,18 @@ export function topKeys(page, { rule, by = 'denied', limit }) {
     snapshot(snapshot) {
       if (!element.hidden && seen++ % EVERY === 0) fetchThem(snapshot);
     },
-    close: () => { closed = true; },
+    close: () => {
+      closed = true;
+    },
   };
 }
 
 function nobody({ observe }, by) {
-  if (!observe?.denials) return empty('Keys are not observed.', 'Say `observe: { denials: 10000 }` in the policy to see who is denied most.');
+  if (!observe?.denials)
+    return empty(
+      'Keys are not observed.',
+      'Say `observe: { denials: 10000 }` in the policy to see who is denied most.',
+    );
   return empty(KINDS[by].none);
 }
 
@@ -102,8 +137,14 @@ function row({ ruled, by, plain }) {
   const percent = h('span');
   const actions = h('td', { class: 'actions-cell' });
   return {
-    element: h('tr', {}, h('th', { scope: 'row' }, name, ruled ? null : h('div', { class: 'note' }, of)), h('td', { class: 'number' }, exact, less),
-      h('td', {}, percent, h('span', { class: 'bar', 'data-kind': by }, fill)), actions),
+    element: h(
+      'tr',
+      {},
+      h('th', { scope: 'row' }, name, ruled ? null : h('div', { class: 'note' }, of)),
+      h('td', { class: 'number' }, exact, less),
+      h('td', {}, percent, h('span', { class: 'bar', 'data-kind': by }, fill)),
+      actions,
+    ),
     update({ rule, key, count: counted, error, share: portion }) {
       say(of, rule);
       set(of, 'href', `#/rules/${encodeURIComponent(rule)}`);
@@ -113,7 +154,14 @@ function row({ ruled, by, plain }) {
       say(percent, share(portion));
       fill.style.width = `${Math.min(100, portion * 100)}%`;
       if (plain && !actions.firstChild) {
-        actions.append(h('a', { href: `#/bans?rule=${part(rule)}&key=${part(key)}` }, 'Ban or reset', h('span', { class: 'unseen' }, ` ${key}`)));
+        actions.append(
+          h(
+            'a',
+            { href: `#/bans?rule=${part(rule)}&key=${part(key)}` },
+            'Ban or reset',
+            h('span', { class: 'unseen' }, ` ${key}`),
+          ),
+        );
       }
     },
   };

@@ -9,22 +9,48 @@ import { change, mayAsk } from '../operator.js';
 import { topKeys } from './keys.js';
 import { NAMES, outcomes, troubles } from './traffic.js';
 
-const MODES = [['enforce 1', 'Enforce for 1 %'], ['enforce 10', 'Enforce for 10 %'], ['enforce 25', 'Enforce for 25 %'], ['enforce 50', 'Enforce for 50 %'], ['enforce', 'Enforce for all'], ['shadow', 'Shadow'], ['off', 'Off']];
+const MODES = [
+  ['enforce 1', 'Enforce for 1 %'],
+  ['enforce 10', 'Enforce for 10 %'],
+  ['enforce 25', 'Enforce for 25 %'],
+  ['enforce 50', 'Enforce for 50 %'],
+  ['enforce', 'Enforce for all'],
+  ['shadow', 'Shadow'],
+  ['off', 'Off'],
+];
 
 export function shadow(page) {
   const { root, live } = page;
   const list = h('div', { class: 'view' });
-  const none = empty('No rule runs in shadow mode.', 'A rule that says `mode: shadow` is asked about every request and denies none: here you see whom it would have denied.');
+  const none = empty(
+    'No rule runs in shadow mode.',
+    'A rule that says `mode: shadow` is asked about every request and denies none: here you see whom it would have denied.',
+  );
   const promotion = promotions(page);
-  root.append(h('h1', {}, 'Shadow and promotion'),
-    h('p', { class: 'lead' }, 'A rule in shadow mode counts and denies nobody. When it would deny the right ones, put it in force for a part of the keys, then for all.'),
-    none, list, promotion.element);
+  root.append(
+    h('h1', {}, 'Shadow and promotion'),
+    h(
+      'p',
+      { class: 'lead' },
+      'A rule in shadow mode counts and denies nobody. When it would deny the right ones, put it in force for a part of the keys, then for all.',
+    ),
+    none,
+    list,
+    promotion.element,
+  );
 
   return {
     snapshot(snapshot) {
-      const rules = snapshot.rules.filter(({ mode, percent }) => mode === 'shadow' || (percent !== null && percent !== undefined));
+      const rules = snapshot.rules.filter(
+        ({ mode, percent }) => mode === 'shadow' || (percent !== null && percent !== undefined),
+      );
       none.hidden = rules.length > 0;
-      keyed(list, rules, ({ name }) => name, ({ name }) => candidate(page, name));
+      keyed(
+        list,
+        rules,
+        ({ name }) => name,
+        ({ name }) => candidate(page, name),
+      );
       for (const { top } of list.keyed.values()) top.snapshot(snapshot);
       promotion.snapshot(snapshot);
     },
@@ -41,7 +67,13 @@ export function shadow(page) {
     const picture = sparkline(live, NAMES);
     const numbers = outcomes();
     const top = topKeys(page, { rule: name, by: 'shadow-denied', limit: 5 });
-    const element = panel(name, chips, told, h('div', { class: 'pair' }, picture.element, numbers.element), top.element);
+    const element = panel(
+      name,
+      chips,
+      told,
+      h('div', { class: 'pair' }, picture.element, numbers.element),
+      top.element,
+    );
     let words = '';
     return {
       element,
@@ -49,7 +81,12 @@ export function shadow(page) {
       update(rule) {
         const { admitted, delayed, denied, 'shadow-denied': would } = rule.counts;
         const all = admitted + delayed + denied + would;
-        say(told, all === 0 ? 'Nothing that it is about has come yet.' : `Of ${count(all)} requests it would have denied ${count(would)} that were let through: ${share(would / all)}.`);
+        say(
+          told,
+          all === 0
+            ? 'Nothing that it is about has come yet.'
+            : `Of ${count(all)} requests it would have denied ${count(would)} that were let through: ${share(would / all)}.`,
+        );
         const states = [...troubles(rule), ...(rule.match ? [[rule.match, null]] : [])];
         if (JSON.stringify(states) !== words) chips.replaceChildren(...states.map(([word, tone]) => chip(word, tone)));
         words = JSON.stringify(states);
@@ -65,8 +102,19 @@ function promotions({ notify, live }) {
   const rules = h('ul', { class: 'rules' });
   const changes = h('div');
   const back = h('button', { type: 'button' }, 'Roll back the last change');
-  const parts = h('div', { class: 'pair', hidden: true }, panel('Put in force', rules), panel('Changes', changes, h('div', { class: 'actions' }, back)));
-  const cannot = h('p', { class: 'note', hidden: true }, words('This gateway does not change modes from here: say `mode` in the policy file, which is read again when it changes.'));
+  const parts = h(
+    'div',
+    { class: 'pair', hidden: true },
+    panel('Put in force', rules),
+    panel('Changes', changes, h('div', { class: 'actions' }, back)),
+  );
+  const cannot = h(
+    'p',
+    { class: 'note', hidden: true },
+    words(
+      'This gateway does not change modes from here: say `mode` in the policy file, which is read again when it changes.',
+    ),
+  );
   let version = null;
   let closed = false;
 
@@ -77,7 +125,11 @@ function promotions({ notify, live }) {
       parts.hidden = false;
       cannot.hidden = true;
       back.disabled = all.length === 0 || !mayAsk();
-      changes.replaceChildren(all.length === 0 ? empty('Nothing was changed from here yet.') : facts(all.slice(0, 20).map((it) => [moment(it.time), description(it)])));
+      changes.replaceChildren(
+        all.length === 0
+          ? empty('Nothing was changed from here yet.')
+          : facts(all.slice(0, 20).map((it) => [moment(it.time), description(it)])),
+      );
     } catch (error) {
       if (closed) return;
       if (error.status !== 404) {
@@ -102,19 +154,38 @@ function promotions({ notify, live }) {
   return {
     element: h('div', {}, parts, cannot),
     snapshot(snapshot) {
-      if (!parts.hidden) keyed(rules, snapshot.rules, ({ name }) => name, ({ name }) => modeRow(name, send));
+      if (!parts.hidden)
+        keyed(
+          rules,
+          snapshot.rules,
+          ({ name }) => name,
+          ({ name }) => modeRow(name, send),
+        );
       if (snapshot.policy.version === version) return;
       version = snapshot.policy.version;
       load().then(() => {
-        if (!parts.hidden && live.latest) keyed(rules, live.latest.rules, ({ name }) => name, ({ name }) => modeRow(name, send));
+        if (!parts.hidden && live.latest)
+          keyed(
+            rules,
+            live.latest.rules,
+            ({ name }) => name,
+            ({ name }) => modeRow(name, send),
+          );
       });
     },
-    close: () => { closed = true; },
+    close: () => {
+      closed = true;
+    },
   };
 }
 
 function description(change) {
-  const mode = (it) => (it === null || it === undefined ? '' : typeof it === 'string' ? it : `${it.mode ?? ''}${it.percent ? ` ${it.percent} %` : ''}`);
+  const mode = (it) =>
+    it === null || it === undefined
+      ? ''
+      : typeof it === 'string'
+        ? it
+        : `${it.mode ?? ''}${it.percent ? ` ${it.percent} %` : ''}`;
   if (change.told) return change.told;
   const to = mode(change.to ?? change);
   return [change.rule, change.from ? `${mode(change.from)} → ${to}` : to, change.reason].filter(Boolean).join(': ');
@@ -127,13 +198,25 @@ function modeRow(name, send) {
   const submit = (event) => {
     event.preventDefault();
     const [mode, percent] = choice.value.split(' ');
-    send(`api/v1/rules/${part(name)}/mode`, { mode, ...(percent ? { percent: Number(percent) } : {}) }, `Rule ${name}: ${choice.selectedOptions[0].textContent.toLowerCase()}.`);
+    send(
+      `api/v1/rules/${part(name)}/mode`,
+      { mode, ...(percent ? { percent: Number(percent) } : {}) },
+      `Rule ${name}: ${choice.selectedOptions[0].textContent.toLowerCase()}.`,
+    );
   };
-  const element = h('li', {}, h('div', {}, h('span', { class: 'rule-name' }, name), now), h('form', { class: 'actions', on: { submit } }, choice, apply));
+  const element = h(
+    'li',
+    {},
+    h('div', {}, h('span', { class: 'rule-name' }, name), now),
+    h('form', { class: 'actions', on: { submit } }, choice, apply),
+  );
   return {
     element,
     update({ mode, percent }) {
-      say(now, percent === null || percent === undefined ? mode : `${mode}, for ${Number(percent.toFixed(2))} % of the keys`);
+      say(
+        now,
+        percent === null || percent === undefined ? mode : `${mode}, for ${Number(percent.toFixed(2))} % of the keys`,
+      );
       set(apply, 'disabled', !mayAsk());
     },
   };

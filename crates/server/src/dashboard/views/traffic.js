@@ -9,12 +9,22 @@ export const LABELS = ['Admitted', 'Delayed', 'Denied', 'Shadow'];
 export const NAMES = ['admitted', 'delayed', 'denied', 'shadow'];
 
 export function traffic({ root, live }) {
-  const picture = chart(live, 'Requests per second in the last minutes',
-    [{ name: 'admitted', label: 'Admitted' }, { name: 'denied', label: 'Refused' }]);
+  const picture = chart(live, 'Requests per second in the last minutes', [
+    { name: 'admitted', label: 'Admitted' },
+    { name: 'denied', label: 'Refused' },
+  ]);
   const numbers = tiles(['Requests', 'Admitted', 'Refused', 'In flight', 'A decision takes']);
   const rules = h('ul', { class: 'rules' });
-  const none = empty('This policy has no rules.', 'Every request is let through. Add one to the policy file; it is read again when it changes.');
-  root.append(h('h1', {}, 'Traffic'), numbers.element, panel('All requests', picture.element), panel('Rules', rules, none));
+  const none = empty(
+    'This policy has no rules.',
+    'Every request is let through. Add one to the policy file; it is read again when it changes.',
+  );
+  root.append(
+    h('h1', {}, 'Traffic'),
+    numbers.element,
+    panel('All requests', picture.element),
+    panel('Rules', rules, none),
+  );
 
   return {
     snapshot({ requests, latency, rules: all }) {
@@ -24,11 +34,19 @@ export function traffic({ root, live }) {
         [brief(requests.admitted), share(requests.total ? requests.admitted / requests.total : null)],
         [brief(requests.refused), share(requests.total ? requests.refused / requests.total : null)],
         [count(requests['in-flight']), 'now'],
-        [latency.decision.count ? length(latency.decision.p50) : '–', latency.decision.count ? `p99 ${length(latency.decision.p99)}` : ''],
+        [
+          latency.decision.count ? length(latency.decision.p50) : '–',
+          latency.decision.count ? `p99 ${length(latency.decision.p99)}` : '',
+        ],
       ]);
       picture.draw(live.requests());
       none.hidden = all.length > 0;
-      keyed(rules, all, (rule) => rule.name, () => row(live));
+      keyed(
+        rules,
+        all,
+        (rule) => rule.name,
+        () => row(live),
+      );
     },
   };
 }
@@ -36,8 +54,11 @@ export function traffic({ root, live }) {
 /** Large numbers with their names. */
 export function tiles(names) {
   const values = names.map(() => [h('span', {}, '–'), h('small')]);
-  const element = h('dl', { class: 'tiles' }, names.map((name, place) =>
-    h('div', {}, h('dt', {}, name), h('dd', {}, values[place][0], ' ', values[place][1]))));
+  const element = h(
+    'dl',
+    { class: 'tiles' },
+    names.map((name, place) => h('div', {}, h('dt', {}, name), h('dd', {}, values[place][0], ' ', values[place][1]))),
+  );
   return {
     element,
     say(told) {
@@ -57,11 +78,27 @@ function row(live) {
   const numbers = outcomes();
   let told = '';
   return {
-    element: h('li', {}, h('div', {}, h('span', { class: 'chips' }, link, chips), about), picture.element, numbers.element),
+    element: h(
+      'li',
+      {},
+      h('div', {}, h('span', { class: 'chips' }, link, chips), about),
+      picture.element,
+      numbers.element,
+    ),
     update(rule) {
       say(link, rule.name);
       set(link, 'href', `#/rules/${encodeURIComponent(rule.name)}`);
-      say(about, [rule.match, rule.key && `by ${rule.key}`, ...rule.quotas.slice(0, 2).map(quota), rule.quotas.length > 2 && `${rule.quotas.length - 2} more`].filter(Boolean).join(' · '));
+      say(
+        about,
+        [
+          rule.match,
+          rule.key && `by ${rule.key}`,
+          ...rule.quotas.slice(0, 2).map(quota),
+          rule.quotas.length > 2 && `${rule.quotas.length - 2} more`,
+        ]
+          .filter(Boolean)
+          .join(' · '),
+      );
       const states = troubles(rule);
       const text = JSON.stringify(states);
       if (text !== told) chips.replaceChildren(...states.map(([word, tone]) => chip(word, tone)));
@@ -77,10 +114,18 @@ export function outcomes() {
   const parts = LABELS.map((label, place) => {
     const value = h('span', {}, '–');
     const total = h('small', {}, '');
-    return { value, total, element: h('div', {}, h('dt', {}, h('i', { class: `key ${NAMES[place]}` }), label), h('dd', {}, value, total)) };
+    return {
+      value,
+      total,
+      element: h('div', {}, h('dt', {}, h('i', { class: `key ${NAMES[place]}` }), label), h('dd', {}, value, total)),
+    };
   });
   return {
-    element: h('dl', { class: 'outcomes' }, parts.map(({ element }) => element)),
+    element: h(
+      'dl',
+      { class: 'outcomes' },
+      parts.map(({ element }) => element),
+    ),
     say(rates, counts) {
       parts.forEach(({ value, total, element }, place) => {
         const all = counts[OUTCOMES[place]];
@@ -97,8 +142,10 @@ export function troubles(rule) {
   const states = [];
   if (rule.mode === 'shadow') states.push(['shadow', 'shadow']);
   if (rule.mode === 'off') states.push(['off', null]);
-  if (rule.percent !== null && rule.percent !== undefined) states.push([`enforced for ${Number(rule.percent.toFixed(2))} %`, 'shadow']);
-  if (rule.breaker && rule.breaker.state !== 'closed') states.push([`breaker ${rule.breaker.state}`, rule.breaker.state === 'open' ? 'bad' : 'warn']);
+  if (rule.percent !== null && rule.percent !== undefined)
+    states.push([`enforced for ${Number(rule.percent.toFixed(2))} %`, 'shadow']);
+  if (rule.breaker && rule.breaker.state !== 'closed')
+    states.push([`breaker ${rule.breaker.state}`, rule.breaker.state === 'open' ? 'bad' : 'warn']);
   if (rule.queue?.waiting > 0) states.push([`${count(rule.queue.waiting)} waiting`, 'warn']);
   if (rule.table?.overflowed > 0) states.push(['table full', 'bad']);
   if (rule.bans > 0) states.push([`${count(rule.bans)} banned`, 'bad']);
