@@ -69,7 +69,7 @@ test('a denial says why, also to whoever has its id', async () => {
     .click();
   await page.getByRole('heading', { name: 'Why?' }).waitFor();
   await page.locator('.told', { hasText: 'login' }).first().waitFor();
-  await page.getByText('0 of 2').waitFor();
+  await page.getByText('0 of 2', { exact: true }).waitFor();
 
   await page.getByRole('link', { name: 'All denials' }).click();
   await page.getByLabel('Id of a denial').fill(`urn:tidegate:denial:${denial}`);
@@ -100,7 +100,7 @@ test('a list that is held still does not move', async () => {
 test('servers and queues are looked after', async () => {
   const page = await browser.open(gateway, 'health');
   await page.getByRole('row', { name: /app 127\.0\.0\.1:\d+ good/ }).waitFor();
-  await page.getByRole('row', { name: /reports 0/ }).waitFor();
+  await page.getByRole('row', { name: /reports 0 – – – – –/ }).waitFor();
   await page.getByText('Everything is counted in memory.').waitFor();
 });
 
@@ -163,7 +163,7 @@ test('traffic is drawn by hand and by keyboard, and quotas are compared', async 
 });
 
 const READY = {
-  '': 'A decision takes',
+  '': 'In flight',
   'rules/login': 'Top keys',
   keys: 'alice',
   denials: 'over its quota',

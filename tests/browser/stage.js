@@ -15,7 +15,7 @@ const axe = await readFile(path.join(modules, 'node_modules/axe-core/axe.min.js'
 const program = process.env.TIDEGATE ?? path.join(here, '../../target/debug/tidegate');
 
 /** How long anything may take, in milliseconds: much longer than it does. */
-export const LONG = 20000;
+export const LONG = 60000;
 
 const FLAGS = [
   '--no-sandbox',

@@ -53,6 +53,7 @@ export function health({ root }) {
       gateway.show([it.policy, it.listeners, it.decisions, it.watchers], () =>
         facts([
           ['Version', it.version],
+          ['A decision takes', times(it.latency.decision)],
           ['Workers', count(it.workers)],
           ['Listens', it.listeners.map(({ address, tls }) => (tls ? `${address} (TLS)` : address)).join(', ')],
           ['Decisions', it.decisions],
@@ -63,6 +64,11 @@ export function health({ root }) {
       );
     },
   };
+}
+
+/** Decisions that have to wait for their turn are among them. */
+function times({ count: some, p50, p99 }) {
+  return some ? `${length(p50)}, or ${length(p99)} at p99, waits included` : null;
 }
 
 /** A part that is only written anew when what it tells has changed, so that it can be read in peace. */

@@ -77,7 +77,7 @@ function parts(rule) {
   const { breaker, adaptive, table, queue } = rule;
   return [
     ['Requests', rule.match ?? 'all'],
-    ['Counted by', rule.key ?? 'all together'],
+    ['Counted by', rule.key && rule.key !== 'all' ? rule.key : 'all together'],
     [
       'Quotas',
       rule.quotas.length === 0

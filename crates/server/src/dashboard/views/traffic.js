@@ -2,7 +2,7 @@
 
 import { chart, sparkline } from '../chart.js';
 import { chip, empty, h, keyed, panel, say, set } from '../dom.js';
-import { brief, count, length, quota, rate, share } from '../format.js';
+import { brief, count, quota, rate, share } from '../format.js';
 import { OUTCOMES, recent } from '../live.js';
 
 export const LABELS = ['Admitted', 'Delayed', 'Denied', 'Shadow'];
@@ -13,7 +13,7 @@ export function traffic({ root, live }) {
     { name: 'admitted', label: 'Admitted' },
     { name: 'denied', label: 'Refused' },
   ]);
-  const numbers = tiles(['Requests', 'Admitted', 'Refused', 'In flight', 'A decision takes']);
+  const numbers = tiles(['Requests', 'Admitted', 'Refused', 'In flight', 'Waiting']);
   const rules = h('ul', { class: 'rules' });
   const none = empty(
     'This policy has no rules.',
@@ -27,17 +27,14 @@ export function traffic({ root, live }) {
   );
 
   return {
-    snapshot({ requests, latency, rules: all }) {
+    snapshot({ requests, rules: all }) {
       const [admitted, refused] = recent(live.requests()) ?? [null, null];
       numbers.say([
         [rate(admitted === null ? null : admitted + refused), '/s'],
         [brief(requests.admitted), share(requests.total ? requests.admitted / requests.total : null)],
         [brief(requests.refused), share(requests.total ? requests.refused / requests.total : null)],
         [count(requests['in-flight']), 'now'],
-        [
-          latency.decision.count ? length(latency.decision.p50) : '–',
-          latency.decision.count ? `p99 ${length(latency.decision.p99)}` : '',
-        ],
+        [count(waiting(all)), 'in queues'],
       ]);
       picture.draw(live.requests());
       none.hidden = all.length > 0;
@@ -50,6 +47,8 @@ export function traffic({ root, live }) {
     },
   };
 }
+
+const waiting = (rules) => rules.reduce((sum, { queue }) => sum + (queue?.waiting ?? 0), 0);
 
 /** Large numbers with their names. */
 export function tiles(names) {
@@ -92,7 +91,7 @@ function row(live) {
         about,
         [
           rule.match,
-          rule.key && `by ${rule.key}`,
+          rule.key && rule.key !== 'all' && `by ${rule.key}`,
           ...rule.quotas.slice(0, 2).map(quota),
           rule.quotas.length > 2 && `${rule.quotas.length - 2} more`,
         ]
