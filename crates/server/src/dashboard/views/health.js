@@ -50,7 +50,7 @@ export function health({ root }) {
       guards.show(guarded, () => ofGuards(guarded));
       const kept = it.rules.filter(({ table }) => table).map(({ name, table }) => ({ name, table }));
       tables.show(kept, () => ofTables(kept));
-      gateway.show([it.policy, it.listeners, it.decisions, it.watchers], () =>
+      gateway.show([it.policy, it.listeners, it.decisions, it.watchers, times(it.latency.decision)], () =>
         facts([
           ['Version', it.version],
           ['A decision takes', times(it.latency.decision)],

@@ -12,8 +12,8 @@ export const REASONS = {
   'no-key': 'no key in the request',
   listed: 'on a list',
   banned: 'banned',
-  guarded: 'breaker open, or too much in flight',
-  full: 'line full, or too late',
+  guarded: 'breaker or load',
+  full: 'queue full',
   'store-away': 'store away',
 };
 
