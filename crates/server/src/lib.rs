@@ -24,6 +24,7 @@ mod admin;
 mod answer;
 mod client;
 mod config;
+mod dashboard;
 mod decisions;
 pub mod descriptors;
 mod fault;

@@ -1,7 +1,10 @@
 //! Which question is answered where, and what every question has to pass first.
 
 use super::{Office, read::text};
-use crate::decisions::{Problem, whole};
+use crate::{
+    dashboard,
+    decisions::{Problem, whole},
+};
 use axum::{
     Router,
     extract::{Path, Request, State},
@@ -19,6 +22,7 @@ pub(super) fn router(office: Office) -> Router {
         get(move |State(office): State<Office>, uri: Uri| async move { told(answer(&office, &uri)) })
     };
     Router::new()
+        .merge(dashboard::router())
         .route("/health", get(|| async { text("ok\n", "text/plain; charset=utf-8") }))
         .route("/reload", post(reload))
         .route("/metrics", ask(|office, _| office.metrics()))

@@ -106,6 +106,9 @@ fn of(domain: &str, entries: &[(&str, &str)]) -> DomainAsk {
     DomainAsk { domain: domain.to_owned(), descriptors, hits: 0 }
 }
 
+/// Entries, the key that they are counted under, and for how long.
+type Row<'a> = (&'a [(&'a str, &'a str)], &'a str, u64);
+
 #[tokio::test]
 async fn keys_and_times_are_theirs_to_the_letter() {
     let text = "
@@ -132,7 +135,6 @@ descriptors:
     let notes = Arc::new(Notes::default());
     let (clock, _hand) = clock();
     let plain = service(&clock, keys(notes.clone()), ServiceSettings::default(), set.clone());
-    type Row<'a> = (&'a [(&'a str, &'a str)], &'a str, u64);
     let table: [Row<'_>; 11] = [
         (&[("foo", "jjdjdls")], "messaging_foo_jjdjdls_1606925760", 60),
         (&[("s", "1")], "messaging_s_1_1606925765", 1),

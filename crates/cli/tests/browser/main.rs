@@ -1,0 +1,44 @@
+//! The dashboard in a real browser: `tests/browser` drives Chromium, which looks at this binary while it serves.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Where scripts/install puts what the stories need.
+const MODULES: &str = "target/servers/browser";
+
+fn has(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// What is missing, if anything is.
+fn missing(root: &Path) -> Option<&'static str> {
+    match () {
+        () if !has("node") => Some("node"),
+        () if !has("chromium") => Some("chromium"),
+        () if !root.join(MODULES).join("node_modules/playwright-core").is_dir() => Some("playwright-core"),
+        () => None,
+    }
+}
+
+#[test]
+fn the_dashboard_works_in_a_browser() {
+    let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    if let Some(missing) = missing(&root) {
+        println!("skipped: {missing} is not installed; see scripts/install");
+        return;
+    }
+    let stories = root.join("tests/browser");
+    let run = Command::new("node")
+        .args(["--test", "--test-concurrency=2", "--test-reporter=spec"])
+        .args(["dashboard.test.js", "changes.test.js", "life.test.js"])
+        .current_dir(stories)
+        .env("TIDEGATE", env!("CARGO_BIN_EXE_tidegate"))
+        .env("TIDEGATE_BROWSER", root.join(MODULES))
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{told}\n{}", String::from_utf8_lossy(&run.stderr));
+    println!("{told}");
+}

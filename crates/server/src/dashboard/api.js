@@ -1,0 +1,54 @@
+// Requests to the gateway. Addresses are relative to the page, so that it also works behind a path of another server.
+
+/** What is wrong, in the gateway's own words. */
+export class Problem extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+/** What a GET answers, from JSON. */
+export async function get(path, options = {}) {
+  return (await ask('GET', path, options)).json();
+}
+
+/** What a GET answers, as text. */
+export async function text(path, options = {}) {
+  return (await ask('GET', path, options)).text();
+}
+
+/** Sends a request, and throws a `Problem` unless it is well. */
+export async function ask(method, path, { body, token, signal } = {}) {
+  const headers = {};
+  if (body !== undefined) headers['Content-Type'] = 'application/json';
+  if (token) headers.Authorization = `Bearer ${token}`;
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method,
+      headers,
+      signal,
+      cache: 'no-store',
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
+    throw new Problem(0, 'The gateway does not answer.');
+  }
+  if (!answer.ok) throw new Problem(answer.status, await detail(answer));
+  return answer;
+}
+
+async function detail(answer) {
+  const said = await answer.text().catch(() => '');
+  try {
+    const { detail, title } = JSON.parse(said);
+    return detail ?? title ?? said;
+  } catch {
+    return said.trim() || `The gateway answered ${answer.status}.`;
+  }
+}
+
+/** A part of an address. */
+export const part = encodeURIComponent;

@@ -1,0 +1,123 @@
+// Which view is shown, and what is the same in all of them.
+
+import { h, say, set } from './dom.js';
+import { Live } from './live.js';
+import * as operator from './operator.js';
+import { bans } from './views/bans.js';
+import { denials } from './views/denials.js';
+import { health } from './views/health.js';
+import { keys } from './views/keys.js';
+import { playground } from './views/playground.js';
+import { policy } from './views/policy.js';
+import { rule } from './views/rule.js';
+import { shadow } from './views/shadow.js';
+import { traffic } from './views/traffic.js';
+import { why } from './views/why.js';
+
+/** Addresses, the views there, and their names in the navigation. A view is `show(page)`, which answers what to do next. */
+const VIEWS = [
+  { path: '', name: 'Traffic', show: traffic },
+  { path: 'keys', name: 'Keys', show: keys },
+  { path: 'denials', name: 'Denials', show: denials },
+  { path: 'health', name: 'Health', show: health },
+  { path: 'shadow', name: 'Shadow', show: shadow },
+  { path: 'bans', name: 'Bans', show: bans },
+  { path: 'policy', name: 'Policy', show: policy },
+  { path: 'playground', name: 'Playground', show: playground },
+  { path: 'rules', under: '', show: rule },
+  { path: 'why', under: 'denials', show: why },
+];
+
+const live = new Live();
+const main = document.getElementById('main');
+const connection = document.getElementById('connection');
+const notice = document.getElementById('notice');
+let shown = null;
+
+/** Says what has happened, once, also to those who do not see it. */
+function notify(text, tone = 'good') {
+  notice.dataset.tone = tone;
+  notice.replaceChildren();
+  // A text that is the same as before is only read out when it comes anew.
+  requestAnimationFrame(() =>
+    notice.replaceChildren(
+      h('span', {}, text),
+      h(
+        'button',
+        {
+          type: 'button',
+          class: 'quiet',
+          'aria-label': 'Close this message',
+          on: { click: () => notice.replaceChildren() },
+        },
+        '×',
+      ),
+    ),
+  );
+}
+
+function route() {
+  if (location.hash && !location.hash.startsWith('#/')) return null;
+  const [path, query] = location.hash.slice(2).split('?');
+  const [name, ...rest] = path.split('/');
+  const view = VIEWS.find((view) => view.path === name) ?? VIEWS[0];
+  return { view, argument: decoded(rest.join('/')), query: new URLSearchParams(query) };
+}
+
+/** What somebody typed may be no address at all. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function go({ focus }) {
+  const to = route();
+  if (!to) return;
+  shown?.close?.();
+  const page = { live, notify, argument: to.argument, query: to.query, root: h('div', { class: 'view' }) };
+  main.replaceChildren(page.root);
+  shown = to.view.show(page) ?? {};
+  const heading = page.root.querySelector('h1');
+  document.title = `${heading?.textContent ?? to.view.name} · Tidegate`;
+  for (const link of document.querySelectorAll('#places a')) {
+    const here = link.dataset.path === (to.view.under ?? to.view.path);
+    set(link, 'aria-current', here ? 'page' : null);
+    if (here) link.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+  }
+  if (live.latest) shown.snapshot?.(live.latest);
+  if (focus) {
+    window.scrollTo(0, 0);
+    heading?.setAttribute('tabindex', '-1');
+    heading?.focus({ preventScroll: true });
+  }
+}
+
+document
+  .getElementById('places')
+  .append(
+    ...VIEWS.filter(({ name }) => name).map(({ path, name }) =>
+      h('li', {}, h('a', { href: `#/${path}`, 'data-path': path }, name)),
+    ),
+  );
+document.getElementById('skip').addEventListener('click', () => main.focus());
+
+const showOperator = operator.button(document.getElementById('operator'));
+live.addEventListener('state', () => {
+  set(connection, 'data-state', live.state);
+  say(connection, { connecting: 'Connecting …', live: 'Live', lost: 'Connection lost. Trying again …' }[live.state]);
+  document.body.classList.toggle('stale', live.state === 'lost');
+});
+live.addEventListener('snapshot', () => {
+  const { policy, version, changes } = live.latest;
+  operator.learn(changes);
+  showOperator();
+  say(document.getElementById('about'), `${policy.file ?? 'policy'} · ${policy.version.slice(0, 8)} · v${version}`);
+  shown?.snapshot?.(live.latest);
+});
+
+window.addEventListener('hashchange', () => go({ focus: true }));
+go({ focus: false });
+live.start();

@@ -1,0 +1,191 @@
+// Pictures of rates over time. Each has its numbers beside it, and as a table under it.
+
+import { h, say, set, svg } from './dom.js';
+import { clock, rate } from './format.js';
+
+const WIDTH = 600;
+
+/** A small picture without words: whoever shows it says the numbers. */
+export function sparkline(live, names) {
+  const plot = stack(live, names, 60);
+  const element = h('div', { class: 'spark', 'aria-hidden': 'true' }, plot.element);
+  return { element, draw: (series) => plot.draw(series, peak(series)) };
+}
+
+/** A picture with a scale, a legend that tells the numbers of a moment, and a table. */
+export function chart(live, title, kinds) {
+  const names = kinds.map(({ name }) => name);
+  const past = h('span', { class: 'scale-past' });
+  const plot = stack(live, names, 180);
+  const most = h('span', { class: 'scale-most' });
+  const half = h('span', { class: 'scale-half' });
+  const line = h('div', { class: 'cursor', hidden: true });
+  const values = kinds.map(() => h('b', {}, '–'));
+  const when = h('span', { class: 'when' });
+  const legend = h(
+    'p',
+    { class: 'legend' },
+    kinds.map(({ name, label }, place) => h('span', {}, h('i', { class: `key ${name}` }), `${label} `, values[place])),
+    when,
+  );
+  const frame = h(
+    'div',
+    { class: 'frame', 'aria-hidden': 'true' },
+    plot.element,
+    most,
+    half,
+    line,
+    past,
+    h('span', { class: 'scale-now' }, 'now'),
+  );
+  const numbers = asTable(title, kinds);
+  const element = h(
+    'figure',
+    { class: 'chart' },
+    h('figcaption', { class: 'unseen' }, title),
+    legend,
+    frame,
+    numbers.element,
+  );
+
+  let shown = [];
+  let pointed = null;
+  const tell = () => {
+    const point = pointed ?? shown.at(-1);
+    values.forEach((element, place) => say(element, point ? `${rate(point.values[place])}/s` : '–'));
+    say(when, pointed ? `at ${clock(pointed.time * 1000)}` : 'per second');
+  };
+  frame.addEventListener('pointermove', (event) => {
+    const box = frame.getBoundingClientRect();
+    const time = live.now - live.window * (1 - (event.clientX - box.left) / box.width);
+    pointed = shown.reduce(
+      (best, point) => (!best || Math.abs(point.time - time) < Math.abs(best.time - time) ? point : best),
+      null,
+    );
+    line.hidden = !pointed;
+    line.style.left = `${event.clientX - box.left}px`;
+    tell();
+  });
+  frame.addEventListener('pointerleave', () => {
+    pointed = null;
+    line.hidden = true;
+    tell();
+  });
+
+  return {
+    element,
+    draw(series) {
+      shown = series;
+      const top = peak(series);
+      plot.draw(series, top);
+      say(past, `${live.window / 60} min ago`);
+      say(most, `${rate(top)}/s`);
+      say(half, `${rate(top / 2)}/s`);
+      tell();
+      numbers.draw(series, live.now);
+    },
+  };
+}
+
+/** Areas that stand on each other. */
+function stack(live, names, height) {
+  const areas = names.map((name) => svg('path', { class: `area ${name}` }));
+  const grid = [0, 0.5].map((part) =>
+    svg('line', { class: 'grid', x1: 0, x2: WIDTH, y1: height * part + 0.5, y2: height * part + 0.5 }),
+  );
+  const element = svg(
+    'svg',
+    { viewBox: `0 0 ${WIDTH} ${height}`, preserveAspectRatio: 'none', focusable: 'false' },
+    grid,
+    areas,
+  );
+  const draw = (series, top) => {
+    const { now, window } = live;
+    const x = (time) => Math.round(WIDTH * (1 - (now - time) / window) * 10) / 10;
+    const y = (value) => Math.round((1 - value / top) * (height - 1) * 10) / 10 + 1;
+    const floor = series.map(() => 0);
+    areas.forEach((area, place) => {
+      const bottom = series.map(({ time }, at) => `${x(time)} ${y(floor[at])}`).reverse();
+      const upper = series.map(({ time, values }, at) => `${x(time)} ${y((floor[at] += values[place]))}`);
+      const any = series.some(({ values }) => values[place] > 0);
+      set(area, 'd', any ? `M${upper.join('L')}L${bottom.join('L')}Z` : 'M0 0');
+    });
+  };
+  return { element, draw };
+}
+
+/** The number at the top of the scale: one that is easily read, over all that is drawn. */
+export function peak(series) {
+  const most = Math.max(0, ...series.map(({ values }) => values.reduce((sum, value) => sum + value, 0)));
+  if (most <= 1) return 1;
+  const size = 10 ** Math.floor(Math.log10(most));
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((step) => step * size).find((step) => step >= most);
+}
+
+/** The means of every ten seconds, newest first; written while it is open. */
+function asTable(title, kinds) {
+  const body = h('tbody');
+  const head = h(
+    'tr',
+    {},
+    h('th', { scope: 'col' }, 'Ten seconds until'),
+    kinds.map(({ label }) => h('th', { scope: 'col', class: 'number' }, `${label}/s`)),
+  );
+  const element = h(
+    'details',
+    { class: 'numbers' },
+    h('summary', {}, 'Numbers as a table'),
+    h(
+      'div',
+      { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': `${title}, as a table` },
+      h('table', {}, h('caption', { class: 'unseen' }, title), h('thead', {}, head), body),
+    ),
+  );
+  let drawn = null;
+  const draw = (series, now) => {
+    const step = Math.floor(now / 10);
+    if (!element.open || step === drawn) return;
+    drawn = step;
+    body.replaceChildren(
+      ...means(series).map(({ until, values }) =>
+        h(
+          'tr',
+          {},
+          h('th', { scope: 'row' }, clock(until * 1000)),
+          values.map((value) => h('td', { class: 'number' }, rate(value))),
+        ),
+      ),
+    );
+  };
+  let last = null;
+  element.addEventListener('toggle', () => {
+    drawn = null;
+    if (last) draw(...last);
+  });
+  return {
+    element,
+    draw(series, now) {
+      last = [series, now];
+      draw(series, now);
+    },
+  };
+}
+
+function means(series) {
+  const groups = Map.groupBy?.(series, ({ time }) => Math.floor(time / 10)) ?? group(series);
+  return [...groups].reverse().map(([ten, points]) => ({
+    until: (ten + 1) * 10,
+    values: points[0].values.map(
+      (_, place) => points.reduce((sum, { values }) => sum + values[place], 0) / points.length,
+    ),
+  }));
+}
+
+function group(series) {
+  const groups = new Map();
+  for (const point of series) {
+    const ten = Math.floor(point.time / 10);
+    groups.set(ten, [...(groups.get(ten) ?? []), point]);
+  }
+  return groups;
+}

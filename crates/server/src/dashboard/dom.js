@@ -1,0 +1,144 @@
+// Elements without a framework. Text is only ever set as text, so nothing that a client sends becomes markup.
+
+const SVG = 'http://www.w3.org/2000/svg';
+
+/** An element: `h('a', { href: '#/', class: 'x', on: { click } }, 'text', child)`. */
+export function h(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** The same for pictures. */
+export function svg(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === 'on') {
+      for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
+    } else {
+      set(element, name, value);
+    }
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** Sets an attribute, or takes it away where it is `null`, `undefined` or `false`; only if it is different. */
+export function set(element, name, value) {
+  if (value === null || value === undefined || value === false) {
+    if (element.hasAttribute(name)) element.removeAttribute(name);
+    return;
+  }
+  const text = value === true ? '' : String(value);
+  if (element.getAttribute(name) !== text) element.setAttribute(name, text);
+}
+
+/** Sets the text, only if it is different: what is selected stays selected, and nothing is read out twice. */
+export function say(element, text) {
+  const wanted = String(text);
+  if (element.textContent !== wanted) element.textContent = wanted;
+}
+
+/**
+ * Makes the children of `parent` those of `items`, in their order. One that was there stays the same element, so that
+ * it keeps the focus. `create(item)` answers `{ element, update(item) }`.
+ */
+export function keyed(parent, items, key, create) {
+  const before = (parent.keyed ??= new Map());
+  const after = new Map();
+  let place = parent.firstElementChild;
+  for (const item of items) {
+    const name = key(item);
+    const child = before.get(name) ?? create(item);
+    child.update?.(item);
+    after.set(name, child);
+    if (child.element === place) place = place.nextElementSibling;
+    else parent.insertBefore(child.element, place);
+  }
+  for (const [name, child] of before) if (!after.has(name)) child.element.remove();
+  parent.keyed = after;
+}
+
+/** Text in which `code` stands between backticks, as the gateway writes it. */
+export function words(text) {
+  return text.split('`').map((part, place) => (place % 2 === 1 ? h('code', {}, part) : part));
+}
+
+/** A word in a box, whose `tone` is `good`, `warn`, `bad`, `shadow` or nothing. */
+export function chip(text, tone) {
+  return h('span', { class: 'chip', 'data-tone': tone ?? null }, text);
+}
+
+/** A heading, and what belongs under it. */
+export function panel(title, ...children) {
+  const heading = h('h2', {}, title);
+  return h('section', { class: 'panel' }, heading, ...children);
+}
+
+/** What stands where nothing is, and how to have something there. */
+export function empty(title, ...more) {
+  return h(
+    'div',
+    { class: 'empty' },
+    h('p', { class: 'empty-title' }, title),
+    ...more.map((text) => h('p', {}, words(text))),
+  );
+}
+
+/** Names and values; those that are `null` are left out. */
+export function facts(pairs) {
+  return h(
+    'dl',
+    { class: 'facts' },
+    pairs
+      .filter(([, value]) => value !== null && value !== undefined)
+      .map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))),
+  );
+}
+
+/** A table in a frame that scrolls sideways, also by keyboard. */
+export function table(caption, columns, body) {
+  const head = h(
+    'thead',
+    {},
+    h(
+      'tr',
+      {},
+      columns.map((column) => {
+        const { name, number } = typeof column === 'string' ? { name: column } : column;
+        return h('th', { scope: 'col', class: number ? 'number' : null }, name);
+      }),
+    ),
+  );
+  return h(
+    'div',
+    { class: 'scroll', role: 'region', 'aria-label': caption, tabindex: '0' },
+    h('table', {}, h('caption', { class: 'unseen' }, caption), head, body),
+  );
+}
+
+/** A field with its label, and room for what is wrong with it. */
+export function field(label, input, hint) {
+  input.id ||= `field-${(field.count = (field.count ?? 0) + 1)}`;
+  const told = h('span', { class: 'hint', id: `${input.id}-hint` }, words(hint ?? ''));
+  if (hint) input.setAttribute('aria-describedby', told.id);
+  return h('div', { class: 'field' }, h('label', { for: input.id }, label), input, hint ? told : null);
+}
+
+/** A button that does something. */
+export function button(text, click, attributes = {}) {
+  return h('button', { type: 'button', on: { click }, ...attributes }, text);
+}
+
+/** A list of choices: texts, or `[value, text]`. */
+export function select(choices, chosen, attributes = {}) {
+  return h(
+    'select',
+    attributes,
+    choices.map((choice) => {
+      const [value, text] = Array.isArray(choice) ? choice : [choice, choice];
+      return h('option', { value, selected: value === chosen }, text);
+    }),
+  );
+}

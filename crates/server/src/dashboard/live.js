@@ -1,0 +1,133 @@
+// The stream of snapshots, and what has come of it in the last minutes.
+
+/** How long is kept, in seconds. */
+const WINDOW = 300;
+/** A stream that says nothing for so long, in milliseconds, is lost. */
+const SILENCE = 5000;
+/** How long a tab that nobody sees keeps its stream: a browser has few of them for all tabs together. */
+const UNSEEN = 10000;
+
+export const OUTCOMES = ['admitted', 'delayed', 'denied', 'shadow-denied'];
+
+/** Emits `snapshot` for each one that comes, and `state` when the connection is there or lost. */
+export class Live extends EventTarget {
+  latest = null;
+  state = 'connecting';
+  #series = new Map();
+  #source = null;
+  #silence = null;
+  #again = null;
+
+  start() {
+    this.#open();
+    let unseen = null;
+    document.addEventListener('visibilitychange', () => {
+      clearTimeout(unseen);
+      if (document.hidden) unseen = setTimeout(() => this.#close(), UNSEEN);
+      else if (!this.#source) this.#open();
+    });
+  }
+
+  /** How long is drawn, in seconds: a minute at first, then all that is kept. */
+  get window() {
+    const series = this.requests();
+    return series.length > 0 && series.at(-1).time - series[0].time > 60 ? WINDOW : 60;
+  }
+
+  /** When the latest snapshot was made, in seconds. */
+  get now() {
+    return this.latest ? Date.parse(this.latest.time) / 1000 : 0;
+  }
+
+  /** Rates of a rule in the last minutes: `[{ time, values: [admitted, delayed, denied, shadow] }]`, oldest first. */
+  rule(name) {
+    return this.#series.get(`rule ${name}`) ?? [];
+  }
+
+  /** Rates of all requests: `[{ time, values: [admitted, refused] }]`. */
+  requests() {
+    return this.#series.get('requests') ?? [];
+  }
+
+  #open() {
+    this.#close();
+    const source = new EventSource('api/v1/live');
+    this.#source = source;
+    source.addEventListener('snapshot', (event) => this.#take(JSON.parse(event.data)));
+    source.addEventListener('error', () => {
+      this.#lost();
+      // A browser comes back by itself after a broken connection, but not after an answer that is no stream.
+      if (source.readyState === EventSource.CLOSED) this.#retry();
+    });
+    this.#listen();
+  }
+
+  #close() {
+    clearTimeout(this.#silence);
+    clearTimeout(this.#again);
+    this.#source?.close();
+    this.#source = null;
+  }
+
+  #retry() {
+    clearTimeout(this.#again);
+    this.#again = setTimeout(() => this.#open(), 2000);
+  }
+
+  #listen() {
+    clearTimeout(this.#silence);
+    this.#silence = setTimeout(() => {
+      this.#lost();
+      this.#retry();
+    }, SILENCE);
+  }
+
+  #lost() {
+    this.#become('lost');
+  }
+
+  #become(state) {
+    if (this.state === state) return;
+    this.state = state;
+    this.dispatchEvent(new Event('state'));
+  }
+
+  #take(snapshot) {
+    this.#listen();
+    const before = this.latest;
+    this.latest = snapshot;
+    if (before && snapshot.uptime < before.uptime) this.#series.clear();
+    else if (before) this.#add(before, snapshot);
+    this.#become('live');
+    this.dispatchEvent(new Event('snapshot'));
+  }
+
+  /** Rates are the difference of two snapshots over that of their times. */
+  #add(before, now) {
+    const time = Date.parse(now.time) / 1000;
+    const passed = time - Date.parse(before.time) / 1000;
+    if (!(passed > 0)) return;
+    const rates = (names, then, here) => names.map((name) => Math.max(0, here[name] - then[name]) / passed);
+    this.#push('requests', time, rates(['admitted', 'refused'], before.requests, now.requests));
+    const known = new Map(before.rules.map((rule) => [rule.name, rule]));
+    for (const rule of now.rules) {
+      const then = known.get(rule.name);
+      if (then) this.#push(`rule ${rule.name}`, time, rates(OUTCOMES, then.counts, rule.counts));
+    }
+  }
+
+  #push(name, time, values) {
+    const series = this.#series.get(name) ?? [];
+    series.push({ time, values });
+    while (series.length > 0 && series[0].time < time - WINDOW) series.shift();
+    this.#series.set(name, series);
+  }
+}
+
+/** The mean of the last seconds of a series, or `null` where there is none yet. */
+export function recent(series, seconds = 5) {
+  if (series.length === 0) return null;
+  const since = series.at(-1).time - seconds;
+  const last = series.filter(({ time }) => time > since);
+  return series[0].values.map((_, place) => last.reduce((sum, { values }) => sum + values[place], 0) / last.length);
+}

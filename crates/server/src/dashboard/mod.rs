@@ -1,0 +1,169 @@
+//! The page of operators: plain files that are compiled in, so that it needs nothing but this program.
+//!
+//! | file | is |
+//! |---|---|
+//! | `index.html`, `style.css`, `icon.svg` | what is around the views |
+//! | `app.js` | which view is shown |
+//! | `live.js` | the stream of snapshots, and rates of the last minutes |
+//! | `api.js`, `operator.js` | requests, and those that need the token of operators |
+//! | `dom.js`, `format.js`, `chart.js` | elements, numbers and pictures |
+//! | `shape.js`, `lane.js` | traffic that is drawn, and what a quota says to it |
+//! | `views/` | one file for each view |
+//!
+//! The page asks what `docs/admin-api.md` tells, and nothing else.
+
+use axum::{Router, body::Body, response::Response, routing::get};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+/// Only what comes from here is run, shown and asked, and nobody else shows this page.
+const SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                        base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// A file, where it is found, and what kind of file it is.
+#[derive(Clone, Copy)]
+struct Asset {
+    path: &'static str,
+    kind: &'static str,
+    text: &'static str,
+}
+
+const PAGE: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+const PICTURE: &str = "image/svg+xml";
+
+macro_rules! assets {
+    ($($path:literal $kind:ident $file:literal,)*) => {
+        [$(Asset { path: $path, kind: $kind, text: include_str!($file) }),*]
+    };
+}
+
+const ASSETS: [Asset; 22] = assets! {
+    "/" PAGE "index.html",
+    "/dashboard/api.js" SCRIPT "api.js",
+    "/dashboard/app.js" SCRIPT "app.js",
+    "/dashboard/chart.js" SCRIPT "chart.js",
+    "/dashboard/dom.js" SCRIPT "dom.js",
+    "/dashboard/format.js" SCRIPT "format.js",
+    "/dashboard/icon.svg" PICTURE "icon.svg",
+    "/dashboard/lane.js" SCRIPT "lane.js",
+    "/dashboard/live.js" SCRIPT "live.js",
+    "/dashboard/operator.js" SCRIPT "operator.js",
+    "/dashboard/shape.js" SCRIPT "shape.js",
+    "/dashboard/style.css" STYLE "style.css",
+    "/dashboard/views/bans.js" SCRIPT "views/bans.js",
+    "/dashboard/views/denials.js" SCRIPT "views/denials.js",
+    "/dashboard/views/health.js" SCRIPT "views/health.js",
+    "/dashboard/views/keys.js" SCRIPT "views/keys.js",
+    "/dashboard/views/playground.js" SCRIPT "views/playground.js",
+    "/dashboard/views/policy.js" SCRIPT "views/policy.js",
+    "/dashboard/views/rule.js" SCRIPT "views/rule.js",
+    "/dashboard/views/shadow.js" SCRIPT "views/shadow.js",
+    "/dashboard/views/traffic.js" SCRIPT "views/traffic.js",
+    "/dashboard/views/why.js" SCRIPT "views/why.js",
+};
+
+/// Answers with the page and its files.
+pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    ASSETS.into_iter().fold(Router::new(), |router, asset| {
+        let tag = asset.tag();
+        router.route(asset.path, get(move |headers: HeaderMap| async move { asset.answer(&tag, &headers) }))
+    })
+}
+
+impl Asset {
+    /// What is different when the file is.
+    fn tag(&self) -> HeaderValue {
+        let mut hasher = DefaultHasher::new();
+        self.text.hash(&mut hasher);
+        HeaderValue::try_from(format!("\"{:016x}\"", hasher.finish())).unwrap_or(HeaderValue::from_static("\"\""))
+    }
+
+    /// The file, unless whoever asks has it already.
+    fn answer(&self, tag: &HeaderValue, asked: &HeaderMap) -> Response {
+        let known = asked.get_all(header::IF_NONE_MATCH).iter().any(|had| has(had, tag));
+        let mut response = Response::new(if known { Body::empty() } else { Body::from(self.text) });
+        if known {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+        }
+        let headers = response.headers_mut();
+        headers.insert(header::ETAG, tag.clone());
+        for (name, value) in [
+            (header::CONTENT_TYPE, self.kind),
+            (header::CACHE_CONTROL, "no-cache"),
+            (header::CONTENT_SECURITY_POLICY, SECURITY),
+            (header::REFERRER_POLICY, "no-referrer"),
+            (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+/// Whether a list of tags has this one.
+fn has(list: &HeaderValue, tag: &HeaderValue) -> bool {
+    let (Ok(list), Ok(tag)) = (list.to_str(), tag.to_str()) else { return false };
+    list.split(',').map(|one| one.trim().trim_start_matches("W/")).any(|one| one == tag || one == "*")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    fn files(folder: &Path, under: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = format!("{under}{}", path.file_name().unwrap().to_string_lossy());
+            match path.is_dir() {
+                true => found.extend(files(&path, &format!("{name}/"))),
+                false => found.push(name),
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_file_is_served() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dashboard");
+        let expected: BTreeSet<_> = files(&folder, "/dashboard/")
+            .into_iter()
+            .filter(|file| file != "/dashboard/mod.rs")
+            .map(|file| if file == "/dashboard/index.html" { "/".to_owned() } else { file })
+            .collect();
+        assert_eq!(ASSETS.iter().map(|asset| asset.path.to_owned()).collect::<BTreeSet<_>>(), expected);
+    }
+
+    /// The page would not start, and no compiler tells.
+    #[test]
+    fn every_import_is_a_file() {
+        for asset in ASSETS.iter().filter(|asset| asset.kind == SCRIPT) {
+            let folder = asset.path.rsplit_once('/').unwrap().0;
+            for line in asset.text.lines().filter(|line| line.ends_with(".js';")) {
+                let (_, name) = line.split_once(" from '").unwrap();
+                let name = name.trim_end_matches("';");
+                let path = match name.strip_prefix("../") {
+                    Some(rest) => format!("{}/{rest}", folder.rsplit_once('/').unwrap().0),
+                    None => format!("{folder}/{}", name.trim_start_matches("./")),
+                };
+                assert!(ASSETS.iter().any(|asset| asset.path == path), "{} imports {path}", asset.path);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_known_is_not_sent_again() {
+        let page = ASSETS[0];
+        let tag = page.tag();
+        let with = |tags: &str| {
+            let headers = HeaderMap::from_iter([(header::IF_NONE_MATCH, tags.parse().unwrap())]);
+            page.answer(&tag, &headers).status().as_u16()
+        };
+        assert_eq!(page.answer(&tag, &HeaderMap::new()).status(), 200);
+        assert_eq!(with("\"0\""), 200);
+        assert_eq!(with(&format!("\"0\", W/{}", tag.to_str().unwrap())), 304);
+    }
+}

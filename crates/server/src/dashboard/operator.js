@@ -1,0 +1,122 @@
+// Who may change something: the token of operators, asked for when it is needed.
+
+import { Problem, ask } from './api.js';
+import { field, h, say } from './dom.js';
+
+const PLACE = 'tidegate-token';
+
+/** `token`: changes need one; `open`: they need none; `never`: they are not taken here. */
+let changes = 'token';
+const listeners = new Set();
+
+/** The token of this tab, or `null`. It is gone when the tab is closed. */
+function token() {
+  return sessionStorage.getItem(PLACE);
+}
+
+function keep(value) {
+  if (value) sessionStorage.setItem(PLACE, value);
+  else sessionStorage.removeItem(PLACE);
+  for (const listener of listeners) listener();
+}
+
+/** What the gateway says of changes. */
+export function learn(said) {
+  if (said === changes) return;
+  changes = said;
+  for (const listener of listeners) listener();
+}
+
+/** Whether changes are taken here at all. */
+export function mayAsk() {
+  return changes !== 'never';
+}
+
+/** Sends a change. Asks for the token where one is needed, as often as it is wrong. `null` where nobody knows it. */
+export async function change(method, path, body) {
+  let known = token();
+  if (changes === 'token' && !known) known = await question('Changes need the token of operators.');
+  while (changes !== 'token' || known) {
+    try {
+      return await ask(method, path, { body, token: known });
+    } catch (error) {
+      if (error.status !== 401) throw error;
+      keep(null);
+      known = await question('The token was not accepted: it is wrong, or has expired.');
+      if (!known) return null;
+    }
+  }
+  return null;
+}
+
+/** The button that says who you are, and asks for the token or forgets it. */
+export function button(element) {
+  const show = () => {
+    const known = changes === 'open' || (changes === 'token' && token());
+    say(element, changes === 'token' && token() ? 'Forget token' : known ? 'Changes are open' : 'Read-only');
+    element.title = {
+      token: token() ? 'Changes are sent with your token' : 'Give the token of operators',
+      open: 'Whoever reaches this page may change something',
+      never: 'Changes are not taken on this listener',
+    }[changes];
+    element.disabled = changes !== 'token';
+    element.hidden = false;
+  };
+  element.addEventListener('click', async () => {
+    if (token()) keep(null);
+    else await question('With the token of operators you can ban, reset and promote.');
+  });
+  listeners.add(show);
+  return show;
+}
+
+/** Asks for the token until it is right, and keeps it. `null` where the dialog is closed. */
+function question(why) {
+  const dialog = document.getElementById('ask');
+  const input = h('input', { type: 'password', autocomplete: 'off', required: true, spellcheck: 'false' });
+  const wrong = h('p', { class: 'wrong', role: 'alert' });
+  return new Promise((resolve) => {
+    const submit = async (event) => {
+      event.preventDefault();
+      say(wrong, '');
+      const refused = await refusal(input.value.trim());
+      if (refused) {
+        say(wrong, refused);
+        input.select();
+        return;
+      }
+      keep(input.value.trim());
+      dialog.close('right');
+    };
+    dialog.replaceChildren(
+      h(
+        'form',
+        { on: { submit } },
+        h('h2', { id: 'ask-title' }, 'Token of operators'),
+        h('p', {}, why),
+        field('Token', input, 'It stays in this tab, until the tab is closed.'),
+        wrong,
+        h(
+          'div',
+          { class: 'actions' },
+          h('button', { type: 'submit', class: 'main' }, 'Go on'),
+          h('button', { type: 'button', on: { click: () => dialog.close('') } }, 'Cancel'),
+        ),
+      ),
+    );
+    dialog.returnValue = '';
+    dialog.addEventListener('close', () => resolve(dialog.returnValue === 'right' ? token() : null), { once: true });
+    dialog.showModal();
+    input.focus();
+  });
+}
+
+async function refusal(value) {
+  try {
+    await ask('GET', 'api/v1/token', { token: value });
+    return null;
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    return error.status === 401 ? 'That is not the token of operators.' : error.message;
+  }
+}

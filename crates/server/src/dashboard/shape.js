@@ -1,0 +1,163 @@
+// Traffic as it is drawn: how many come in each of sixty steps of a span, by pointer or by keyboard, or as it was recorded.
+
+import { h, set, svg } from './dom.js';
+
+export const BINS = 60;
+/** The most that can be drawn in a step. */
+const MOST = 12;
+/** The most that the gateway simulates at once. */
+const ARRIVALS = 10000;
+const [WIDTH, HEIGHT] = [600, 120];
+const STEP = WIDTH / BINS;
+
+const each = (draw) => Array.from({ length: BINS }, (_, bin) => draw(bin));
+
+/** Shapes that show how algorithms differ. */
+export const SHAPES = {
+  'Two bursts': () => each((bin) => ((bin >= 24 && bin < 28) || (bin >= 31 && bin < 35) ? 6 : 0)),
+  Steady: () => each(() => 1),
+  'One burst': () => each((bin) => (bin >= 10 && bin < 13 ? 12 : 0)),
+  Ramp: () => each((bin) => Math.floor(bin / 8)),
+  'On and off': () => each((bin) => (Math.floor(bin / 8) % 2 === 0 ? 4 : 0)),
+  Nothing: () => each(() => 0),
+};
+
+/** When those who are drawn come: evenly within each step. */
+export function arrivals(bins, span) {
+  const step = span / BINS;
+  return bins.flatMap((number, bin) =>
+    Array.from({ length: number }, (_, place) => round((bin + (place + 0.5) / number) * step)),
+  );
+}
+
+/** How many of `times` are in each step. */
+export function histogram(times, span) {
+  const bins = each(() => 0);
+  for (const time of times) bins[Math.min(BINS - 1, Math.floor((time / span) * BINS))] += 1;
+  return bins;
+}
+
+/**
+ * Moments from text, one in each line: seconds, times in ISO 8601, or JSON with a member `time`. Answers seconds since the
+ * first, in order.
+ */
+export function recorded(text) {
+  const lines = text.split(/[\n,]+(?![^{]*\})/).map((line) => line.trim());
+  const times = [];
+  for (const [place, line] of lines.entries()) {
+    if (line === '') continue;
+    const time = instant(line);
+    if (!Number.isFinite(time))
+      throw new Error(
+        `Line ${place + 1} is no moment: “${line.slice(0, 40)}”. Write seconds (12.5) or a time (2026-11-16T03:20:00Z).`,
+      );
+    times.push(time);
+  }
+  if (times.length === 0) throw new Error('There is no moment in it. Paste one in each line.');
+  if (times.length > ARRIVALS)
+    throw new Error(`These are ${times.length} moments; at most ${ARRIVALS} can be simulated.`);
+  times.sort((a, b) => a - b);
+  return times.map((time) => round(time - times[0]));
+}
+
+function instant(line) {
+  if (line.startsWith('{')) {
+    try {
+      return instant(String(JSON.parse(line).time));
+    } catch {
+      return NaN;
+    }
+  }
+  const number = Number(line);
+  if (!Number.isFinite(number)) return Date.parse(line) / 1000;
+  // Seconds since 1970 have ten digits; with more they are in milliseconds or microseconds.
+  return number > 1e14 ? number / 1e6 : number > 1e11 ? number / 1e3 : number;
+}
+
+const round = (time) => Math.round(time * 1e6) / 1e6;
+
+const LABEL = 'Traffic, drawn. Left and right move in time, up and down change how many come, digits set it.';
+
+/** A field to draw in. `changed(bins)` is told what was drawn. */
+export class Drawing {
+  #bins = each(() => 0);
+  #at = 0;
+  #span = 10;
+  #before = null;
+  #changed;
+  #bars = each((bin) => svg('rect', { class: 'bin', x: bin * STEP + 1, width: STEP - 2, rx: 1.5 }));
+  #mark = svg('rect', { class: 'at', y: 1, width: STEP, height: HEIGHT - 2 });
+
+  constructor(changed) {
+    this.#changed = changed;
+    const frame = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', focusable: 'false' };
+    const picture = svg('svg', { ...frame, 'aria-hidden': 'true' }, this.#bars, this.#mark);
+    const role = { role: 'slider', 'aria-label': LABEL, 'aria-valuemin': '0', 'aria-valuemax': String(MOST) };
+    const on = {
+      pointerdown: (event) => {
+        this.element.setPointerCapture(event.pointerId);
+        this.#before = null;
+        this.#stroke(event);
+      },
+      pointermove: (event) => {
+        if (this.element.hasPointerCapture(event.pointerId)) this.#stroke(event);
+      },
+      keydown: (event) => this.#key(event),
+    };
+    this.element = h('div', { class: 'draw', tabindex: '0', ...role, on }, picture);
+  }
+
+  /** Shows these, over so many seconds. */
+  show(bins, span) {
+    this.#bins = [...bins];
+    this.#span = span;
+    this.#draw();
+  }
+
+  #draw() {
+    const most = Math.max(MOST, ...this.#bins);
+    this.#bars.forEach((bar, bin) => {
+      const height = (this.#bins[bin] / most) * (HEIGHT - 6);
+      set(bar, 'height', height);
+      set(bar, 'y', HEIGHT - height);
+    });
+    set(this.#mark, 'x', this.#at * STEP);
+    const here = this.#bins[this.#at];
+    set(this.element, 'aria-valuenow', Math.min(MOST, here));
+    set(this.element, 'aria-valuetext', `${here} come at ${round((this.#at * this.#span) / BINS)} s`);
+  }
+
+  #put(bin, number) {
+    this.#bins[bin] = Math.max(0, Math.min(MOST, number));
+  }
+
+  /** A quick hand leaves steps out; they are filled in between. */
+  #stroke({ clientX, clientY }) {
+    const box = this.element.getBoundingClientRect();
+    const bin = Math.max(0, Math.min(BINS - 1, Math.floor(((clientX - box.left) / box.width) * BINS)));
+    const to = { bin, number: Math.round((1 - (clientY - box.top) / box.height) * MOST) };
+    const from = this.#before ?? to;
+    for (let at = Math.min(from.bin, to.bin); at <= Math.max(from.bin, to.bin); at += 1) {
+      const part = from.bin === to.bin ? 1 : (at - from.bin) / (to.bin - from.bin);
+      this.#put(at, Math.round(from.number + (to.number - from.number) * part));
+    }
+    this.#before = to;
+    this.#at = to.bin;
+    this.#draw();
+    this.#changed(this.#bins);
+  }
+
+  #key(event) {
+    const [at, here, last] = [this.#at, this.#bins[this.#at], BINS - 1];
+    const moves = { ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - 10, PageDown: at + 10, Home: 0, End: last };
+    const heights = { ArrowUp: here + 1, ArrowDown: here - 1, Delete: 0, Backspace: 0 };
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key in moves) this.#at = Math.max(0, Math.min(last, moves[event.key]));
+    else if (event.key in heights) this.#put(at, heights[event.key]);
+    else if (/^\d$/.test(event.key)) this.#put(at, Number(event.key));
+    else return;
+    event.preventDefault();
+    this.#draw();
+    if (!(event.key in moves)) this.#changed(this.#bins);
+  }
+}

@@ -1,0 +1,249 @@
+// Who is banned for a time, and counters that are forgotten.
+
+import { get, part } from '../api.js';
+import { empty, field, h, keyed, panel, say, select, table, words } from '../dom.js';
+import { count, length } from '../format.js';
+import { change, mayAsk } from '../operator.js';
+import { ruleChoices } from './keys.js';
+
+const TIMES = [
+  ['60', '1 minute'],
+  ['600', '10 minutes'],
+  ['3600', '1 hour'],
+  ['86400', '1 day'],
+  ['604800', '7 days'],
+  ['2592000', '30 days'],
+];
+
+export function bans(page) {
+  const { root } = page;
+  const body = h('tbody');
+  const list = table(
+    'Who is banned',
+    ['Who', { name: 'Ends in', number: true }, { name: h('span', { class: 'unseen' }, 'Actions') }],
+    body,
+  );
+  const none = empty('Nobody is banned.');
+  const wrong = h('p', { class: 'wrong', role: 'alert' });
+  const never = h(
+    'p',
+    { class: 'banner', 'data-tone': 'warn', hidden: true },
+    words(
+      'Changes are not taken on this listener. Declare a token in the policy: `admin: { listen: …, token: $ADMIN_TOKEN }`.',
+    ),
+  );
+  list.hidden = true;
+  let closed = false;
+
+  const refresh = async () => {
+    try {
+      const { bans } = await get('api/v1/bans');
+      if (closed) return;
+      say(wrong, '');
+      list.hidden = bans.length === 0;
+      none.hidden = bans.length > 0;
+      keyed(
+        body,
+        bans,
+        ({ id }) => id,
+        (ban) => row(ban, lift),
+      );
+    } catch (error) {
+      if (!closed) say(wrong, error.status === 0 ? '' : error.message);
+    }
+  };
+  const lift = async (ban) => {
+    try {
+      if (!(await change('DELETE', `api/v1/bans/${part(ban.id)}`))) return;
+      page.notify(`The ban of ${ban.value} is lifted.`);
+    } catch (error) {
+      page.notify(error.message, 'bad');
+    }
+    await refresh();
+    root.querySelector('h1').focus();
+  };
+  const ban = banForm(page, refresh);
+  const reset = resetForm(page);
+  root.append(
+    h('h1', { tabindex: '-1' }, 'Bans and resets'),
+    never,
+    panel('Who is banned', list, none, wrong),
+    h('div', { class: 'pair' }, ban.element, reset.element),
+  );
+
+  let tick = 0;
+  return {
+    snapshot(snapshot) {
+      never.hidden = mayAsk();
+      ban.learn(snapshot);
+      reset.learn(snapshot);
+      if (tick++ % 2 === 0) refresh();
+    },
+    close: () => {
+      closed = true;
+    },
+  };
+}
+
+function row(ban, lift) {
+  const remaining = h('td', { class: 'number' });
+  const of =
+    ban.kind === 'key'
+      ? [h('code', {}, ban.value), ' in ', h('a', { href: `#/rules/${part(ban.rule)}` }, ban.rule)]
+      : [h('code', {}, ban.value)];
+  return {
+    element: h(
+      'tr',
+      {},
+      h('th', { scope: 'row' }, of, h('div', { class: 'note' }, source(ban))),
+      remaining,
+      h(
+        'td',
+        { class: 'actions-cell' },
+        h(
+          'button',
+          { type: 'button', class: 'small', disabled: !mayAsk(), on: { click: () => lift(ban) } },
+          'Lift',
+          h('span', { class: 'unseen' }, ` the ban of ${ban.value}`),
+        ),
+      ),
+    ),
+    update: (now) => say(remaining, length(Math.ceil(now.remaining))),
+  };
+}
+
+function source({ by, times, reason }) {
+  const often = times > 1 ? `, for the ${count(times)}th time` : '';
+  return `by ${by === 'rule' ? 'its rule' : 'an operator'}${often}${reason ? `: ${reason}` : ''}`;
+}
+
+/** A form that sends a change and says how it went. */
+function form(title, fields, { action, send }) {
+  const wrong = h('p', { class: 'wrong', role: 'alert' });
+  const submit = h('button', { type: 'submit', class: 'main' }, action);
+  const element = h(
+    'form',
+    {
+      class: 'form',
+      on: {
+        submit: async (event) => {
+          event.preventDefault();
+          say(wrong, '');
+          submit.disabled = true;
+          try {
+            await send();
+          } catch (error) {
+            say(wrong, error.message);
+          }
+          submit.disabled = !mayAsk();
+          submit.focus();
+        },
+      },
+    },
+    h('div', { class: 'fields' }, fields),
+    wrong,
+    h('div', { class: 'actions' }, submit),
+  );
+  return {
+    element: panel(title, element),
+    allow: () => {
+      submit.disabled = !mayAsk();
+    },
+  };
+}
+
+function banForm({ query, notify }, done) {
+  const kind = select(
+    [
+      ['ip', 'An address'],
+      ['network', 'A network'],
+      ['key', 'A key of a rule'],
+    ],
+    query.has('key') ? 'key' : 'ip',
+  );
+  const rule = select([], '');
+  const value = h('input', {
+    type: 'text',
+    required: true,
+    autocomplete: 'off',
+    spellcheck: 'false',
+    class: 'mono',
+    value: query.get('key') ?? '',
+  });
+  const time = select(TIMES, '600');
+  const reason = h('input', { type: 'text', maxlength: '200', autocomplete: 'off' });
+  const ruled = field('Rule', rule);
+  const show = () => {
+    ruled.hidden = kind.value !== 'key';
+  };
+  kind.addEventListener('change', show);
+  show();
+  const it = form(
+    'Ban somebody',
+    [
+      field('What', kind),
+      ruled,
+      field('Who', value, '192.0.2.7, 192.0.2.0/24 or alice'),
+      field('For', time),
+      field('Reason', reason, 'If you like.'),
+    ],
+    {
+      action: 'Ban',
+      async send() {
+        const seconds = Number(time.value);
+        const who = value.value.trim();
+        const target = kind.value === 'key' ? { rule: rule.value, key: who } : { [kind.value]: who };
+        const answer = await change('POST', 'api/v1/bans', {
+          ...target,
+          seconds,
+          ...(reason.value.trim() ? { reason: reason.value.trim() } : {}),
+        });
+        if (!answer) return;
+        notify(`${who} is banned for ${length(seconds)}.`);
+        value.value = '';
+        reason.value = '';
+        await done();
+      },
+    },
+  );
+  return {
+    element: it.element,
+    learn(snapshot) {
+      ruleChoices(rule, snapshot, query.get('rule'));
+      it.allow();
+    },
+  };
+}
+
+function resetForm({ query, notify }) {
+  const rule = select([], '');
+  const key = h('input', {
+    type: 'text',
+    required: true,
+    autocomplete: 'off',
+    spellcheck: 'false',
+    class: 'mono',
+    value: query.get('key') ?? '',
+  });
+  const it = form('Reset a key', [field('Rule', rule), field('Key', key, 'What was counted for it is forgotten.')], {
+    action: 'Reset',
+    async send() {
+      const answer = await change('POST', 'api/v1/reset', { rule: rule.value, key: key.value.trim() });
+      if (!answer) return;
+      const { reset } = await answer.json();
+      notify(
+        reset
+          ? `What rule ${rule.value} counted for ${key.value.trim()} is forgotten.`
+          : 'There was nothing to forget.',
+      );
+      key.value = '';
+    },
+  });
+  return {
+    element: it.element,
+    learn(snapshot) {
+      ruleChoices(rule, snapshot, query.get('rule'));
+      it.allow();
+    },
+  };
+}

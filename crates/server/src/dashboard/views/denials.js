@@ -1,0 +1,111 @@
+// The last denials, newest first; each leads to why.
+
+import { get, part } from '../api.js';
+import { chip, empty, field, h, keyed, panel, say, select, table } from '../dom.js';
+import { clock } from '../format.js';
+import { ruleChoices } from './keys.js';
+import { REASONS } from './rule.js';
+
+const LIMIT = 100;
+
+export function denials({ root, query }) {
+  const rules = select([['', 'All rules']], '');
+  const hold = h('button', { type: 'button', 'aria-pressed': 'false' }, 'Hold still');
+  const body = h('tbody');
+  const list = table('The last denials', ['Time', 'Why', 'Rule', 'Key', 'Request'], body);
+  const none = h('div');
+  const wrong = h('p', { class: 'wrong', role: 'alert' });
+  list.hidden = true;
+
+  const id = h('input', { type: 'text', autocomplete: 'off', spellcheck: 'false', required: true, class: 'mono' });
+  const look = (event) => {
+    event.preventDefault();
+    location.hash = `#/why/${part(id.value.trim().replace(/^urn:tidegate:denial:/, ''))}`;
+  };
+  root.append(
+    h('h1', {}, 'Denials'),
+    panel(
+      'Why was I limited?',
+      h(
+        'form',
+        { class: 'filters', on: { submit: look } },
+        field('Id of a denial', id, 'From the header Tidegate-Denial, or `instance` of the answer.'),
+        h('button', { type: 'submit', class: 'main' }, 'Tell me'),
+      ),
+    ),
+    panel('The last ones', h('div', { class: 'filters' }, field('Rule', rules), hold), list, none, wrong),
+  );
+
+  let known = null;
+  let held = false;
+  let closed = false;
+  let latest = null;
+  const refresh = async () => {
+    try {
+      const { denials } = await get(`api/v1/denials?limit=${LIMIT}${rules.value ? `&rule=${part(rules.value)}` : ''}`);
+      if (closed || held) return;
+      say(wrong, '');
+      list.hidden = denials.length === 0;
+      none.replaceChildren(...(denials.length > 0 ? [] : [nobody(latest)]));
+      keyed(body, denials, ({ id }) => id, row);
+    } catch (error) {
+      if (!closed) say(wrong, error.status === 0 ? '' : error.message);
+      known = null;
+    }
+  };
+  rules.addEventListener('change', refresh);
+  hold.addEventListener('click', () => {
+    held = !held;
+    hold.setAttribute('aria-pressed', String(held));
+    if (!held) refresh();
+  });
+  return {
+    snapshot(snapshot) {
+      latest = snapshot;
+      ruleChoices(rules, snapshot, query.get('rule'));
+      const { requests, rules: all, policy, uptime } = snapshot;
+      const state = JSON.stringify([
+        requests.refused,
+        all.map(({ counts }) => counts.denied),
+        policy.version,
+        uptime < 2,
+      ]);
+      if (state === known || held) return;
+      known = state;
+      refresh();
+    },
+    close: () => {
+      closed = true;
+    },
+  };
+}
+
+function nobody({ observe }) {
+  if (!observe?.denials)
+    return empty(
+      'Denials are not kept.',
+      'Say `observe: { denials: 10000 }` in the policy, and each gets an id that the client is told.',
+    );
+  return empty('Nobody was denied yet.', 'As soon as somebody is, it is here, with the reason.');
+}
+
+function row(denial) {
+  const element = h(
+    'tr',
+    {},
+    h('td', {}, h('time', { datetime: denial.time }, clock(denial.time))),
+    h(
+      'td',
+      {},
+      h(
+        'a',
+        { href: `#/why/${part(denial.id)}`, title: `Why was ${denial.id} denied?` },
+        chip(REASONS[denial.why] ?? denial.why, denial.why === 'limited' ? 'warn' : 'bad'),
+      ),
+    ),
+    h('td', {}, denial.rule ? h('a', { href: `#/rules/${part(denial.rule)}` }, denial.rule) : 'an operator'),
+    h('td', {}, h('code', {}, denial.key ?? denial.client ?? '–')),
+    h('td', {}, h('code', {}, [denial.method, denial.path].filter(Boolean).join(' ') || '–')),
+  );
+  return { element };
+}

@@ -1,0 +1,168 @@
+// Who is denied most, or asks most.
+
+import { get, part } from '../api.js';
+import { empty, field, h, keyed, panel, say, select, set, table } from '../dom.js';
+import { count, share } from '../format.js';
+
+/** How often the list is fetched anew, in snapshots. */
+const EVERY = 3;
+
+export function keys(page) {
+  const { root, query } = page;
+  const rules = select([['', 'All rules']], '');
+  const by = select(
+    [
+      ['denied', 'Denied most'],
+      ['asked', 'Asked most'],
+    ],
+    query.get('by') ?? 'denied',
+  );
+  const holder = h('div');
+  let top = null;
+  const again = () => {
+    top?.close();
+    top = topKeys(page, { rule: rules.value || null, by: by.value, limit: 50 });
+    holder.replaceChildren(top.element);
+    if (page.live.latest) top.snapshot(page.live.latest);
+  };
+  rules.addEventListener('change', again);
+  by.addEventListener('change', again);
+  root.append(
+    h('h1', {}, 'Top keys'),
+    h(
+      'p',
+      { class: 'lead' },
+      'Found by a sketch of bounded size: each count is at most so high, and lower by no more than what stands behind it.',
+    ),
+    panel('Keys', h('div', { class: 'filters' }, field('Rule', rules), field('Order', by)), holder),
+  );
+
+  return {
+    snapshot(snapshot) {
+      ruleChoices(rules, snapshot, query.get('rule'));
+      if (top) top.snapshot(snapshot);
+      else again();
+    },
+    close: () => top?.close(),
+  };
+}
+
+/** Fills a choice with the rules of the policy. */
+export function ruleChoices(element, { rules }, chosen) {
+  const names = rules.map(({ name }) => name);
+  if (element.told === names.join('\n')) return;
+  const before = element.told === undefined ? (chosen ?? '') : element.value;
+  element.told = names.join('\n');
+  const first = element.options[0]?.value === '' ? [element.options[0]] : [];
+  element.replaceChildren(
+    ...first,
+    ...names.map((name) => h('option', { value: name, selected: name === before }, name)),
+  );
+}
+
+/** What is counted: the name of the table, of its column, and what is said where it is empty. */
+const KINDS = {
+  denied: { title: 'Keys that were denied most', column: 'Denied', none: 'Nobody was denied yet.' },
+  asked: { title: 'Keys that asked most', column: 'Asked', none: 'Nobody has asked yet.' },
+  'shadow-denied': {
+    title: 'Keys that it would deny most',
+    column: 'Would be denied',
+    none: 'It would have denied nobody yet.',
+  },
+};
+
+/** A table of the heaviest keys, which follows the traffic. It is not there where the gateway does not count by that. */
+export function topKeys(page, { rule, by = 'denied', limit }) {
+  const body = h('tbody');
+  const columns = [
+    'Key',
+    { name: KINDS[by].column, number: true },
+    'Share',
+    { name: h('span', { class: 'unseen' }, 'Actions') },
+  ];
+  const list = table(KINDS[by].title, columns, body);
+  const none = h('div');
+  const wrong = h('p', { class: 'wrong', role: 'alert' });
+  const element = h('div', {}, list, none, wrong);
+  list.hidden = true;
+  let seen = 0;
+  let closed = false;
+
+  const fetchThem = async (snapshot) => {
+    try {
+      const { keys } = await get(`api/v1/top?by=${by}&limit=${limit}${rule ? `&rule=${part(rule)}` : ''}`);
+      if (closed) return;
+      say(wrong, '');
+      list.hidden = keys.length === 0;
+      none.replaceChildren(...(keys.length > 0 ? [] : [nobody(snapshot, by)]));
+      const plain = snapshot.observe?.keys === 'plain';
+      keyed(
+        body,
+        keys,
+        (it) => `${it.rule}\n${it.key}`,
+        () => row({ ruled: rule !== null && rule !== undefined, by, plain }),
+      );
+    } catch (error) {
+      if (closed) return;
+      element.hidden = error.status === 400;
+      say(wrong, error.status === 0 ? '' : error.message);
+    }
+  };
+  return {
+    element,
+    snapshot(snapshot) {
+      if (!element.hidden && seen++ % EVERY === 0) fetchThem(snapshot);
+    },
+    close: () => {
+      closed = true;
+    },
+  };
+}
+
+function nobody({ observe }, by) {
+  if (!observe?.denials)
+    return empty(
+      'Keys are not observed.',
+      'Say `observe: { denials: 10000 }` in the policy to see who is denied most.',
+    );
+  return empty(KINDS[by].none);
+}
+
+function row({ ruled, by, plain }) {
+  const of = h('a');
+  const name = h('code');
+  const exact = h('span');
+  const less = h('small');
+  const fill = h('i');
+  const percent = h('span');
+  const actions = h('td', { class: 'actions-cell' });
+  return {
+    element: h(
+      'tr',
+      {},
+      h('th', { scope: 'row' }, name, ruled ? null : h('div', { class: 'note' }, of)),
+      h('td', { class: 'number' }, exact, less),
+      h('td', {}, percent, h('span', { class: 'bar', 'data-kind': by }, fill)),
+      actions,
+    ),
+    update({ rule, key, count: counted, error, share: portion }) {
+      say(of, rule);
+      set(of, 'href', `#/rules/${encodeURIComponent(rule)}`);
+      say(name, key);
+      say(exact, count(counted));
+      say(less, error > 0 ? ` −${count(error)}` : '');
+      say(percent, share(portion));
+      fill.style.width = `${Math.min(100, portion * 100)}%`;
+      if (plain && !actions.firstChild) {
+        actions.append(
+          h(
+            'a',
+            { href: `#/bans?rule=${part(rule)}&key=${part(key)}` },
+            'Ban or reset',
+            h('span', { class: 'unseen' }, ` ${key}`),
+          ),
+        );
+      }
+    },
+  };
+}

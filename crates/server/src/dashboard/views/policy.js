@@ -1,0 +1,100 @@
+// The policy that is in force, and what in it is hardly meant.
+
+import { get } from '../api.js';
+import { empty, h, panel, say, words } from '../dom.js';
+import { moment } from '../format.js';
+import { change, mayAsk } from '../operator.js';
+
+export function policy({ root, notify }) {
+  const about = h('p', { class: 'lead' });
+  const refused = h('div', { class: 'banner', role: 'alert', hidden: true });
+  const reload = h('button', { type: 'button' }, 'Read it again');
+  const lint = h('div');
+  const source = h('div');
+  root.append(
+    h('div', { class: 'title' }, h('h1', {}, 'Policy'), reload),
+    about,
+    refused,
+    panel('What is hardly meant', lint),
+    panel('In force', source),
+  );
+
+  reload.addEventListener('click', async () => {
+    try {
+      const answer = await change('POST', 'reload');
+      if (answer) notify((await answer.text()).trim() || 'Nothing has changed.');
+    } catch (error) {
+      notify(error.message, 'bad');
+    }
+  });
+
+  let known = null;
+  let closed = false;
+  const load = async () => {
+    try {
+      const it = await get('api/v1/policy');
+      if (closed) return;
+      source.replaceChildren(listing(it.text));
+      lint.replaceChildren(it.lint.length === 0 ? empty('Nothing to complain about.') : lints(it.lint));
+    } catch (error) {
+      if (!closed) source.replaceChildren(empty('It could not be fetched.', error.message));
+      known = null;
+    }
+  };
+  return {
+    snapshot({ policy }) {
+      reload.hidden = !mayAsk();
+      say(
+        about,
+        `${policy.file ?? 'A policy without a file'}, version ${policy.version}, in force since ${moment(policy.loaded)}.`,
+      );
+      refused.hidden = !policy.error;
+      if (policy.error)
+        say(refused, `The file was changed, but it is wrong, so the one before stays in force:\n${policy.error}`);
+      if (policy.version !== known) {
+        known = policy.version;
+        load();
+      }
+    },
+    close: () => {
+      closed = true;
+    },
+  };
+}
+
+function lints(all) {
+  return h(
+    'ul',
+    { class: 'lints' },
+    all.map(({ lint, rule, reason, fix }) =>
+      h(
+        'li',
+        {},
+        h('h3', {}, rule ? h('a', { href: `#/rules/${encodeURIComponent(rule)}` }, rule) : 'The policy', ` · ${lint}`),
+        h('p', {}, words(reason)),
+        fix ? h('p', { class: 'note' }, words(fix)) : null,
+      ),
+    ),
+  );
+}
+
+/** YAML with numbered lines; names and comments in a colour of their own. */
+function listing(text) {
+  const lines = text
+    .replace(/\n$/, '')
+    .split('\n')
+    .map((line) => {
+      const [, indent, name, rest] = /^(\s*(?:- )*)([\w"*./{}-]+:)?(.*)$/.exec(line) ?? [null, '', '', line];
+      const comment = /(^|\s)#.*$/.exec(rest);
+      const plain = comment ? rest.slice(0, comment.index) : rest;
+      return h(
+        'span',
+        {},
+        indent,
+        name ? h('span', { class: 'name' }, name) : '',
+        plain,
+        comment ? h('span', { class: 'comment' }, comment[0]) : '',
+      );
+    });
+  return h('pre', { class: 'source', tabindex: '0', role: 'region', 'aria-label': 'The policy as text' }, lines);
+}

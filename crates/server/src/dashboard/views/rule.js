@@ -1,0 +1,108 @@
+// One rule: its traffic, why it denies, what it is made of, and its heaviest keys.
+
+import { chart } from '../chart.js';
+import { chip, empty, facts, h, panel } from '../dom.js';
+import { brief, bytes, count, length, quota, rate, share } from '../format.js';
+import { topKeys } from './keys.js';
+import { LABELS, NAMES, tiles, troubles } from './traffic.js';
+import { OUTCOMES, recent } from '../live.js';
+
+export const REASONS = {
+  limited: 'over its quota',
+  'no-key': 'no key in the request',
+  listed: 'on a list',
+  banned: 'banned',
+  guarded: 'breaker or load',
+  full: 'queue full',
+  'store-away': 'store away',
+};
+
+export function rule(page) {
+  const { root, live, argument: name } = page;
+  const chips = h('span', { class: 'chips' });
+  const gone = empty('There is no such rule in the policy that is in force.');
+  const picture = chart(
+    live,
+    `Rule ${name} in the last minutes`,
+    NAMES.map((kind, place) => ({ name: kind, label: LABELS[place] })),
+  );
+  const numbers = tiles(LABELS);
+  const made = h('div');
+  const reasons = h('div');
+  const top = topKeys(page, { rule: name, limit: 10 });
+  gone.hidden = true;
+  const body = h(
+    'div',
+    { class: 'view' },
+    numbers.element,
+    panel('Traffic', picture.element),
+    h('div', { class: 'pair' }, panel('What it is', made), panel('Why it denied', reasons)),
+    panel('Top keys', top.element),
+  );
+  root.append(h('div', { class: 'title' }, h('h1', {}, name), chips), gone, body);
+
+  let told = '';
+  return {
+    snapshot(snapshot) {
+      const rule = snapshot.rules.find((rule) => rule.name === name);
+      gone.hidden = rule !== undefined;
+      body.hidden = !rule;
+      if (!rule) return;
+      const rates = recent(live.rule(name));
+      numbers.say(
+        OUTCOMES.map((outcome, place) => [
+          rates ? rate(rates[place]) : '–',
+          `/s · ${brief(rule.counts[outcome])} in all`,
+        ]),
+      );
+      picture.draw(live.rule(name));
+      top.snapshot(snapshot);
+      const { counts, ...rest } = rule;
+      const text = JSON.stringify(rest);
+      if (text === told) return;
+      told = text;
+      chips.replaceChildren(
+        ...[[rule.mode, rule.mode === 'enforce' ? 'good' : null], ...troubles(rule)]
+          .filter(([word], place) => place > 0 || word === 'enforce')
+          .map(([word, tone]) => chip(word, tone)),
+      );
+      made.replaceChildren(facts(parts(rule)));
+      reasons.replaceChildren(why(rule['denied-by']));
+    },
+    close: top.close,
+  };
+}
+
+function parts(rule) {
+  const { breaker, adaptive, table, queue } = rule;
+  return [
+    ['Requests', rule.match ?? 'all'],
+    ['Counted by', rule.key && rule.key !== 'all' ? rule.key : 'all together'],
+    [
+      'Quotas',
+      rule.quotas.length === 0
+        ? null
+        : h('span', {}, rule.quotas.map((it, place) => [place > 0 ? ', ' : '', h('code', {}, quota(it))]).flat()),
+    ],
+    ['Store', rule.store ?? 'memory'],
+    ['Queue', queue && `${count(queue.waiting)} waiting`],
+    ['Breaker', breaker && breakerWords(breaker)],
+    ['Adaptive limit', adaptive && `${count(adaptive['in-flight'])} of ${count(adaptive.limit)} in flight`],
+    ['Keys in memory', table && `${count(table.live)} live of ${count(table.capacity)}, ${bytes(table.bytes)} at most`],
+    ['Found no room', table?.overflowed ? count(table.overflowed) : null],
+    ['Bans', rule.bans ? count(rule.bans) : null],
+  ];
+}
+
+function breakerWords({ state, 'failure-rate': failing, rejected, remaining }) {
+  const parts = [state, `${count(rejected)} rejected`];
+  if (failing !== null) parts.push(`${share(failing)} fail`);
+  if (remaining) parts.push(`tried again in ${length(remaining)}`);
+  return parts.join(', ');
+}
+
+function why(by) {
+  const some = Object.entries(by).filter(([, number]) => number > 0);
+  if (some.length === 0) return empty('Nobody was denied.');
+  return facts(some.map(([reason, number]) => [REASONS[reason] ?? reason, count(number)]));
+}

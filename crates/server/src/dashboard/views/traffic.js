@@ -1,0 +1,153 @@
+// Live traffic: all requests, and each rule in a row.
+
+import { chart, sparkline } from '../chart.js';
+import { chip, empty, h, keyed, panel, say, set } from '../dom.js';
+import { brief, count, quota, rate, share } from '../format.js';
+import { OUTCOMES, recent } from '../live.js';
+
+export const LABELS = ['Admitted', 'Delayed', 'Denied', 'Shadow'];
+export const NAMES = ['admitted', 'delayed', 'denied', 'shadow'];
+
+export function traffic({ root, live }) {
+  const picture = chart(live, 'Requests per second in the last minutes', [
+    { name: 'admitted', label: 'Admitted' },
+    { name: 'denied', label: 'Refused' },
+  ]);
+  const numbers = tiles(['Requests', 'Admitted', 'Refused', 'In flight', 'Waiting']);
+  const rules = h('ul', { class: 'rules' });
+  const none = empty(
+    'This policy has no rules.',
+    'Every request is let through. Add one to the policy file; it is read again when it changes.',
+  );
+  root.append(
+    h('h1', {}, 'Traffic'),
+    numbers.element,
+    panel('All requests', picture.element),
+    panel('Rules', rules, none),
+  );
+
+  return {
+    snapshot({ requests, rules: all }) {
+      const [admitted, refused] = recent(live.requests()) ?? [null, null];
+      numbers.say([
+        [rate(admitted === null ? null : admitted + refused), '/s'],
+        [brief(requests.admitted), share(requests.total ? requests.admitted / requests.total : null)],
+        [brief(requests.refused), share(requests.total ? requests.refused / requests.total : null)],
+        [count(requests['in-flight']), 'now'],
+        [count(waiting(all)), 'in queues'],
+      ]);
+      picture.draw(live.requests());
+      none.hidden = all.length > 0;
+      keyed(
+        rules,
+        all,
+        (rule) => rule.name,
+        () => row(live),
+      );
+    },
+  };
+}
+
+const waiting = (rules) => rules.reduce((sum, { queue }) => sum + (queue?.waiting ?? 0), 0);
+
+/** Large numbers with their names. */
+export function tiles(names) {
+  const values = names.map(() => [h('span', {}, '–'), h('small')]);
+  const element = h(
+    'dl',
+    { class: 'tiles' },
+    names.map((name, place) => h('div', {}, h('dt', {}, name), h('dd', {}, values[place][0], ' ', values[place][1]))),
+  );
+  return {
+    element,
+    say(told) {
+      told.forEach(([value, more], place) => {
+        say(values[place][0], value);
+        say(values[place][1], more);
+      });
+    },
+  };
+}
+
+function row(live) {
+  const link = h('a', { class: 'rule-name' });
+  const chips = h('span', { class: 'chips' });
+  const about = h('p', { class: 'rule-about' });
+  const picture = sparkline(live, NAMES);
+  const numbers = outcomes();
+  let told = '';
+  return {
+    element: h(
+      'li',
+      {},
+      h('div', {}, h('span', { class: 'chips' }, link, chips), about),
+      picture.element,
+      numbers.element,
+    ),
+    update(rule) {
+      say(link, rule.name);
+      set(link, 'href', `#/rules/${encodeURIComponent(rule.name)}`);
+      say(
+        about,
+        [
+          rule.match,
+          rule.key && rule.key !== 'all' && `by ${rule.key}`,
+          ...rule.quotas.slice(0, 2).map(quota),
+          rule.quotas.length > 2 && `${rule.quotas.length - 2} more`,
+        ]
+          .filter(Boolean)
+          .join(' · '),
+      );
+      const states = troubles(rule);
+      const text = JSON.stringify(states);
+      if (text !== told) chips.replaceChildren(...states.map(([word, tone]) => chip(word, tone)));
+      told = text;
+      picture.draw(live.rule(rule.name));
+      numbers.say(recent(live.rule(rule.name)), rule.counts);
+    },
+  };
+}
+
+/** The four outcomes of a rule: per second, and since the start. */
+export function outcomes() {
+  const parts = LABELS.map((label, place) => {
+    const value = h('span', {}, '–');
+    const total = h('small', {}, '');
+    return {
+      value,
+      total,
+      element: h('div', {}, h('dt', {}, h('i', { class: `key ${NAMES[place]}` }), label), h('dd', {}, value, total)),
+    };
+  });
+  return {
+    element: h(
+      'dl',
+      { class: 'outcomes' },
+      parts.map(({ element }) => element),
+    ),
+    say(rates, counts) {
+      parts.forEach(({ value, total, element }, place) => {
+        const all = counts[OUTCOMES[place]];
+        element.classList.toggle('none', all === 0);
+        say(value, rates ? `${rate(rates[place])}/s` : '–');
+        say(total, `${brief(all)} in all`);
+      });
+    },
+  };
+}
+
+/** What is not as usual in a rule, as `[word, tone]`. */
+export function troubles(rule) {
+  const states = [];
+  if (rule.mode === 'shadow') states.push(['shadow', 'shadow']);
+  if (rule.mode === 'off') states.push(['off', null]);
+  if (rule.percent !== null && rule.percent !== undefined)
+    states.push([`enforced for ${Number(rule.percent.toFixed(2))} %`, 'shadow']);
+  if (rule.breaker && rule.breaker.state !== 'closed')
+    states.push([`breaker ${rule.breaker.state}`, rule.breaker.state === 'open' ? 'bad' : 'warn']);
+  if (rule.queue?.waiting > 0) states.push([`${count(rule.queue.waiting)} waiting`, 'warn']);
+  if (rule.table?.overflowed > 0) states.push(['table full', 'bad']);
+  if (rule.bans > 0) states.push([`${count(rule.bans)} banned`, 'bad']);
+  if (rule.counts.degraded > 0) states.push([`${brief(rule.counts.degraded)} degraded`, 'warn']);
+  return states;
+}

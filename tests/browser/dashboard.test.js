@@ -1,0 +1,209 @@
+// Each view, with real traffic.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { Browser, Gateway, barriers, excess } from './stage.js';
+
+let gateway;
+let browser;
+let denial;
+
+before(async () => {
+  [gateway, browser] = await Promise.all([Gateway.start(), Browser.start()]);
+  await gateway.ask(20, '/');
+  await gateway.ask(5, '/search', { user: 'bob' });
+  await gateway.ask(2, '/reports');
+  denial = (await gateway.ask(5, '/login', { user: 'alice', method: 'POST' })).headers.get('tidegate-denial');
+});
+
+after(async () => {
+  await gateway.close();
+  await browser.close();
+});
+
+const row = (page, name) => page.locator('.rules > li', { has: page.getByRole('link', { name, exact: true }) });
+
+test('traffic is told for each rule, and follows what comes', async () => {
+  const page = await browser.open(gateway);
+  const login = row(page, 'login');
+  await login.getByText('3 in all').waitFor();
+  await login.getByText('POST /login').waitFor();
+  await row(page, 'candidate').getByText('4 in all').waitFor();
+  await row(page, 'candidate').getByText('shadow', { exact: true }).waitFor();
+  await gateway.ask(1, '/login', { user: 'alice', method: 'POST' });
+  await login.getByText('4 in all').waitFor();
+
+  await page.getByText('Numbers as a table').click();
+  await page
+    .getByRole('region', { name: /as a table/ })
+    .locator('tbody tr')
+    .first()
+    .waitFor();
+});
+
+test('a rule tells what it is made of and why it denies', async () => {
+  const page = await browser.open(gateway);
+  await page.getByRole('link', { name: 'login', exact: true }).click();
+  await page.getByRole('heading', { name: 'login', level: 1 }).waitFor();
+  assert.equal(await page.title(), 'login · Tidegate');
+  await page.getByText('2/h').first().waitFor();
+  await page.locator('.facts', { hasText: 'over its quota' }).waitFor();
+  await page.getByRole('row', { name: /alice/ }).waitFor();
+  await page.goto(`${gateway.admin}/#/rules/nobody`);
+  await page.getByText('There is no such rule').waitFor();
+});
+
+test('the keys that are denied most are known', async () => {
+  const page = await browser.open(gateway, 'keys');
+  await page.getByRole('row', { name: /alice login/ }).waitFor();
+  await page.getByLabel('Rule').selectOption('reports');
+  await page.getByText('Nobody was denied yet.').waitFor();
+});
+
+test('a denial says why, also to whoever has its id', async () => {
+  const page = await browser.open(gateway, 'denials');
+  await page
+    .getByRole('row', { name: /alice POST \/login/ })
+    .first()
+    .getByRole('link', { name: 'over its quota' })
+    .click();
+  await page.getByRole('heading', { name: 'Why?' }).waitFor();
+  await page.locator('.told', { hasText: 'login' }).first().waitFor();
+  await page.getByText('0 of 2', { exact: true }).waitFor();
+
+  await page.getByRole('link', { name: 'All denials' }).click();
+  await page.getByLabel('Id of a denial').fill(`urn:tidegate:denial:${denial}`);
+  await page.getByRole('button', { name: 'Tell me' }).click();
+  await page.getByText(denial).waitFor();
+  await page.locator('.told').first().waitFor();
+  await page.goto(`${gateway.admin}/#/why/nothing`);
+  await page.getByText('not known, or not any more').waitFor();
+});
+
+test('a list that is held still does not move', async () => {
+  const page = await browser.open(gateway, 'denials');
+  const rows = page.locator('tbody tr');
+  await rows.first().waitFor();
+  await page.getByRole('button', { name: 'Hold still' }).click();
+  const held = await rows.count();
+  await gateway.ask(1, '/login', { user: 'carol', method: 'POST' });
+  await gateway.ask(2, '/login', { user: 'carol', method: 'POST' });
+  const denied = (await (await fetch(`${gateway.admin}/api/v1/status`)).json()).requests.refused;
+  const seen = page.waitForResponse((answer) => answer.url().includes('/api/v1/denials'));
+  assert.equal(await rows.count(), held);
+  await page.getByRole('button', { name: 'Hold still' }).click();
+  await seen;
+  await page.getByRole('row', { name: /carol/ }).waitFor();
+  assert.ok(denied > held);
+});
+
+test('servers and queues are looked after', async () => {
+  const page = await browser.open(gateway, 'health');
+  await page.getByRole('row', { name: /app 127\.0\.0\.1:\d+ good/ }).waitFor();
+  await page.getByRole('row', { name: /reports 0 – – – – –/ }).waitFor();
+  await page.getByText('Everything is counted in memory.').waitFor();
+});
+
+test('a rule in shadow mode tells what it would have done', async () => {
+  const page = await browser.open(gateway, 'shadow');
+  await page.getByText('Of 5 requests it would have denied 4 that were let through').waitFor();
+  // Where modes are not changed from here, a sentence says so.
+  const offered = page.getByRole('heading', { name: 'Put in force' });
+  await offered.or(page.getByText('This gateway does not change modes from here')).waitFor();
+});
+
+test('the policy is shown, with what is hardly meant', async () => {
+  const page = await browser.open(gateway, 'policy');
+  const source = page.getByRole('region', { name: 'The policy as text' });
+  await source.getByText('name: candidate').waitFor();
+  assert.ok(!(await source.textContent()).includes('a-token-of-operators'));
+});
+
+test('traffic is drawn by hand and by keyboard, and quotas are compared', async () => {
+  const page = await browser.open(gateway, 'playground');
+  const lane = (place) => page.locator('.lanes > li').nth(place);
+  await lane(0).getByText('token-bucket: ').waitFor();
+  await lane(1).getByText('fixed-window: ').waitFor();
+
+  await page.getByRole('button', { name: 'Nothing' }).click();
+  await page.getByText('0 come in 10').waitFor();
+  const field = page.getByRole('slider', { name: /Traffic, drawn/ });
+  await field.focus();
+  await page.keyboard.press('9');
+  await page.keyboard.press('ArrowUp');
+  await page.keyboard.press('ArrowRight');
+  await page.keyboard.press('5');
+  assert.equal(await field.getAttribute('aria-valuetext'), '5 come at 0.166667 s');
+  await page.getByText('15 come in 10').waitFor();
+  await lane(0).getByText('15 admitted, 0 delayed, 0 denied').waitFor();
+  await lane(0).getByLabel('Quota').fill('3/h');
+  await lane(0).getByText('3 admitted, 0 delayed, 12 denied').waitFor();
+
+  const box = await field.boundingBox();
+  await page.mouse.move(box.x + box.width / 2, box.y + 2);
+  await page.mouse.down();
+  await page.mouse.move(box.x + box.width - 2, box.y + 2, { steps: 3 });
+  await page.mouse.up();
+  await page.getByText('375 come in 10').waitFor();
+
+  await lane(0).getByLabel('Quota').fill('5/fortnight');
+  await lane(0).getByText('fortnight').waitFor();
+  await page.getByText('Use recorded traffic').click();
+  await page.getByLabel('Moments').fill('0\n1.5\nsoon');
+  await page.getByRole('button', { name: 'Use these' }).click();
+  await page.getByText('Line 3 is no moment').waitFor();
+  await page.getByLabel('Moments').fill('2026-11-16T03:20:00Z\n2026-11-16T03:20:20Z\n2026-11-16T03:20:10Z');
+  await page.getByRole('button', { name: 'Use these' }).click();
+  await page.getByText('3 come in 21').waitFor();
+  await page.getByRole('button', { name: 'Use what came to this gateway' }).click();
+  await page.getByText(/[3-9]\d come in .*, at the moments that were recorded/).waitFor();
+  await page.getByRole('button', { name: 'Every algorithm' }).click();
+  for (const name of ['sliding-strict: ', 'sliding-log: ', 'smooth: ', 'warm-up: '])
+    await page.locator('.lanes').getByText(name).waitFor();
+});
+
+const READY = {
+  '': 'In flight',
+  'rules/login': 'Top keys',
+  keys: 'alice',
+  denials: 'over its quota',
+  health: 'Policy loaded',
+  shadow: 'Of 5 requests',
+  bans: 'Nobody is banned.',
+  policy: 'name: candidate',
+  playground: 'fixed-window: ',
+};
+
+for (const look of [
+  { phone: false, dark: false },
+  { phone: true, dark: true },
+]) {
+  const name = `${look.phone ? 'on a phone' : 'on a desk'}, ${look.dark ? 'in the dark' : 'by day'}`;
+  test(`every view is usable by all ${name}`, async () => {
+    const page = await browser.open(gateway, '', look);
+    for (const [place, text] of Object.entries({ ...READY, [`why/${denial}`]: 'The state before' })) {
+      await page.goto(`${gateway.admin}/#/${place}`);
+      await page.getByText(text).first().waitFor();
+      assert.deepEqual(await barriers(page), [], place);
+      assert.ok((await excess(page)) <= 0, `${place} is wider than the window`);
+    }
+    const ground = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    assert.equal(ground, look.dark ? 'rgb(13, 19, 23)' : 'rgb(244, 246, 247)');
+  });
+}
+
+test('everything is reached by keyboard, and the focus goes where one looks', async () => {
+  const page = await browser.open(gateway);
+  const focused = () => page.evaluate(() => document.activeElement.id || document.activeElement.textContent);
+  await page.keyboard.press('Tab');
+  assert.equal(await focused(), 'skip');
+  await page.keyboard.press('Enter');
+  assert.equal(await focused(), 'main');
+  await page.keyboard.press('Shift+Tab');
+  assert.equal(await focused(), 'Playground');
+  await page.keyboard.press('Enter');
+  await page.locator('h1:focus', { hasText: 'Playground' }).waitFor();
+  assert.equal(await page.getByRole('navigation').locator('[aria-current="page"]').textContent(), 'Playground');
+  await page.keyboard.press('Tab');
+  assert.equal(await focused(), 'Two bursts');
+});

@@ -1,0 +1,173 @@
+// What the stories share: a server, the gateway in front of it, and a browser that looks at it.
+
+import { spawn } from 'node:child_process';
+import { mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import http from 'node:http';
+import { createRequire } from 'node:module';
+import os from 'node:os';
+import path from 'node:path';
+import readline from 'node:readline';
+
+const here = import.meta.dirname;
+const modules = process.env.TIDEGATE_BROWSER ?? path.join(here, '../../target/servers/browser');
+const { chromium } = createRequire(path.join(modules, 'package.json'))('playwright-core');
+const axe = await readFile(path.join(modules, 'node_modules/axe-core/axe.min.js'), 'utf8');
+const program = process.env.TIDEGATE ?? path.join(here, '../../target/debug/tidegate');
+
+/** How long anything may take, in milliseconds: much longer than it does. */
+export const LONG = 60000;
+
+const FLAGS = [
+  '--no-sandbox',
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+];
+
+export const TOKEN = 'a-token-of-operators';
+
+export const ADMIN = 'admin: { listen: 127.0.0.1:0, token: $ADMIN_TOKEN }';
+export const OBSERVE = 'observe: { denials: 1000, history: 1000 }';
+export const RULES = `
+  - { name: everybody, key: ip, quota: 1000/s }
+  - { name: login, match: { method: POST, path: /login }, key: header x-user, missing: skip, quota: 2/h }
+  - { name: reports, match: { path: /reports }, quota: 1 per 100ms, wait: 5s, queue: 10 }
+  - { name: candidate, match: { path: /search }, key: header x-user, missing: skip, quota: 1/h, mode: shadow }
+`;
+
+/** The binary while it serves a policy, in front of a server that answers everything. */
+export class Gateway {
+  #directory;
+  #server;
+  #child;
+  #token = TOKEN;
+
+  static async start({ admin = ADMIN, observe = OBSERVE, rules = RULES } = {}) {
+    const gateway = new Gateway();
+    gateway.#server = http.createServer((request, response) => response.end('well\n')).listen(0, '127.0.0.1');
+    await new Promise((resolve) => gateway.#server.once('listening', resolve));
+    gateway.#directory = await mkdtemp(path.join(os.tmpdir(), 'tidegate-browser-'));
+    gateway.policy = `listen: 127.0.0.1:0\n${admin}\n${observe}\nupstreams: { app: "http://127.0.0.1:${gateway.#server.address().port}" }\nroutes: app\nrules: ${rules}`;
+    await gateway.#serve();
+    return gateway;
+  }
+
+  get #file() {
+    return path.join(this.#directory, 'policy.yaml');
+  }
+
+  async #serve() {
+    await writeFile(this.#file, this.policy);
+    this.#child = spawn(program, ['serve', this.#file, '--workers', '1'], {
+      env: { ...process.env, ADMIN_TOKEN: this.#token },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    this.ended = new Promise((resolve) => this.#child.once('exit', resolve));
+    let said = '';
+    this.#child.stderr.on('data', (text) => {
+      said += text;
+    });
+    for await (const line of readline.createInterface({ input: this.#child.stdout })) {
+      const [name, url] = line.split(/\s+/);
+      if (name === 'gateway') this.url = url;
+      if (name === 'admin') {
+        this.admin = url;
+        return;
+      }
+    }
+    throw new Error(`the gateway does not start: ${said}`);
+  }
+
+  /** Ends the process. */
+  async stop() {
+    this.#child.kill();
+    await this.ended;
+  }
+
+  /** Starts it again, where it was. */
+  async again({ token = this.#token } = {}) {
+    this.#token = token;
+    const [gateway, admin] = [this.url, this.admin].map((url) => url.slice('http://'.length));
+    this.policy = this.policy
+      .replace('listen: 127.0.0.1:0\n', `listen: ${gateway}\n`)
+      .replace('listen: 127.0.0.1:0,', `listen: ${admin},`);
+    await this.#serve();
+  }
+
+  /** Puts another text in the place of the file, as editors do. */
+  async rewrite(change) {
+    this.policy = change(this.policy);
+    await writeFile(`${this.#file}.new`, this.policy);
+    await rename(`${this.#file}.new`, this.#file);
+  }
+
+  /** Sends requests, one after the other; answers the last answer. */
+  async ask(times, path, { user, method = 'GET' } = {}) {
+    let answer;
+    for (let turn = 0; turn < times; turn += 1) {
+      answer = await fetch(this.url + path, { method, headers: user ? { 'x-user': user } : {} });
+      await answer.text();
+    }
+    return answer;
+  }
+
+  async close() {
+    await this.stop();
+    this.#server.close();
+    this.#server.closeAllConnections();
+    await rm(this.#directory, { recursive: true });
+  }
+}
+
+/** A browser, whose pages may not break anything that a person would only find in its console. */
+export class Browser {
+  #browser;
+  #broken = [];
+
+  static async start() {
+    const it = new Browser();
+    it.#browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: FLAGS });
+    return it;
+  }
+
+  /** A page at this place of the dashboard. */
+  async open(gateway, place = '', { phone = false, dark = false } = {}) {
+    const context = await this.#browser.newContext({
+      viewport: phone ? { width: 390, height: 844 } : { width: 1280, height: 860 },
+      colorScheme: dark ? 'dark' : 'light',
+      hasTouch: phone,
+      reducedMotion: 'reduce',
+    });
+    context.setDefaultTimeout(LONG);
+    const page = await context.newPage();
+    page.on('pageerror', (error) => this.#broken.push(`${place}: ${error.stack}`));
+    page.on('console', (message) => {
+      if (/Content Security Policy|Refused to/i.test(message.text())) this.#broken.push(`${place}: ${message.text()}`);
+    });
+    await page.goto(`${gateway.admin}/#/${place}`);
+    await page.locator('#connection[data-state="live"]').waitFor();
+    return page;
+  }
+
+  async close() {
+    await this.#browser.close();
+    if (this.#broken.length > 0) throw new Error(this.#broken.join('\n'));
+  }
+}
+
+/** What is hard to use for somebody, as axe-core sees it. */
+export async function barriers(page) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
+  return violations.map(
+    ({ id, nodes }) => `${id}: ${nodes.map(({ target, failureSummary }) => `${target} ${failureSummary}`).join('; ')}`,
+  );
+}
+
+/** How far the page is wider than the window. */
+export function excess(page) {
+  return page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+}
