@@ -205,7 +205,10 @@ async fn counts_are_those_of_the_requests_and_outlive_a_policy() {
     assert_eq!(status["rules"].as_array().unwrap().len(), 1);
     assert_eq!(status["requests"]["total"], 5);
     // The file may have been looked at before it was asked for.
-    assert!(status["policy"]["reloads"].as_u64() >= Some(1) && status["policy"]["error"].is_null(), "{status}");
+    assert!(
+        status["policy"]["reloads"].as_u64() >= Some(1) && status["policy"]["error"].is_null(),
+        "{status}"
+    );
 
     fs::write(stage.folder.path().join("policy.yaml"), "rules: 7").unwrap();
     stage.handle.reload().await.unwrap_err();
