@@ -23,7 +23,7 @@ pub struct StoreStatus {
     pub failed: u64,
     /// How many answers took at most as long as the time at the same place of [`StoreStatus::TIMES`], and no less than the
     /// one before; the last are those that took longer.
-    pub times: [u64; StoreStatus::TIMES.len() + 1],
+    pub times: [u64; Self::TIMES.len() + 1],
     /// How long all of them took together.
     pub took: Micros,
 }

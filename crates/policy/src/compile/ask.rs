@@ -27,6 +27,10 @@ use tidegate_rule::{
 };
 
 /// What a policy says to a request, now or when it has been waited for.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all are let through, and a box would cost each an allocation"
+)]
 #[derive(Debug)]
 pub enum PolicyAsked {
     /// Here it is.
@@ -41,6 +45,10 @@ pub struct Asking {
 }
 
 /// Whether a request is let through.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all are let through, and a box would cost each an allocation"
+)]
 #[derive(Debug)]
 pub enum Passage {
     /// It is, and holds this until it has been answered.
