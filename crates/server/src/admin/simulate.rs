@@ -218,7 +218,7 @@ mod tests {
             (json!("5/s"), json!(0), "`arrivals` is a list"),
             (json!("5/s"), json!([-1]), "`arrivals[0]` is -1"),
             (json!("5/s"), json!([{ "at": 0, "cost": -1 }]), "`arrivals[0].cost`"),
-            (json!("1000000/s sliding-log"), json!([0]), "too much memory"),
+            (json!("100000/s sliding-log"), json!([0]), "too much memory"),
         ] {
             let body = json!({ "quota": quota, "arrivals": arrivals }).to_string();
             let problem = Office::simulate(body.as_bytes()).unwrap_err();

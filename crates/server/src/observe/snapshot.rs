@@ -40,7 +40,7 @@ pub(crate) struct Table {
 
 /// How often tables are looked through, and the largest that are.
 const LOOK: Micros = Micros::from_secs(10);
-const LARGEST: u64 = 64 << 20;
+const LARGEST: u64 = 16 << 20;
 
 impl Observer {
     /// All numbers now; `None` before anything is in force.

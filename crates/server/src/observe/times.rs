@@ -50,7 +50,7 @@ pub(crate) fn summary(ends: &[u64], counts: &[u64], took: u64) -> Value {
     };
     json!({
         "count": count,
-        "mean": took as f64 / 1e6 / count as f64,
+        "mean": took as f64 / count as f64 / 1e6,
         "p50": within(50),
         "p90": within(90),
         "p99": within(99),
