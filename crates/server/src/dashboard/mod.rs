@@ -77,7 +77,8 @@ impl Asset {
     fn tag(&self) -> HeaderValue {
         let mut hasher = DefaultHasher::new();
         self.text.hash(&mut hasher);
-        HeaderValue::try_from(format!("\"{:016x}\"", hasher.finish())).unwrap_or(HeaderValue::from_static("\"\""))
+        HeaderValue::try_from(format!("\"{:016x}\"", hasher.finish()))
+            .unwrap_or(HeaderValue::from_static("\"\""))
     }
 
     /// The file, unless whoever asks has it already.
