@@ -82,8 +82,8 @@ impl Made {
         for route in &policy.routes {
             route_matchers.extend(problems.take(None, Matcher::new(&route.matching, &lists)));
         }
-        let user = policy.user.as_ref().map(|user| user_key(user, policy, &lists, &proxies)).transpose();
-        let user = problems.take(None, user).flatten();
+        // What is wrong with it is told by the rules that count by it.
+        let user = policy.user.as_ref().and_then(|user| user_key(user, policy, &lists, &proxies).ok());
         let settings = problems.take(None, settings(policy, compiler));
         let monitor = problems.take(None, monitor(policy, compiler)).flatten();
         problems.none()?;

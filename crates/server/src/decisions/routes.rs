@@ -83,6 +83,8 @@ async fn answer<B>(desk: &Desk, head: request::Parts, body: B, call: Call) -> Re
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {
+    // All of it, whatever the answer: some clients do not hear one that comes while they speak.
+    let body = whole(body).await;
     // A page in a browser may send a request here, but none from its own place without saying so.
     if head.headers.contains_key(header::ORIGIN) {
         return Err(Problem::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
@@ -94,7 +96,7 @@ where
     };
     let deny = parameter(&head.uri, "deny", known)?.map(|text| deny_status(&text)).transpose()?;
     let deny = deny.map_or(DenyAs::Usual, DenyAs::Status);
-    let body = whole(body).await?;
+    let body = body?;
     let members: &[&'static str] = match call {
         Call::Check | Call::Peek => &Question::MEMBERS,
         Call::Reserve | Call::Acquire => &reserve::MEMBERS,

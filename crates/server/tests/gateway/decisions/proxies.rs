@@ -127,7 +127,7 @@ async fn a_real_caddy_answers_as_the_policy_says() {
     let stage =
         Stage::start("decisions: 127.0.0.1:0\nrules:\n  - { name: each, key: header x-user, quota: 2/h }\n");
     let example = include_str!("../../../../../examples/caddy/Caddyfile")
-        .replace(":8080 {", "http://127.0.0.1:PORT {")
+        .replace(":8080 {", ":PORT {\n\tbind 127.0.0.1")
         .replace("127.0.0.1:8090", &stage.decisions.to_string())
         .replace("127.0.0.1:9000", &server.address.to_string());
     let Some(caddy) = CaddyServer::start(&example).unwrap() else {
