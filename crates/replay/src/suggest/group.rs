@@ -120,22 +120,44 @@ fn pick(tree: &[Node], at: usize, path: &str, least: u64, found: &mut Vec<(Strin
     tree[at].count
 }
 
+/// Groups for these beginnings. A request that two of them would have belongs to the one that says more of its path.
 fn named(paths: &[String]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    for path in paths {
-        let start = path.trim_end_matches("**");
-        let except =
-            paths.iter().filter(|other| *other != path && other.starts_with(start)).cloned().collect();
+    for (place, path) in paths.iter().enumerate() {
+        let goes_first = |(other_place, other): &(usize, &String)| {
+            let (ours, theirs) = (literal(path), literal(other));
+            *other_place != place && overlaps(path, other) && (theirs, *other_place) > (ours, place)
+        };
+        let except = paths.iter().enumerate().filter(goes_first).map(|(_, other)| other.clone()).collect();
         groups.push(Group { name: name(path, &groups), path: Some(path.clone()), except });
     }
     // What is within another group need not be named beside it.
-    let is_within = |path: &String| {
-        paths.iter().any(|other| other != path && path.starts_with(other.trim_end_matches("**")))
-    };
+    let is_within = |path: &String| paths.iter().any(|other| other != path && covers(other, path));
     let outer = paths.iter().filter(|path| !is_within(path)).cloned().collect();
     let name = if groups.is_empty() { "everything" } else { "everything-else" };
     groups.push(Group { name: name.to_owned(), path: None, except: outer });
     groups
+}
+
+/// The segments of a beginning.
+fn segments(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|segment| !segment.is_empty() && *segment != "**")
+}
+
+/// How many segments say what they must be, and how many there are.
+fn literal(path: &str) -> (usize, usize) {
+    (segments(path).filter(|segment| *segment != ANY).count(), segments(path).count())
+}
+
+/// Whether a request can have both beginnings.
+fn overlaps(one: &str, other: &str) -> bool {
+    segments(one).zip(segments(other)).all(|(one, other)| one == other || one == ANY || other == ANY)
+}
+
+/// Whether all requests with the second beginning have the first.
+fn covers(outer: &str, inner: &str) -> bool {
+    let mut inner = segments(inner);
+    segments(outer).all(|outer| inner.next().is_some_and(|inner| outer == ANY || outer == inner))
 }
 
 fn name(path: &str, known: &[Group]) -> String {
@@ -188,5 +210,12 @@ mod tests {
         assert_eq!(names, ["api", "api-users", "blog", "everything-else"]);
         assert_eq!(groups[0].except, ["/api/users/**"]);
         assert_eq!(groups[3].except, ["/api/**", "/blog/**"]);
+
+        let groups =
+            named(&["/shop/*/**".to_owned(), "/shop/list/**".to_owned(), "/*/list/new/**".to_owned()]);
+        assert_eq!(groups[0].except, ["/shop/list/**", "/*/list/new/**"]);
+        assert_eq!(groups[1].except, ["/*/list/new/**"]);
+        assert!(groups[2].except.is_empty());
+        assert_eq!(groups[3].except, ["/shop/*/**", "/*/list/new/**"]);
     }
 }

@@ -9,4 +9,5 @@ mod documents;
 mod formats;
 mod plain;
 mod play;
+mod suggested;
 mod waits;
