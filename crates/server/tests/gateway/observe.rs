@@ -288,7 +288,8 @@ async fn metrics_are_as_many_however_many_keys_there_are() {
     let server = format!("tidegate_upstream_server_up{{upstream=\"app\",server=\"{}\"}} 1", server.address);
     assert!(text.contains(&server), "{text}");
     let timed = text.lines().find_map(|line| line.strip_prefix("tidegate_decision_seconds_count "));
-    assert_eq!(timed.unwrap().parse::<u64>().unwrap(), 301 / 64);
+    // Each thread times one of 64 of its own.
+    assert!((3..=301 / 64).contains(&timed.unwrap().parse::<u64>().unwrap()), "{text}");
     stage.end().await;
 }
 
