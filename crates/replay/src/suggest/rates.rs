@@ -14,7 +14,8 @@ use crate::{
 use foldhash::HashMap;
 
 /// The windows that are looked at, in seconds, with their names.
-pub const WINDOWS: [(u64, &str); 5] = [(1, "s"), (10, "10s"), (60, "min"), (600, "10min"), (3_600, "h")];
+pub const WINDOWS: [(u64, &str); 5] =
+    [(1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3_600, "1 h")];
 
 /// How many keys of a group are followed.
 const KEYS: usize = 1 << 14;

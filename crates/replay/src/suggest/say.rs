@@ -40,7 +40,7 @@ fn about(text: &mut String, group: &Suggested) {
     let _ = writeln!(text, "  most of a key in    half   90 %   99 %    all");
     for (peaks, (_, name)) in group.peaks.iter().zip(WINDOWS) {
         let (half, ninety, last, most) = (peaks.half, peaks.nine_of_ten, peaks.ninety_nine, peaks.most);
-        let _ = writeln!(text, "    1 {name:<12} {half:>8} {ninety:>6} {last:>6} {most:>6}");
+        let _ = writeln!(text, "    {name:<14} {half:>8} {ninety:>6} {last:>6} {most:>6}");
     }
     let _ = writeln!(text, "  candidates          denied    share   keys");
     for trial in nearest(group) {
@@ -69,31 +69,30 @@ fn nearest(group: &Suggested) -> Vec<&super::Trial> {
 /// Why this quota, in a few lines.
 pub(super) fn reasons(group: &Suggested) -> Vec<String> {
     let window = WINDOWS[group.window].1;
+    let unit = window.trim_start_matches("1 ");
     let knee = group.knee;
     let mut reasons = Vec::new();
     if knee.above > 0 {
         reasons.push(format!(
-            "the knee is at {} in 1 {window}: {:.1} % of keys stay within, {} go beyond",
+            "the knee is at {} in {window}: {:.1} % of keys stay within, {} go beyond",
             knee.rate,
             knee.share * 100.0,
             knee.above
         ));
     } else {
-        reasons.push(format!("there is no knee: no key does more than {} in 1 {window}", knee.rate));
+        reasons.push(format!("there is no knee: no key does more than {} in {window}", knee.rate));
     }
     if !group.outliers.is_empty() {
         let each = group.outliers.iter().map(|(key, most)| format!("{} ({most})", key.escape_debug()));
-        reasons.push(format!(
-            "far beyond, by their most in 1 {window}: {}",
-            each.collect::<Vec<_>>().join(", ")
-        ));
+        reasons
+            .push(format!("far beyond, by their most in {window}: {}", each.collect::<Vec<_>>().join(", ")));
     }
     let chosen = group.trials.iter().find(|trial| trial.quota == group.quota);
     let keys = chosen.map_or(0, |trial| trial.keys);
     let share = share(group.denied, group.requests);
     match group.is_within {
         true => reasons.push(format!(
-            "{}: the least per {window} that stays within the target, with the smallest burst that does; it denies {} \
+            "{}: the least per {unit} that stays within the target, with the smallest burst that does; it denies {} \
              ({share}), of {}",
             group.quota,
             group.denied,

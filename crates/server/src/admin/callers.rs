@@ -1,7 +1,7 @@
 //! Who may ask, and who may change something.
 
 use crate::{
-    decisions::{Problem, Secret, bearer},
+    decisions::{Problem, Secret, bearer, unauthorized},
     observe::Changes,
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -69,7 +69,7 @@ impl Callers {
     pub(super) fn operator(&self, headers: &HeaderMap) -> Result<(), Problem> {
         match (&self.secret, self.changes()) {
             (Some(secret), _) if secret.is(bearer(headers)) => Ok(()),
-            (Some(_), _) => Err(unauthorized()),
+            (Some(_), _) => Err(unknown()),
             (None, Changes::Never) => {
                 let problem = "changes are not taken here, since the policy has no token for operators; declare one, as \
                                in `admin: { token: $ADMIN_TOKEN }`";
@@ -82,16 +82,14 @@ impl Callers {
     /// The same for what needs a token only where there is one.
     pub(super) fn reloader(&self, headers: &HeaderMap) -> Result<(), Problem> {
         match &self.secret {
-            Some(secret) if !secret.is(bearer(headers)) => Err(unauthorized()),
+            Some(secret) if !secret.is(bearer(headers)) => Err(unknown()),
             _ => Ok(()),
         }
     }
 }
 
-fn unauthorized() -> Problem {
-    let scheme = HeaderValue::from_static("Bearer realm=\"tidegate\"");
-    let problem = "this is for operators; send their token as `Authorization: Bearer TOKEN`";
-    Problem::new(StatusCode::UNAUTHORIZED, problem).with(header::WWW_AUTHENTICATE, scheme)
+fn unknown() -> Problem {
+    unauthorized("this is for operators; send their token as `Authorization: Bearer TOKEN`")
 }
 
 /// Whether a page is of this host.

@@ -12,19 +12,18 @@
 
 use super::{MOST_MESSAGE, translate};
 use crate::{
-    decisions::{Caller, Ledger, Problem, bearer, gone, shortened, unauthorized},
+    decisions::{Caller, Ledger, Problem, bearer, gone, json_response, shortened, unauthorized},
     descriptors::{
         AdminToken, DescriptorFault, DescriptorService, DomainAsk, DomainVerdict, HeldHits, OverLimit,
     },
 };
 use axum::{
     Router,
-    body::Body,
     extract::{Path, Request, State},
     response::Response,
     routing,
 };
-use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use http::{HeaderMap, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value, json};
 use std::{net::IpAddr, sync::Arc, time::Duration};
@@ -49,6 +48,7 @@ enum Operators {
 const MOST_HELD: usize = 100_000;
 const LONGEST: u64 = 3_600;
 const USUAL: u64 = 60;
+const JSON: &str = "application/json";
 
 impl SettleDesk {
     /// Without a token, all who ask on this machine are operators, and nobody from elsewhere is.
@@ -93,7 +93,7 @@ impl SettleDesk {
             "cancel" => self.settle(&body, Settle::Cancel).await,
             "reset" => {
                 let count = self.service.reset(&asked(&body)?).await.map_err(problem)?;
-                Ok(json_response(StatusCode::OK, &json!({ "reset": count })))
+                Ok(json_response(StatusCode::OK, JSON, &json!({ "reset": count })))
             }
             _ => Err(Problem::new(
                 StatusCode::NOT_FOUND,
@@ -138,7 +138,7 @@ impl SettleDesk {
             Settle::Commit => json!({ "committed": true }),
             Settle::Cancel => json!({ "cancelled": true }),
         };
-        Ok(json_response(StatusCode::OK, &told))
+        Ok(json_response(StatusCode::OK, JSON, &told))
     }
 
     fn permit(&self, headers: &HeaderMap) -> Result<(), Problem> {
@@ -234,14 +234,7 @@ fn said(verdict: DomainVerdict, held: Option<(String, Duration)>) -> Result<Resp
         body["id"] = id.into();
         body["expiresAfter"] = format!("{}s", expires.as_secs()).into();
     }
-    Ok(json_response(status, &body))
-}
-
-fn json_response(status: StatusCode, body: &Value) -> Response {
-    let mut response = Response::new(Body::from(body.to_string()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    Ok(json_response(status, JSON, &body))
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "this is how errors are mapped")]
