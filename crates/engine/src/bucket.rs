@@ -54,8 +54,22 @@ impl<'a> Bucket<'a> {
     }
 
     /// Takes `cost`, now or not at all.
+    #[inline]
     pub fn check(&self, cost: u64) -> Decision {
-        self.decide(Demand::now(cost))
+        match self.place {
+            Place::Key { limiter, owner, tier: 0 } => {
+                limiter.space().check(owner, limiter.clock(), cost, limiter.overflow())
+            }
+            _ => self.decide(Demand::now(cost)),
+        }
+    }
+
+    /// Has the processor fetch what is known of the key, while others are asked: for whoever knows ahead what comes.
+    #[inline]
+    pub fn approach(&self) {
+        if let Place::Key { limiter, owner, .. } = self.place {
+            limiter.space().table().approach(owner);
+        }
     }
 
     /// Takes `cost` now or not at all, even if it is larger than the burst: it is then granted as soon as a full

@@ -83,7 +83,7 @@ pub use denied::DeniedKey;
 pub use error_rate::{ClientThrottle, ClientThrottleEntry, ErrorThrottle};
 pub use fallback::Cause;
 pub use guard::{Guard, Pass, Settle};
-pub use limiter::{Ask, Key, Limiter, Overflow, Stats, TableSize, decide_all};
+pub use limiter::{Ask, Key, Limiter, Mark, Overflow, Stats, TableSize, decide_all};
 pub use load::{LoadMonitor, Scaled};
 #[cfg(feature = "stream")]
 pub use pace::{InFlight, Pace, PaceExt, PaceSlot, Paced};

@@ -43,6 +43,10 @@ pub trait Key: Hash + fmt::Debug {}
 
 impl<K: Hash + fmt::Debug + ?Sized> Key for K {}
 
+/// What stands for a key in one limiter; see [`Limiter::mark`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(u64);
+
 /// What happens to a new key when the table is full of keys that are still limited. It is counted in
 /// [`Stats::overflowed`] either way, and never at the expense of a key that is already there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,6 +178,18 @@ impl Limiter {
     /// The bucket of one key, for everything else that can be done with it.
     pub fn key<K: Key + ?Sized>(&self, key: &K) -> Bucket<'_> {
         Bucket::of_key(self, self.fingerprint(key))
+    }
+
+    /// What stands for a key here, for whoever asks of it later or more than once.
+    #[inline]
+    pub fn mark<K: Key + ?Sized>(&self, key: &K) -> Mark {
+        Mark(self.fingerprint(key))
+    }
+
+    /// The bucket of the key that this stands for, which must come from the same limiter.
+    #[inline]
+    pub fn marked(&self, mark: Mark) -> Bucket<'_> {
+        Bucket::of_key(self, mark.0)
     }
 
     /// The bucket of one key under a tier; under the first if there is no such tier.

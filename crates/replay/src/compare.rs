@@ -1,7 +1,7 @@
 //! Two policies, asked about the same requests.
 
 use crate::{
-    log::Line,
+    log::{Line, Lines},
     run::{Failure, Replay, Tally, Verdict},
     sketch::{Counted, TopKeys},
 };
@@ -55,6 +55,16 @@ impl Comparison {
     pub fn with(replay: Replay) -> Self {
         let keys = || TopKeys::new(KEYS);
         Self { replay, counts: Difference::default(), newly: keys(), no_longer: keys() }
+    }
+
+    /// Whether there was no room for a key.
+    pub(crate) fn has_overflowed(&self) -> bool {
+        self.replay.has_overflowed()
+    }
+
+    /// These requests come next.
+    pub fn approach(&mut self, lines: Lines<'_>) {
+        self.replay.approach(lines);
     }
 
     /// Asks it too, and notes whether it says the same as the policy has.

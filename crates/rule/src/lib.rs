@@ -61,8 +61,8 @@ pub use answer::{Answer, Fields};
 pub use declaration::Declaration;
 pub use facts::Facts;
 pub use gate::{
-    Asked, Asking, Charge, Foreseen, Foretold, Gate, HeldSlots, KeyQueue, Labels, Queue, Quick, QuickRuling,
-    RequestLimit, Ruling, Rulings, Stay, Verdict, Waiting, is_chosen, key_hash,
+    Aim, Asked, Asking, Charge, Foreseen, Foretold, Gate, HeldSlots, KeyQueue, Labels, Queue, Quick,
+    QuickRuling, RequestLimit, Ruling, Rulings, Stay, Verdict, Waiting, is_chosen, key_hash,
 };
 pub use hold::Hold;
 pub use key::{Joined, RuleKey};

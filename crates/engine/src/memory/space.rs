@@ -160,7 +160,17 @@ impl Space {
         question: Question,
         overflow: Overflow,
     ) -> Decision {
-        self.reserve(owner, clock, question, overflow).0
+        let Self::Word { plans, .. } = self else { return self.reserve(owner, clock, question, overflow).0 };
+        loop {
+            let (cell, _guard) = match self.spot(owner, Stripe::Free, clock.now(), overflow) {
+                Spot::Own(cell) => (cell, None),
+                Spot::Shared(cell, guard) => (cell, guard),
+                Spot::NoRoom => return self.no_room(),
+            };
+            if let Some(answer) = Word::decide(&cell, plans, clock, question.demand) {
+                return answer.decision;
+            }
+        }
     }
 
     /// Answers a question and keeps the receipts.

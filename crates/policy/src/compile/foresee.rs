@@ -9,7 +9,7 @@ use std::{fmt, time::Duration};
 use tidegate_core::Report;
 use tidegate_engine::Standing;
 use tidegate_rule::{
-    Foreseen, Foretold, HeldSlots, Mode, Rulings, Stay, Waiting,
+    Aim, Foreseen, Foretold, HeldSlots, Mode, Rulings, Stay, Waiting,
     request::{Head, KeyValue, Reply},
     surface::{Guest, called},
 };
@@ -19,6 +19,7 @@ use tidegate_rule::{
 pub struct Foresight {
     found: Vec<usize>,
     limits: Vec<usize>,
+    aims: Vec<Aim>,
     told: Vec<Foretold>,
     said: Vec<RuleForetold>,
     stay: PolicyStay,
@@ -100,17 +101,38 @@ impl RuleForetold {
 }
 
 impl PolicyGate {
-    /// Asks all rules that are about this request at the time that their clock shows. Nothing is waited for, no answer is
+    /// Finds the rules that are about this request, and for whom they count it; [`foresee`](Self::foresee) then asks them.
+    pub fn approach(&self, seen: &Seen<'_>, foresight: &mut Foresight) {
+        let inner = &*self.inner;
+        foresight.found.clear();
+        foresight.limits.clear();
+        foresight.aims.clear();
+        inner.index.find(seen, &mut foresight.found);
+        let rules = foresight.found.iter().filter_map(|place| inner.rules.get(*place));
+        for rule in rules {
+            if !rule.has_only_quotas() {
+                return;
+            }
+            foresight.limits.extend(rule.limit);
+        }
+        inner.gate.aim(seen.head(), &foresight.limits, &mut foresight.aims);
+    }
+
+    /// Has fetched from memory what is known of those for whom these requests are counted. Whoever knows ahead which
+    /// requests come waits for all of it together.
+    pub fn fetch<'f>(&self, foresights: impl Iterator<Item = &'f Foresight>) {
+        foresights.for_each(|foresight| self.inner.gate.fetch(&foresight.aims));
+    }
+
+    /// Asks all rules that are about this request, which was approached, at the time that their clock shows. Nothing is waited for, no answer is
     /// made, and nobody else may ask this gate meanwhile.
     ///
     /// What waiting would be is told as a delay. There is one difference from [`ask_seen`](Self::ask_seen): who would stand in
     /// line for a slot is refused, since nobody knows yet when one will be free.
-    pub fn foresee(&self, seen: &Seen<'_>, foresight: &mut Foresight) {
-        let (inner, head) = (&*self.inner, seen.head());
+    pub fn foresee(&self, head: &dyn Head, foresight: &mut Foresight) {
+        let inner = &*self.inner;
         foresight.said.clear();
-        foresight.found.clear();
         foresight.limits.clear();
-        inner.index.find(seen, &mut foresight.found);
         let mut guests = Vec::new();
         for at in 0..foresight.found.len() {
             let place = foresight.found[at];
@@ -122,7 +144,8 @@ impl PolicyGate {
                 return;
             }
         }
-        let Stay { rulings, waiting } = inner.gate.foresee(head, &foresight.limits, &mut foresight.told);
+        let Foresight { limits, aims, told, .. } = foresight;
+        let Stay { rulings, waiting } = inner.gate.foresee(head, limits, aims, told);
         for told in &foresight.told {
             let Some(rule) = inner.owners.get(told.place) else { continue };
             foresight.said.push(RuleForetold { rule: *rule, mode: told.mode, outcome: outcome(told) });
@@ -195,6 +218,12 @@ impl PolicyGate {
     /// Whether the request has what the rule at this place counts by, and is not only counted with all others that lack it.
     pub fn has_key(&self, rule: usize, head: &dyn Head) -> bool {
         self.inner.rules.get(rule).is_some_and(|rule| rule.key.find(head).is_some())
+    }
+
+    /// Whether the table of a rule had no room for a key, so that it was counted with others.
+    pub fn has_overflowed(&self) -> bool {
+        let limiters = self.views().filter_map(|rule| rule.limiter());
+        limiters.filter_map(|limiter| Some(limiter.in_memory()?.size())).any(|size| size.overflowed > 0)
     }
 
     /// Whether it matters to one of its rules how long requests take.

@@ -66,12 +66,13 @@ pub struct Compiler {
     rules: Rules,
     base: PathBuf,
     clock: Option<Clock>,
+    memory: u64,
 }
 
 impl Compiler {
     /// One whose rules are among these: of all policies that it compiles, rules of the same name share their counters.
     pub fn new(rules: Rules) -> Self {
-        Self { rules, base: PathBuf::new(), clock: None }
+        Self { rules, base: PathBuf::new(), clock: None, memory: rules::MEMORY }
     }
 
     /// The folder that names of files start from; the current one unless told otherwise.
@@ -84,6 +85,12 @@ impl Compiler {
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
+    }
+
+    /// How many bytes the tables of all rules may take together, each its part within reason; 1 GiB unless told otherwise.
+    #[must_use]
+    pub fn memory(self, memory: u64) -> Self {
+        Self { memory, ..self }
     }
 
     /// Puts a policy in force, in place of the one before. All that is wrong with it is told, and then nothing has changed.

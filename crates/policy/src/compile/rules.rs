@@ -36,7 +36,7 @@ pub(crate) struct Made {
 }
 
 /// What the limiters of all rules may take together; each has its part of it, within reason.
-const MEMORY: u64 = 1 << 30;
+pub(super) const MEMORY: u64 = 1 << 30;
 
 impl Made {
     pub(crate) fn of(
@@ -49,6 +49,8 @@ impl Made {
         wrong.iter().for_each(|error| problems.add(None, error));
         let proxies = TrustedProxies::new(policy.trusted_proxies.iter().map(ToString::to_string));
         let proxies = problems.take(None, proxies).unwrap_or_else(TrustedProxies::none);
+        let memory = compiler.memory / u64::try_from(policy.rules.len().max(1)).unwrap_or(u64::MAX);
+        let memory = memory.clamp(1 << 20, 64 << 20);
         let mut commits = Vec::new();
         let (mut rules, mut declarations) = (Vec::new(), Vec::new());
         for source in &policy.rules {
@@ -67,7 +69,7 @@ impl Made {
                 let mut making =
                     Making { before, lists: &lists, proxies: &proxies, clock, commits: &mut commits };
                 let mut rule = making.rule(source, matcher.clone(), &keys)?;
-                if let Some((declaration, limiting)) = limiting(source, policy, &keys)? {
+                if let Some((declaration, limiting)) = limiting(source, memory, &keys)? {
                     rule.limit = Some(declarations.len());
                     rule.limiting = Some(limiting);
                     declarations.push(declaration);
@@ -181,7 +183,7 @@ fn limit(declared: tidegate_rule::Rule, rule: &PolicyRule, limiting: &Limiting) 
 /// What is declared of a rule with quotas.
 fn limiting(
     source: &Rule,
-    policy: &Policy,
+    memory: u64,
     keys: &Keys<'_>,
 ) -> Result<Option<(Declaration, Limiting)>, SettingError> {
     let mut declaration = Declaration::of(source.name.clone());
@@ -214,8 +216,7 @@ fn limiting(
     {
         limiting.rank = Some(keys.class(class)?);
     }
-    let each = MEMORY / u64::try_from(policy.rules.len().max(1)).unwrap_or(u64::MAX);
-    declaration = declaration.capacity(Capacity::Bytes(each.clamp(1 << 20, 64 << 20))).wait(source.wait);
+    declaration = declaration.capacity(Capacity::Bytes(memory)).wait(source.wait);
     // The queue of the rule says who may wait, and may be changed.
     declaration = declaration.places(usize::MAX).inherit(source.inherit);
     if let Some(message) = &source.message {

@@ -5,8 +5,13 @@
 use crate::requests::{MatchExt as _, Request, any};
 use crate::rules::{gate, header, ip, policy, refusal, rule};
 use proptest::prelude::*;
-use tidegate_policy::model::{Key, Rule};
-use tidegate_rule::Asked;
+use tidegate_core::Micros;
+use tidegate_engine::Clock;
+use tidegate_policy::{
+    compile::{Compiler, Foresight},
+    model::{Enforcement, Key, Rule},
+};
+use tidegate_rule::{Asked, Mode, Rules};
 
 fn said() -> impl Strategy<Value = Vec<Rule>> {
     let key = prop_oneof![
@@ -16,7 +21,13 @@ fn said() -> impl Strategy<Value = Vec<Rule>> {
         Just(Key::Every(vec![ip(), header("x-user")]))
     ];
     let path = prop_oneof![Just("/**"), Just("/a"), Just("/{x}"), Just("/a/*"), Just("/b/**")];
-    let quotas = prop_oneof![Just(vec!["3/min"]), Just(vec!["2/min", "4/h"]), Just(vec!["1/min"])];
+    let quotas = prop_oneof![
+        Just(vec!["3/min"]),
+        Just(vec!["2/min", "4/h"]),
+        Just(vec!["1/min"]),
+        Just(vec!["3/min sliding-window"]),
+        Just(vec!["2/min fixed-window"])
+    ];
     let one = (key, path, quotas, any_method());
     proptest::collection::vec(one, 1..6).prop_map(|rules| {
         let rules = rules.into_iter().enumerate().map(|(place, (key, path, quotas, method))| Rule {
@@ -25,6 +36,17 @@ fn said() -> impl Strategy<Value = Vec<Rule>> {
             ..rule(&format!("rule-{place}"), &quotas)
         });
         rules.collect()
+    })
+}
+
+/// The same with rules that only look on.
+fn said_in_modes() -> impl Strategy<Value = Vec<Rule>> {
+    let mode = prop_oneof![4 => Just(Mode::Enforce), 1 => Just(Mode::Shadow), 1 => Just(Mode::Off)];
+    (said(), proptest::collection::vec(mode, 6)).prop_map(|(mut rules, modes)| {
+        for (rule, mode) in rules.iter_mut().zip(modes) {
+            rule.enforcement = Enforcement::All(mode);
+        }
+        rules
     })
 }
 
@@ -51,6 +73,36 @@ proptest! {
             let verdict = scanned.gate().verdict(&rulings);
             let other = verdict.refusal().map(|refusal| refusal.name().to_owned());
             prop_assert_eq!(one, other, "{:?}", request);
+        }
+    }
+
+    #[test]
+    fn a_policy_does_what_was_foreseen(
+        said in said_in_modes(),
+        requests in requests(),
+        steps in proptest::collection::vec(0..40_u64, 30),
+        together in 1..5_usize,
+    ) {
+        let (clock, hand) = Clock::manual();
+        let made = |said: &[Rule]| {
+            let compiler = Compiler::new(Rules::new()).clock(clock.clone());
+            compiler.compile(&policy(said.to_vec()), None).unwrap()
+        };
+        let (asked, foreseen) = (made(&said), made(&said));
+        let mut now = Micros::from_secs(1_000_000);
+        for (requests, steps) in requests.chunks(together).zip(steps.chunks(together)) {
+            let mut ahead: Vec<Foresight> = requests.iter().map(|_| Foresight::default()).collect();
+            for (request, foresight) in requests.iter().zip(&mut ahead) {
+                foreseen.approach(&foreseen.see(request), foresight);
+            }
+            foreseen.fetch(ahead.iter());
+            for ((request, foresight), step) in requests.iter().zip(&mut ahead).zip(steps) {
+                now = now.plus(Micros::from_secs(*step));
+                hand.set(now);
+                foreseen.foresee(request, foresight);
+                let said = foresight.refusal().map(|refusal| refusal.rule);
+                prop_assert_eq!(refusal(&asked, request).map(|refusal| refusal.place), said, "{:?}", request);
+            }
         }
     }
 }

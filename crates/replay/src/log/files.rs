@@ -69,6 +69,16 @@ impl Input {
         }
     }
 
+    /// The same once more, if it can be read from its start again.
+    pub fn again(&self) -> Option<Self> {
+        let from = match &self.from {
+            From::File(path) => self.size().map(|_| From::File(path.clone())),
+            From::Bytes(bytes) => Some(From::Bytes(bytes.clone())),
+            From::Stdin | From::Stream(_) => None,
+        };
+        from.map(|from| Self { name: self.name.clone(), from })
+    }
+
     fn open(self) -> Result<Box<dyn Read + Send>, LogError> {
         Ok(match self.from {
             From::File(path) => match File::open(path) {

@@ -5,7 +5,7 @@
 
 use super::{
     Formats, Input, Line, LogError, Reader,
-    batch::{Batch, Counts},
+    batch::{Batch, Counts, Record},
 };
 use std::sync::{
     Arc,
@@ -18,6 +18,8 @@ use tidegate_core::Micros;
 pub struct Log {
     formats: Arc<Formats>,
     user_header: Option<String>,
+    /// What it can be read from again; nothing where it cannot.
+    inputs: Option<Vec<Input>>,
     sources: Vec<Source>,
     read: Arc<AtomicU64>,
     size: Option<u64>,
@@ -78,6 +80,29 @@ impl Run {
     }
 }
 
+/// Requests that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Lines<'a> {
+    batch: &'a Batch,
+    records: &'a [Record],
+    /// The moment of the last request before.
+    since: u64,
+    headers: &'a [String],
+    user_header: Option<&'a str>,
+}
+
+impl<'a> Lines<'a> {
+    /// Each of them, with the time that it is.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = (Line<'a>, Micros)> + use<'a> {
+        let Self { batch, records, mut since, headers, user_header } = *self;
+        records.iter().map(move |record| {
+            since = since.max(record.time);
+            (Line { batch, record, headers, user_header }, Micros::new(since))
+        })
+    }
+}
+
 /// Where the next request is.
 #[derive(Clone, Copy)]
 enum Which {
@@ -88,7 +113,21 @@ enum Which {
 impl Log {
     /// Opens all of them. `user_header` is the header that names the user, where a log has a field for that.
     pub fn open(inputs: Vec<Input>, formats: Formats, user_header: Option<String>) -> Result<Self, LogError> {
-        let (formats, read) = (Arc::new(formats), Arc::new(AtomicU64::new(0)));
+        Self::open_with(inputs, Arc::new(formats), user_header)
+    }
+
+    /// The same log from its start, if it can be read again.
+    pub fn again(&self) -> Option<Result<Self, LogError>> {
+        let inputs = self.inputs.as_ref()?.iter().map(Input::again).collect::<Option<Vec<_>>>()?;
+        Some(Self::open_with(inputs, self.formats.clone(), self.user_header.clone()))
+    }
+
+    fn open_with(
+        inputs: Vec<Input>,
+        formats: Arc<Formats>,
+        user_header: Option<String>,
+    ) -> Result<Self, LogError> {
+        let read = Arc::new(AtomicU64::new(0));
         let size = inputs.iter().map(Input::size).sum();
         let names = inputs.iter().map(|input| input.name().to_owned()).collect();
         let stats = LogStats {
@@ -96,7 +135,9 @@ impl Log {
             formats: formats.list.iter().map(|format| (format.name.clone(), 0)).collect(),
             ..LogStats::default()
         };
-        let mut log = Self { formats, user_header, sources: Vec::new(), read, size, stats, now: 0 };
+        let again = inputs.iter().map(Input::again).collect();
+        let mut log =
+            Self { formats, user_header, inputs: again, sources: Vec::new(), read, size, stats, now: 0 };
         let mut sources = Vec::new();
         for input in inputs {
             let reader = Reader::start(input, log.formats.clone(), log.read.clone())?;
@@ -109,6 +150,11 @@ impl Log {
         Ok(log)
     }
 
+    /// Whether it can be read from its start again.
+    pub fn can_start_again(&self) -> bool {
+        self.inputs.is_some()
+    }
+
     /// The moment of the first request, or that there is none.
     pub fn start(&self) -> Result<Micros, LogError> {
         let first = self.sources.iter().filter_map(Source::next).map(|(time, _)| time).min();
@@ -118,6 +164,12 @@ impl Log {
     /// The next request, and the time that it is; `None` at the end.
     #[inline]
     pub fn next_line(&mut self) -> Result<Option<(Line<'_>, Micros)>, LogError> {
+        Ok(self.next_lines(1)?.and_then(|lines| lines.iter().next()))
+    }
+
+    /// The next requests: at most so many, and at least one unless there are no more.
+    #[inline]
+    pub fn next_lines(&mut self, most: usize) -> Result<Option<Lines<'_>>, LogError> {
         let place = match self.sources.len() {
             1 => Some(0),
             _ => self.first_source(),
@@ -126,28 +178,48 @@ impl Log {
         if self.sources[place].early.time().is_none() {
             self.sources[place].refill(&mut self.stats)?;
         }
-        let Some((time, which)) = self.sources[place].next() else {
+        let Some((_, which)) = self.sources[place].next() else {
             return Ok(None);
         };
-        if time < self.now {
-            self.stats.late += 1;
-            self.stats.latest = self.stats.latest.max(Micros::new(self.now - time));
-        }
-        self.now = self.now.max(time);
-        self.stats.requests += 1;
+        let before = self.others_before(place, which);
         let source = &mut self.sources[place];
         let run = match which {
             Which::Early => &mut source.early,
             Which::Later => &mut source.later,
         };
-        run.next += 1;
-        let line = Line {
+        let rest = run.batch.records.get(run.next..).unwrap_or_default();
+        // The first is the next one, whatever others there are.
+        let others = rest.iter().take(most).skip(1).take_while(|record| record.time < before);
+        let records = &rest[..1 + others.count()];
+        run.next += records.len();
+        self.stats.requests += records.len() as u64;
+        let since = self.now;
+        for record in records {
+            if record.time < self.now {
+                self.stats.late += 1;
+                self.stats.latest = self.stats.latest.max(Micros::new(self.now - record.time));
+            }
+            self.now = self.now.max(record.time);
+        }
+        Ok(Some(Lines {
             batch: &run.batch,
-            record: &run.batch.records[run.next - 1],
+            records,
+            since,
             headers: &self.formats.headers,
             user_header: self.user_header.as_deref(),
+        }))
+    }
+
+    /// Before which moment the next requests of a run come for certain.
+    fn others_before(&self, place: usize, which: Which) -> u64 {
+        let elsewhere = self.sources.iter().enumerate().filter(|(other, _)| *other != place);
+        let elsewhere = elsewhere.filter_map(|(_, source)| Some(source.next()?.0));
+        let Source { early, later, .. } = &self.sources[place];
+        let beside = match which {
+            Which::Early => later.time(),
+            Which::Later => early.time(),
         };
-        Ok(Some((line, Micros::new(self.now))))
+        elsewhere.chain(beside).min().unwrap_or(u64::MAX)
     }
 
     /// Bytes that were read, and how many there are in all if that is known.

@@ -17,5 +17,5 @@ pub use error::LogError;
 pub use field::{Field, MOST_HEADERS};
 pub use files::{Input, Reader};
 pub use format::{Format, FormatError, Formats};
-pub use merge::{Log, LogStats};
+pub use merge::{Lines, Log, LogStats};
 pub use parser::{Broken, Parser};

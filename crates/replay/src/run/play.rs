@@ -35,6 +35,27 @@ pub struct Progress {
 /// How many requests go by before progress is told.
 const TOLD: u64 = 1 << 14;
 
+/// How many requests are looked at together, so that what is known of them comes from memory at the same time.
+const TOGETHER: usize = 16;
+
+/// What the tables of all rules may take together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// Little: keys lie close to each other then, which is far faster, and few logs need more.
+    Little,
+    /// As much as in a gateway.
+    Full,
+}
+
+impl Room {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Little => 24 << 20,
+            Self::Full => 1 << 30,
+        }
+    }
+}
+
 /// Plays a whole log through a policy, and beside it through another one.
 ///
 /// Each policy comes with the folder that names of files in it start from.
@@ -44,35 +65,99 @@ pub fn play(
     against: Option<(&Policy, &Path)>,
     mut told: impl FnMut(Progress),
 ) -> Result<Play, Failure> {
-    let start = log.start()?;
-    let mut replay = Replay::new(policy.0, policy.1, start)?;
-    let mut other =
-        against.map(|(policy, base)| Replay::new(policy, base, start).map(Comparison::with)).transpose()?;
-    let mut requests = 0;
-    let mut tells_length = false;
-    while let Some((line, now)) = log.next_line()? {
-        let verdict = replay.ask(&line, now);
-        if let Some(other) = &mut other {
-            other.ask(&line, now, verdict, &replay);
+    if log.can_start_again() {
+        let mut playing = Playing::new(&log, policy, against, Room::Little)?;
+        if playing.run(&mut log, &mut told)? == Ended::AtTheEnd {
+            return playing.finish(&log);
         }
-        tells_length |= line.took().is_some();
-        requests += 1;
-        if requests % TOLD == 0 {
-            let (read, size) = log.progress();
-            told(Progress { requests, read, size });
+        // There are more keys than that: from the start again, with room for them.
+        log = log.again().transpose()?.unwrap_or(log);
+    }
+    let mut playing = Playing::new(&log, policy, against, Room::Full)?;
+    playing.run(&mut log, &mut told)?;
+    playing.finish(&log)
+}
+
+/// A log that is being played.
+struct Playing {
+    room: Room,
+    replay: Replay,
+    against: Option<Comparison>,
+    tells_length: bool,
+}
+
+/// Why a log is not played any further.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    AtTheEnd,
+    OutOfRoom,
+}
+
+impl Playing {
+    fn new(
+        log: &Log,
+        policy: (&Policy, &Path),
+        against: Option<(&Policy, &Path)>,
+        room: Room,
+    ) -> Result<Self, Failure> {
+        let start = log.start()?;
+        let replay = |(policy, base)| Replay::new(policy, base, start, room.bytes());
+        Ok(Self {
+            room,
+            replay: replay(policy)?,
+            against: against.map(|against| replay(against).map(Comparison::with)).transpose()?,
+            tells_length: false,
+        })
+    }
+
+    fn run(&mut self, log: &mut Log, told: &mut impl FnMut(Progress)) -> Result<Ended, Failure> {
+        let Self { replay, against, .. } = self;
+        let (mut requests, mut tell_at) = (0, TOLD);
+        while let Some(lines) = log.next_lines(TOGETHER)? {
+            replay.approach(lines);
+            if let Some(other) = against {
+                other.approach(lines);
+            }
+            for (line, now) in lines.iter() {
+                let verdict = replay.ask(&line, now);
+                if let Some(other) = against {
+                    other.ask(&line, now, verdict, replay);
+                }
+                self.tells_length |= line.took().is_some();
+                requests += 1;
+            }
+            if requests >= tell_at {
+                tell_at += TOLD;
+                let (read, size) = log.progress();
+                told(Progress { requests, read, size });
+                if self.room == Room::Little && has_overflowed(replay, against.as_ref()) {
+                    return Ok(Ended::OutOfRoom);
+                }
+            }
+        }
+        let (read, size) = log.progress();
+        told(Progress { requests, read, size });
+        match has_overflowed(replay, against.as_ref()) {
+            true => Ok(Ended::OutOfRoom),
+            false => Ok(Ended::AtTheEnd),
         }
     }
-    let (read, size) = log.progress();
-    told(Progress { requests, read, size });
-    let mut notes = Vec::new();
-    if replay.counts_in_flight() && !tells_length {
-        notes.push(
-            "the log does not tell how long requests took, so that limits of requests in flight never fill; log \
-             $request_time, %D or %DURATION%"
-                .to_owned(),
-        );
+
+    fn finish(self, log: &Log) -> Result<Play, Failure> {
+        let mut notes = Vec::new();
+        if self.replay.counts_in_flight() && !self.tells_length {
+            notes.push(
+                "the log does not tell how long requests took, so that limits of requests in flight never fill; log \
+                 $request_time, %D or %DURATION%"
+                    .to_owned(),
+            );
+        }
+        let tally = self.replay.finish()?;
+        let against = self.against.map(Comparison::finish).transpose()?;
+        Ok(Play { log: log.stats(), tally, against, notes })
     }
-    let tally = replay.finish()?;
-    let against = other.map(Comparison::finish).transpose()?;
-    Ok(Play { log: log.stats(), tally, against, notes })
+}
+
+fn has_overflowed(replay: &Replay, against: Option<&Comparison>) -> bool {
+    replay.has_overflowed() || against.is_some_and(Comparison::has_overflowed)
 }

@@ -1,13 +1,14 @@
 //! One policy and its clock.
 
 use super::{Failure, tally::Tally};
-use crate::log::Line;
+use crate::log::{Line, Lines};
 use foldhash::quality::FixedState;
 use std::{
     cmp::{Ordering, Reverse},
-    collections::BinaryHeap,
+    collections::{BinaryHeap, VecDeque},
     hash::BuildHasher as _,
     path::Path,
+    time::Duration,
 };
 use tidegate_core::Micros;
 use tidegate_engine::{Clock, ClockHand};
@@ -23,7 +24,10 @@ pub struct Replay {
     gate: PolicyGate,
     hand: ClockHand,
     now: Micros,
-    foresight: Foresight,
+    /// Of requests that come next and are still to be asked about.
+    ahead: VecDeque<Box<Foresight>>,
+    /// To be used again.
+    spare: Vec<Box<Foresight>>,
     tally: Tally,
     hasher: FixedState,
     /// Requests that hold something, by when that ends.
@@ -51,20 +55,22 @@ const MOST_STAYS: usize = 1 << 20;
 const MOMENT: Micros = Micros::from_secs(1);
 
 impl Replay {
-    /// A policy from this moment on. Names of files in it start from `base`.
-    pub fn new(policy: &Policy, base: &Path, start: Micros) -> Result<Self, Failure> {
+    /// A policy from this moment on. Names of files in it start from `base`; its tables take so many bytes at most.
+    pub fn new(policy: &Policy, base: &Path, start: Micros, memory: u64) -> Result<Self, Failure> {
         let mut policy = Policy { stores: Stores::default(), ..policy.clone() };
         policy.rules.iter_mut().for_each(|rule| rule.store = None);
         let (clock, hand) = Clock::manual();
         // Before anything is made: what is counted is counted from when it was made.
         hand.set(start);
-        let gate = Compiler::new(Rules::new()).base(base).clock(clock).compile(&policy, None)?;
+        let compiler = Compiler::new(Rules::new()).base(base).clock(clock).memory(memory);
+        let gate = compiler.compile(&policy, None)?;
         Ok(Self {
             follow: gate.has_schedules().then_some(start),
             gate,
             hand,
             now: start,
-            foresight: Foresight::default(),
+            ahead: VecDeque::new(),
+            spare: Vec::new(),
             tally: Tally::new(policy.rules.iter().map(|rule| rule.name.clone()), start),
             hasher: FixedState::default(),
             stays: BinaryHeap::new(),
@@ -79,6 +85,11 @@ impl Replay {
             Key::Part(Part::Header(name)) => Some(name.clone()),
             _ => None,
         }
+    }
+
+    /// Whether there was no room for a key, so that it was counted with others.
+    pub fn has_overflowed(&self) -> bool {
+        self.gate.has_overflowed()
     }
 
     /// Whether it matters how long requests take.
@@ -99,16 +110,31 @@ impl Replay {
         }
     }
 
-    /// Asks the policy about a request of this moment, which is not before that of the last one.
+    /// These requests come next: finds what rules will be asked about them.
+    pub fn approach(&mut self, lines: Lines<'_>) {
+        for (line, _) in lines.iter() {
+            let mut foresight = self.spare.pop().unwrap_or_default();
+            self.gate.approach(&self.gate.see(&line), &mut foresight);
+            self.ahead.push_back(foresight);
+        }
+        self.gate.fetch(self.ahead.iter().map(|foresight| &**foresight));
+    }
+
+    /// Asks the policy about the next of those requests, at a moment that is not before that of the last one.
     #[inline]
     pub fn ask(&mut self, line: &Line<'_>, now: Micros) -> Verdict {
         self.advance(now);
-        let seen = self.gate.see(line);
-        self.gate.foresee(&seen, &mut self.foresight);
-        let verdict = self.note(line, now);
-        if let Some(stay) = self.foresight.take_stay() {
-            self.keep(stay, line, now);
+        let mut foresight = self.ahead.pop_front().unwrap_or_else(|| {
+            let mut foresight = Box::<Foresight>::default();
+            self.gate.approach(&self.gate.see(line), &mut foresight);
+            foresight
+        });
+        self.gate.foresee(line, &mut foresight);
+        let verdict = self.note(&foresight, line, now);
+        if let Some(stay) = foresight.take_stay() {
+            self.keep(stay, foresight.delay(), line, now);
         }
+        self.spare.push(foresight);
         verdict
     }
 
@@ -148,14 +174,12 @@ impl Replay {
 
     /// Counts what was said.
     #[inline]
-    fn note(&mut self, line: &Line<'_>, now: Micros) -> Verdict {
-        let refusal = self.foresight.refusal().map(|refusal| refusal.rule);
-        let is_refused = refusal.is_some();
-        for place in 0..self.foresight.said().len() {
-            let said = self.foresight.said()[place];
-            self.note_rule(said, is_refused, line, now);
+    fn note(&mut self, foresight: &Foresight, line: &Line<'_>, now: Micros) -> Verdict {
+        let refusal = foresight.refusal().map(|refusal| refusal.rule);
+        for said in foresight.said() {
+            self.note_rule(*said, refusal.is_some(), line, now);
         }
-        let delay = Micros::from(self.foresight.delay());
+        let delay = Micros::from(foresight.delay());
         let bin = self.tally.all.at(now);
         match refusal {
             Some(rule) => {
@@ -225,8 +249,8 @@ impl Replay {
     }
 
     /// Keeps what a request holds until its time is over.
-    fn keep(&mut self, stay: PolicyStay, line: &Line<'_>, now: Micros) {
-        let gone = now.plus(self.foresight.delay().into());
+    fn keep(&mut self, stay: PolicyStay, delay: Duration, line: &Line<'_>, now: Micros) {
+        let gone = now.plus(delay.into());
         let answered = gone.plus(line.took().unwrap_or(Micros::ZERO));
         let staying = Staying { until: gone, order: self.order, answered, status: line.status(), stay };
         self.order += 1;

@@ -45,7 +45,7 @@ pub(super) fn walk(
         }
         let Some((line, now)) = log.next_line()? else { break };
         requests += 1;
-        gate.foresee(&gate.see(&line), &mut foresight);
+        gate.approach(&gate.see(&line), &mut foresight);
         let Some(group) = foresight.found().first().copied() else { continue };
         has_key = has_key || gate.has_key(group, &line);
         let Some(key) = gate.key_at(group, &line) else { continue };

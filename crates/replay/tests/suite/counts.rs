@@ -5,11 +5,15 @@ use crate::{
         Answer, Counter, Each, Fading, HOUR, Line, MINUTE, Moments, Parts, SECOND, Smooth, Tokens, Visit,
         WarmUp, Windows, visits,
     },
-    play::{REAL, played},
+    play::{REAL, common, known, played, policy},
 };
 use flate2::read::GzDecoder;
 use std::{collections::HashMap, io::Read};
-use tidegate_replay::RuleTally;
+use tidegate_replay::{
+    RuleTally,
+    log::{Input, Log},
+    play,
+};
 
 fn real() -> Vec<Visit> {
     let mut text = String::new();
@@ -198,4 +202,29 @@ fn the_keys_that_were_denied_most_are_told() {
     assert_eq!(play.tally.rules[0].keys.known().0, denied.len());
     let when: u64 = play.tally.rules[0].timeline.bins().iter().map(|bin| bin.denied).sum();
     assert_eq!(when, denied.values().sum::<u64>());
+}
+
+/// A log with more keys than there is room for at first is counted as if there had been room from the start.
+#[test]
+fn a_log_of_very_many_keys_is_counted_key_by_key() {
+    // Each of very many rules has a small part of the memory.
+    let rules: String =
+        (0..24).map(|place| format!("  - {{ name: r{place}, quota: 1000000/s }}\n")).collect();
+    let text = format!("rules:\n{rules}  - {{ name: each, key: ip, quota: 1/h }}\n");
+    let mut log = String::new();
+    for second in 0..2 {
+        for client in 0..80_000_u32 {
+            let ip = std::net::Ipv4Addr::from(0x0a00_0000 | client);
+            log += &common(&[(second, &ip.to_string(), "GET /", 200)]);
+        }
+    }
+    let played = played(log.as_bytes(), &text).unwrap();
+    let each = &played.tally.rules[24];
+    assert_eq!((each.asked, each.admitted, each.denied), (160_000, 80_000, 80_000));
+    // What cannot be read again has room from the start.
+    let policy = policy(&text);
+    let stream = Input::stream("a stream", std::io::Cursor::new(log.into_bytes()));
+    let opened = Log::open(vec![stream], known(), None).unwrap();
+    let streamed = play(opened, (&policy, std::path::Path::new("")), None, |_| {}).unwrap();
+    assert_eq!((streamed.tally.admitted, streamed.tally.denied), (80_000, 80_000));
 }

@@ -10,14 +10,10 @@ use super::{
     queue::Waiting,
     rulings::{Judgement, Rulings},
 };
-use crate::{
-    Mode,
-    key::Shown,
-    request::{Head, KeyValue},
-};
-use std::{sync::Arc, time::Duration};
+use crate::{Mode, key::Shown, request::Head};
+use std::time::Duration;
 use tidegate_core::{Decision, Outcome};
-use tidegate_engine::{Limiter, Refused};
+use tidegate_engine::{Bucket, Limiter, Mark, Refused};
 
 /// What one rule would say to a request.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +47,20 @@ pub struct Stay {
     pub waiting: Vec<Waiting>,
 }
 
+/// For whom one limit counts a request, found ahead of asking it; see [`Gate::aim`].
+#[derive(Clone, Copy, Debug)]
+pub struct Aim {
+    place: Place,
+    mark: Mark,
+    cost: u64,
+    tier: usize,
+}
+
 impl Foretold {
+    fn enforced(place: Place, decision: Decision) -> Self {
+        Self { place, mode: Mode::Enforce, said: Foreseen::Decided(decision) }
+    }
+
     /// Whether the request would not be let through because of it.
     #[inline]
     pub fn refuses(&self) -> bool {
@@ -80,14 +89,54 @@ impl Foretold {
 }
 
 impl Gate {
+    /// Finds out for whom the limits at these places count a request. `aims` is emptied first, and stays empty where a limit
+    /// is more than that.
+    pub fn aim(&self, head: &dyn Head, places: &[usize], aims: &mut Vec<Aim>) {
+        aims.clear();
+        for place in places {
+            match self.aim_at(*place, head) {
+                Some(aim) => aims.push(aim),
+                None => return aims.clear(),
+            }
+        }
+    }
+
+    #[inline]
+    fn aim_at(&self, place: Place, head: &dyn Head) -> Option<Aim> {
+        let (limit, limiter) = self.plain(place)?;
+        let Found::Key(key) = ask::find(limit, head) else { return None };
+        let mark = limiter.mark(&Shown(&key));
+        Some(Aim { place, mark, cost: limit.cost_of(head), tier: limit.tier_of(head) })
+    }
+
+    /// Has fetched from memory what was aimed at, so that it is near when it is asked. To be called for several requests
+    /// without anything between: then all of it comes at the same time.
+    #[inline]
+    pub fn fetch(&self, aims: &[Aim]) {
+        for aim in aims {
+            if let Some(bucket) = self.bucket(aim) {
+                bucket.approach();
+            }
+        }
+    }
+
+    /// A limit that decides by itself, with nothing to settle and nothing to hold.
+    #[inline]
+    fn plain(&self, place: Place) -> Option<(&RequestLimit, &Limiter)> {
+        let limit = self.limits().get(place)?;
+        let limiter = limit.rule().at_hand().filter(|_| limit.is_plain())?;
+        Some((limit, limiter))
+    }
+
     /// Asks the limits at these places about a request, at the time that their clock shows: all are charged, or none is.
-    /// `told` is emptied first, and gets what each of them says.
+    /// `aims` are what [`aim`](Self::aim) has found. `told` is emptied first, and gets what each of them says.
     ///
     /// Nothing is waited for, and nobody else may ask these rules meanwhile. Who would have to stand in line for a slot is
     /// refused: how long that takes depends on requests that are yet to come.
-    pub fn foresee(&self, head: &dyn Head, places: &[usize], told: &mut Vec<Foretold>) -> Stay {
+    pub fn foresee(&self, head: &dyn Head, places: &[usize], aims: &[Aim], told: &mut Vec<Foretold>) -> Stay {
         told.clear();
-        match self.foresee_quickly(head, places, told) {
+        let is_aimed = aims.len() == places.len();
+        match is_aimed.then(|| self.foresee_quickly(aims, told)).flatten() {
             Some(()) => Stay::default(),
             None => {
                 told.clear();
@@ -96,31 +145,38 @@ impl Gate {
         }
     }
 
-    /// Where there is nothing to settle and nothing to hold: looks at all, then takes from all or from none. `None` if there
-    /// is more to it; nothing is taken then.
-    fn foresee_quickly(&self, head: &dyn Head, places: &[Place], told: &mut Vec<Foretold>) -> Option<()> {
-        if let [place] = *places
-            && let Some(decision) =
-                self.limits().get(place).and_then(|limit| ask::decide_at_hand(limit, head))
-        {
-            told.push(Foretold { place, mode: Mode::Enforce, said: Foreseen::Decided(decision) });
-            return Some(());
+    /// Looks at all but the last, which is taken if no other is in the way; then takes from the others, too. `None` if there
+    /// is more to it than when it was aimed at; nothing is taken then.
+    fn foresee_quickly(&self, aims: &[Aim], told: &mut Vec<Foretold>) -> Option<()> {
+        let Some((last, others)) = aims.split_last() else { return Some(()) };
+        if !aims.iter().all(|aim| self.plain(aim.place).is_some()) {
+            return None;
         }
-        for place in places {
-            let limit = self.limits().get(*place)?;
-            let limiter = limit.rule().at_hand().filter(|_| limit.is_plain())?;
-            let Found::Key(key) = ask::find(limit, head) else { return None };
-            let decision = peek(limiter, limit, head, &key);
-            told.push(Foretold { place: *place, mode: Mode::Enforce, said: Foreseen::Decided(decision) });
+        let mut is_refused = false;
+        for aim in others {
+            let decision = self.bucket(aim)?.peek(aim.cost);
+            is_refused |= !decision.is_granted();
+            told.push(Foretold::enforced(aim.place, decision));
         }
-        if told.iter().any(Foretold::refuses) {
-            return Some(());
-        }
-        for told in told {
-            let limit = self.limits().get(told.place)?;
-            told.said = Foreseen::Decided(ask::decide_at_hand(limit, head)?);
+        let bucket = self.bucket(last)?;
+        let decision = if is_refused { bucket.peek(last.cost) } else { bucket.check(last.cost) };
+        is_refused |= !decision.is_granted();
+        told.push(Foretold::enforced(last.place, decision));
+        if !is_refused {
+            for (aim, told) in others.iter().zip(told) {
+                told.said = Foreseen::Decided(self.bucket(aim)?.check(aim.cost));
+            }
         }
         Some(())
+    }
+
+    #[inline]
+    fn bucket(&self, aim: &Aim) -> Option<Bucket<'_>> {
+        let bucket = self.limits().get(aim.place)?.rule().at_hand()?.marked(aim.mark);
+        Some(match aim.tier {
+            0 => bucket,
+            tier => bucket.tier(tier).unwrap_or(bucket),
+        })
     }
 
     fn foresee_at_length(&self, head: &dyn Head, places: &[Place], told: &mut Vec<Foretold>) -> Stay {
@@ -142,14 +198,4 @@ impl Gate {
     pub fn counts_in_flight(&self) -> bool {
         self.limits().iter().any(|limit| limit.rule().quotas().iter().any(holds_slots))
     }
-}
-
-#[inline]
-fn peek(limiter: &Arc<Limiter>, limit: &RequestLimit, head: &dyn Head, key: &KeyValue<'_>) -> Decision {
-    let bucket = limiter.key(&Shown(key));
-    let bucket = match limit.tier_of(head) {
-        0 => bucket,
-        tier => bucket.tier(tier).unwrap_or(bucket),
-    };
-    bucket.peek(limit.cost_of(head))
 }

@@ -22,7 +22,7 @@ mod verdict;
 
 pub use ask::{Asked, Asking};
 pub use charge::Charge;
-pub use foresee::{Foreseen, Foretold, Stay};
+pub use foresee::{Aim, Foreseen, Foretold, Stay};
 pub use labels::Labels;
 pub use limit::RequestLimit;
 pub use queue::{KeyQueue, Queue, Waiting};
