@@ -9,6 +9,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::oneshot,
     time::{self, Sleep},
 };
 
@@ -22,15 +23,23 @@ pub(crate) struct Greeting<I> {
     said: usize,
     /// Until when, while it is not known.
     until: Option<Pin<Box<Sleep>>>,
+    /// Is told as soon as anything was said.
+    heard: Option<oneshot::Sender<()>>,
 }
 
 impl<I> Greeting<I> {
-    pub(crate) fn new(io: I, within: Duration) -> Self {
-        Self { io, said: 0, until: Some(Box::pin(time::sleep(within))) }
+    /// A connection, and what becomes ready when its client has said anything, or is gone.
+    pub(crate) fn new(io: I, within: Duration) -> (Self, oneshot::Receiver<()>) {
+        let (told, heard) = oneshot::channel();
+        (Self { io, said: 0, until: Some(Box::pin(time::sleep(within))), heard: Some(told) }, heard)
     }
 
     /// Looks at what came: anything but a part of the preface is another version, or none.
     fn heard(&mut self, bytes: &[u8]) {
+        if let Some(heard) = self.heard.take() {
+            // Nobody may wait for it.
+            let _ = heard.send(());
+        }
         let rest = &PREFACE[self.said.min(PREFACE.len())..];
         self.said = self.said.saturating_add(bytes.len());
         if bytes.len() >= rest.len() || !rest.starts_with(bytes) {
@@ -99,7 +108,7 @@ mod tests {
     async fn read(said: &[u8]) -> io::Result<Vec<u8>> {
         let (mut client, server) = tokio::io::duplex(64);
         client.write_all(said).await.unwrap();
-        let mut greeting = Greeting::new(server, WITHIN);
+        let (mut greeting, _heard) = Greeting::new(server, WITHIN);
         let mut heard = Vec::new();
         let reading = async {
             while heard.len() < PREFACE.len() {

@@ -13,22 +13,47 @@ use http_body::Body;
 use hyper::{body::Incoming, service::Service};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
+    server::conn::auto,
 };
-use std::{convert::Infallible, error, num::NonZeroUsize, sync::Arc, thread, time::Duration};
+use std::{
+    convert::Infallible,
+    error,
+    future::{Future, pending},
+    num::NonZeroUsize,
+    pin::pin,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 use tidegate_policy::model::Connections;
 use tokio::{
-    sync::{Semaphore, oneshot, watch},
+    io::{AsyncRead, AsyncWrite},
+    sync::{
+        Semaphore, mpsc,
+        oneshot::{self, error::TryRecvError},
+        watch,
+    },
     task::JoinHandle,
     time,
 };
 
 /// Threads that serve. Dropping it has them end when their requests have.
 pub(crate) struct Threads {
-    /// They end when this is gone.
-    _stop: watch::Sender<()>,
+    /// They end when this is gone, too.
+    stop: watch::Sender<Until>,
     ends: Vec<oneshot::Receiver<()>>,
     refreshing: JoinHandle<()>,
+}
+
+/// How long connections are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// As long as they like.
+    TheyEnd,
+    /// Until one request more of those who have not said anything yet, and none of the others: somebody else listens now.
+    FirstRequest,
+    /// Until their requests in flight have ended.
+    Now,
 }
 
 impl Threads {
@@ -43,7 +68,7 @@ impl Threads {
         S: Serves<B>,
         B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>> + Send + 'static,
     {
-        let (stop, stopped) = watch::channel(());
+        let (stop, stopped) = watch::channel(Until::TheyEnd);
         let mut ends = Vec::new();
         for number in 0..threads.get() {
             let (door, hall, stopped) =
@@ -58,14 +83,24 @@ impl Threads {
             thread::Builder::new().name(format!("{name}-{number}")).spawn(work).map_err(Fault::Machine)?;
             ends.push(end);
         }
-        Ok(Self { _stop: stop, ends, refreshing: tokio::spawn(refresh(bound.certificate())) })
+        Ok(Self { stop, ends, refreshing: tokio::spawn(refresh(bound.certificate())) })
+    }
+
+    /// Takes no more connections, now that others listen: whoever has connected here and not asked yet is still answered.
+    pub(crate) fn leave(&self) {
+        // Threads that are gone do not hear it.
+        let _ = self.stop.send(Until::FirstRequest);
+    }
+
+    /// Whether all threads have ended.
+    pub(crate) fn have_ended(&mut self) -> bool {
+        self.ends.iter_mut().all(|end| end.try_recv() != Err(TryRecvError::Empty))
     }
 
     /// Takes no more connections, and returns when requests in flight have ended.
     pub(crate) async fn end(mut self) {
-        let ends = std::mem::take(&mut self.ends);
-        drop(self);
-        for end in ends {
+        let _ = self.stop.send(Until::Now);
+        for end in std::mem::take(&mut self.ends) {
             let _ = end.await;
         }
     }
@@ -122,28 +157,61 @@ impl<S> Hall<S> {
         }
     }
 
-    fn work<B>(self, door: PlainDoor, stopped: watch::Receiver<()>) -> Result<(), Fault>
+    fn work<B>(self, door: PlainDoor, until: watch::Receiver<Until>) -> Result<(), Fault>
     where
         S: Serves<B>,
         B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>> + Send + 'static,
     {
         worker::runtime()?.block_on(async {
             let door = door.open().map_err(Fault::Machine)?;
-            self.receive(door, stopped).await;
+            self.receive(door, until).await;
             Ok(())
         })
     }
 
-    async fn receive<B>(self, door: Door, mut stopped: watch::Receiver<()>)
+    /// Serves on this runtime until `stop`, and then until requests in flight have ended.
+    pub(crate) async fn serve_until<B>(
+        self,
+        bound: Bound,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), Fault>
     where
         S: Serves<B>,
         B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>> + Send + 'static,
     {
-        let shutdown = GracefulShutdown::new();
+        let door = bound.door().and_then(PlainDoor::open).map_err(Fault::Machine)?;
+        let certificate = bound.certificate();
+        // The listener is gone when its door is.
+        drop(bound);
+        let (stopping, until) = watch::channel(Until::TheyEnd);
+        let stop = async {
+            stop.await;
+            // Whoever does not hear it is gone.
+            let _ = stopping.send(Until::Now);
+            pending::<()>().await;
+        };
+        let refreshing = async {
+            refresh(certificate).await;
+            pending::<()>().await;
+        };
+        tokio::select! {
+            () = self.receive(door, until) => {}
+            () = stop => {}
+            () = refreshing => {}
+        }
+        Ok(())
+    }
+
+    async fn receive<B>(self, door: Door, mut until: watch::Receiver<Until>)
+    where
+        S: Serves<B>,
+        B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>> + Send + 'static,
+    {
+        // Gone when the last connection is.
+        let (here, mut all_gone) = mpsc::channel::<Infallible>(1);
         loop {
             let accepted = tokio::select! {
-                // Nobody sends anything: it ends with its sender.
-                _ = stopped.changed() => break,
+                _ = until.changed() => break,
                 accepted = door.accept() => accepted,
             };
             let Ok((stream, _)) = accepted else {
@@ -154,18 +222,43 @@ impl<S> Hall<S> {
             let Ok(place) = self.places.clone().try_acquire_owned() else { continue };
             let _ = stream.set_nodelay(true);
             let (hall, certificate) = (self.clone(), door.certificate());
-            let watcher = shutdown.watcher();
-            let serve = async move {
+            let (here, until) = (here.clone(), until.clone());
+            tokio::spawn(async move {
                 let Some(stream) = welcome(stream, certificate, hall.handshake).await else { return };
-                let (builder, stream) = (hall.builder(), TokioIo::new(Greeting::new(stream, hall.idle)));
-                // Who went away hears nothing.
-                let _ = watcher.watch(builder.serve_connection(stream, hall.service)).await;
-                drop(place);
-            };
-            tokio::spawn(serve);
+                hall.serve(stream, until).await;
+                drop((place, here));
+            });
         }
-        drop(door);
-        let _ = time::timeout(self.drain, shutdown.shutdown()).await;
+        drop((door, here));
+        let _ = time::timeout(self.drain, all_gone.recv()).await;
+    }
+
+    /// Serves one connection until it is told otherwise; then it ends with the request that is in flight.
+    async fn serve<B, I>(self, stream: I, mut until: watch::Receiver<Until>)
+    where
+        S: Serves<B>,
+        B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>> + Send + 'static,
+        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (greeting, heard) = Greeting::new(stream, self.idle);
+        let builder = self.builder();
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(greeting), self.service));
+        let leave = async {
+            // Without a sender it is over, too.
+            let said = until.wait_for(|until| *until != Until::TheyEnd).await.map(|until| *until);
+            if said.is_ok_and(|said| said == Until::FirstRequest) {
+                tokio::select! {
+                    _ = heard => {}
+                    _ = until.wait_for(|until| *until == Until::Now) => {}
+                }
+            }
+        };
+        // Who went away hears nothing.
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = leave => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
     }
 
     fn builder(&self) -> auto::Builder<TokioExecutor> {

@@ -4,6 +4,7 @@
 
 use super::{Given, Inner, PolicyGate};
 use crate::model::{Key as Said, Part, Quotas, Rule as Source};
+use foldhash::fast::RandomState;
 use std::{borrow::Cow, collections::HashMap};
 use tidegate_core::{Kind, SettingError, spelling};
 use tidegate_rule::{
@@ -17,13 +18,14 @@ use tidegate_rule::{
 /// A rule that is asked by its name.
 #[derive(Clone, Copy)]
 pub struct NamedRule<'a> {
+    place: usize,
     limit: &'a RequestLimit,
     source: &'a Source,
     form: &'a KeyForm,
 }
 
 /// By the name of a rule with quotas, its place, and what its keys look like.
-pub(super) type Names = HashMap<String, (usize, KeyForm)>;
+pub(super) type Names = HashMap<String, (usize, KeyForm), RandomState>;
 
 /// What the keys of a rule look like, put together as [`tidegate_rule::request::Key`] is.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +62,7 @@ impl PolicyGate {
         let (place, form) = names.get(name)?;
         let rule = rules.get(*place)?;
         let limit = gate.limits().get(rule.limit?)?;
-        Some(NamedRule { limit, source: &rule.source, form })
+        Some(NamedRule { place: *place, limit, source: &rule.source, form })
     }
 
     /// The names of all rules with quotas, in the order of the policy.
@@ -70,6 +72,11 @@ impl PolicyGate {
 }
 
 impl<'a> NamedRule<'a> {
+    /// Its place in the policy.
+    pub fn place(&self) -> usize {
+        self.place
+    }
+
     /// The rule.
     pub fn rule(&self) -> &'a Rule {
         self.limit.rule()

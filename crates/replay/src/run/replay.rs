@@ -5,8 +5,9 @@ use crate::log::{Line, Lines};
 use foldhash::quality::FixedState;
 use std::{
     cmp::{Ordering, Reverse},
-    collections::{BinaryHeap, VecDeque},
+    collections::BinaryHeap,
     hash::BuildHasher as _,
+    ops::Range,
     path::Path,
     time::Duration,
 };
@@ -24,10 +25,9 @@ pub struct Replay {
     gate: PolicyGate,
     hand: ClockHand,
     now: Micros,
-    /// Of requests that come next and are still to be asked about.
-    ahead: VecDeque<Box<Foresight>>,
-    /// To be used again.
-    spare: Vec<Box<Foresight>>,
+    /// Of requests that come next: those in this range are still to be asked about, the others are to be used again.
+    ahead: Vec<Foresight>,
+    next: Range<usize>,
     tally: Tally,
     hasher: FixedState,
     /// Requests that hold something, by when that ends.
@@ -69,8 +69,8 @@ impl Replay {
             gate,
             hand,
             now: start,
-            ahead: VecDeque::new(),
-            spare: Vec::new(),
+            ahead: Vec::new(),
+            next: 0..0,
             tally: Tally::new(policy.rules.iter().map(|rule| rule.name.clone()), start),
             hasher: FixedState::default(),
             stays: BinaryHeap::new(),
@@ -112,29 +112,38 @@ impl Replay {
 
     /// These requests come next: finds what rules will be asked about them.
     pub fn approach(&mut self, lines: Lines<'_>) {
+        self.next = 0..0;
         for (line, _) in lines.iter() {
-            let mut foresight = self.spare.pop().unwrap_or_default();
-            self.gate.approach(&self.gate.see(&line), &mut foresight);
-            self.ahead.push_back(foresight);
+            self.approach_one(&line);
         }
-        self.gate.fetch(self.ahead.iter().map(|foresight| &**foresight));
+        self.gate.fetch(self.ahead[self.next.clone()].iter());
+    }
+
+    fn approach_one(&mut self, line: &Line<'_>) {
+        if self.next.end == self.ahead.len() {
+            self.ahead.push(Foresight::default());
+        }
+        self.gate.approach(&self.gate.see(line), &mut self.ahead[self.next.end]);
+        self.next.end += 1;
     }
 
     /// Asks the policy about the next of those requests, at a moment that is not before that of the last one.
     #[inline]
     pub fn ask(&mut self, line: &Line<'_>, now: Micros) -> Verdict {
         self.advance(now);
-        let mut foresight = self.ahead.pop_front().unwrap_or_else(|| {
-            let mut foresight = Box::<Foresight>::default();
-            self.gate.approach(&self.gate.see(line), &mut foresight);
-            foresight
-        });
-        self.gate.foresee(line, &mut foresight);
-        let verdict = self.note(&foresight, line, now);
+        if self.next.is_empty() {
+            self.next = 0..0;
+            self.approach_one(line);
+        }
+        let mut ahead = std::mem::take(&mut self.ahead);
+        let foresight = &mut ahead[self.next.start];
+        self.next.start += 1;
+        self.gate.foresee(line, foresight);
+        let verdict = self.note(foresight, line, now);
         if let Some(stay) = foresight.take_stay() {
             self.keep(stay, foresight.delay(), line, now);
         }
-        self.spare.push(foresight);
+        self.ahead = ahead;
         verdict
     }
 

@@ -28,7 +28,7 @@ impl InForce {
     /// Counts what was answered.
     pub(super) fn count<'t>(&self, told: impl IntoIterator<Item = &'t Told<'t>>) {
         for (rule, counted, decision) in told.into_iter().filter_map(Told::counted) {
-            self.tally.asked_by_name(rule, counted, decision);
+            self.tally.asked(rule, counted, decision);
         }
     }
 }

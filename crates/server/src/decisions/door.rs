@@ -51,6 +51,11 @@ impl DecisionDoor {
         Ok(())
     }
 
+    /// Others listen now: takes no more connections, and has those answered who came here.
+    pub(crate) fn leave(self) -> Option<Threads> {
+        self.serving.inspect(Threads::leave)
+    }
+
     /// Takes no more connections, and returns when requests in flight have ended.
     pub(crate) async fn end(self) {
         let Self { bound, serving } = self;

@@ -50,6 +50,11 @@ impl<'a> Question<'a> {
         self.named.rule()
     }
 
+    /// Where the rule is in the policy.
+    pub(super) fn place(&self) -> usize {
+        self.named.place()
+    }
+
     /// What the quotas of its rule are of.
     pub(super) fn holds(&self) -> Holds {
         self.named.holds()

@@ -68,7 +68,7 @@ where
         }
     };
     match head.method {
-        Method::POST => answer(desk, head, body, call).await.unwrap_or_else(Response::from),
+        Method::POST => answer(desk, &head, body, call).await.unwrap_or_else(Response::from),
         _ => another_method("POST").into(),
     }
 }
@@ -79,7 +79,7 @@ fn another_method(allowed: &'static str) -> Problem {
         .with(header::ALLOW, HeaderValue::from_static(allowed))
 }
 
-async fn answer<B>(desk: &Desk, head: request::Parts, body: B, call: Call) -> Result<Response, Problem>
+async fn answer<B>(desk: &Desk, head: &request::Parts, body: B, call: Call) -> Result<Response, Problem>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {

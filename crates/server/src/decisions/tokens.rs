@@ -70,7 +70,7 @@ impl Tokens {
 
     /// Who asks with these headers; 401 for nobody who may.
     pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let given = headers.get(TOKEN).map(HeaderValue::as_bytes).or_else(|| bearer(headers));
+        let given = given(headers);
         // All are compared, so that time does not tell which one is close.
         let is_operator = self.operators.as_ref().is_some_and(|known| known.is(given));
         let program = self.programs.iter().fold(None, |found, (name, known)| match known.is(given) {
@@ -111,6 +111,11 @@ impl Tokens {
 }
 
 impl Secret {
+    /// This.
+    pub(crate) fn of(secret: String) -> Self {
+        Self(secret)
+    }
+
     /// What a variable holds now.
     pub(crate) fn read(variable: &Variable) -> Result<Self, Fault> {
         let held = env::var(&variable.0).ok().filter(|held| !held.trim().is_empty());
@@ -122,6 +127,11 @@ impl Secret {
     pub(crate) fn is(&self, given: Option<&[u8]>) -> bool {
         given.is_some_and(|given| given.ct_eq(self.0.as_bytes()).into())
     }
+}
+
+/// The token that somebody sends.
+pub(crate) fn given(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(TOKEN).map(HeaderValue::as_bytes).or_else(|| bearer(headers))
 }
 
 /// What stands behind `Bearer`.

@@ -64,8 +64,8 @@ impl<'a> Told<'a> {
         self.decision.as_ref().filter(denies)
     }
 
-    /// The rule that was asked, and what it said; nothing, where it was not asked.
-    pub(super) fn counted(&self) -> Option<(&str, Counted, Option<&Decision>)> {
+    /// The place of the rule that was asked, and what it said; nothing, where it was not asked.
+    pub(super) fn counted(&self) -> Option<(usize, Counted, Option<&Decision>)> {
         let decision = self.decision.as_ref().filter(|_| self.turn == Turn::Asked)?;
         let counted = match (self.question.mode, decision.outcome()) {
             (Mode::Off, _) => return None,
@@ -74,7 +74,7 @@ impl<'a> Told<'a> {
             (Mode::Enforce, Outcome::Deny(_)) => Counted::Limited,
             (Mode::Shadow, Outcome::Deny(_)) => Counted::ShadowDenied,
         };
-        Some((self.question.rule().name(), counted, Some(decision)))
+        Some((self.question.place(), counted, Some(decision)))
     }
 
     fn write_numbers<M: SerializeMap>(&self, decision: &Decision, map: &mut M) -> Result<(), M::Error> {
@@ -218,6 +218,9 @@ pub(super) fn list(answers: impl Iterator<Item = Result<Value, Problem>>) -> Vec
     answers.map(|answer| answer.unwrap_or_else(|problem| problem.json())).collect()
 }
 
+/// Bytes that most answers have at most.
+const USUAL: usize = 256;
+
 /// JSON as an answer, in whatever a listener sends.
 pub(crate) fn json_response<B: From<Vec<u8>>>(
     status: StatusCode,
@@ -225,8 +228,11 @@ pub(crate) fn json_response<B: From<Vec<u8>>>(
     body: &impl Serialize,
 ) -> http::Response<B> {
     // Nothing here has a name that is no text, which is all that can go wrong.
-    let body = serde_json::to_vec(body).unwrap_or_else(|_| b"{}".to_vec());
-    let mut response = http::Response::new(body.into());
+    let mut written = Vec::with_capacity(USUAL);
+    if serde_json::to_writer(&mut written, body).is_err() {
+        written = b"{}".to_vec();
+    }
+    let mut response = http::Response::new(written.into());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response

@@ -6,25 +6,38 @@
 //! ```
 
 use super::{
-    DescriptorService, DescriptorSource, Endpoint, Environment, GrpcEndpoint, Health, HealthStatus,
-    HostStores, debug_page, health_page, metrics_page,
+    Callers, DescriptorService, DescriptorSource, Endpoint, Environment, GrpcEndpoint, Health, HealthStatus,
+    HostStores,
+    callers::NEEDED,
+    debug_page, health_page, metrics_page,
     opening::{certificate, limits, settings},
     wire::{GrpcHealth, GrpcTerms, GrpcWire, JsonWire, Serving, SettleDesk, settle_router},
     xds::XdsClient,
 };
-use crate::{Fault, tls::Certificate};
-use axum::{Router, body::Body, extract::Request, response::Response, routing};
+use crate::{Bound, Fault, decisions::unauthorized, hall::Hall, tls::Certificate};
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    middleware::{self, Next},
+    response::Response,
+    routing,
+};
 use http::StatusCode;
+use hyper_util::service::TowerToHyperService;
 use std::{
     error, fmt, fs,
-    future::{Future, IntoFuture},
+    future::Future,
     net::{SocketAddr, TcpListener as Socket},
     os::unix::{fs::FileTypeExt, net::UnixListener as UnixSocket},
     sync::Arc,
     time::Duration,
 };
 use tidegate_engine::{BuildError, Outage};
-use tidegate_policy::descriptors::{DescriptorSet, Merge};
+use tidegate_policy::{
+    descriptors::{DescriptorSet, Merge},
+    model::{Connections, Listener},
+};
 use tokio::{
     net::{TcpListener, UnixListener},
     sync::watch,
@@ -36,13 +49,14 @@ pub struct ServiceHost {
     service: Arc<DescriptorService>,
     health: Health,
     limits: Limits,
-    http: Socket,
+    http: Bound,
     grpc: GrpcSocket,
-    debug: Socket,
-    metrics: Option<(Socket, String)>,
+    debug: Bound,
+    metrics: Option<(Bound, String)>,
     tls: Option<Arc<Certificate>>,
     terms: GrpcTerms,
     desk: Arc<SettleDesk>,
+    callers: Callers,
 }
 
 /// Where limits come from.
@@ -75,26 +89,34 @@ impl ServiceHost {
     pub fn open(environment: &Environment, stores: HostStores) -> Result<Self, HostError> {
         let settings = settings(environment, stores)?;
         let service = Arc::new(DescriptorService::new(settings).map_err(HostError::Counters)?);
-        let (host, token) = (environment.http.host, environment.own.admin_token.clone());
-        let desk = Arc::new(SettleDesk::new(service.clone(), host, token));
+        let (host, own) = (environment.http.host, &environment.own);
+        let token = own.admin_token.clone();
+        let callers = Callers::knowing(own.tokens.iter().map(|token| token.0.clone()))
+            .and_operators(token.as_ref().map(|token| token.0.as_str()));
+        let desk = Arc::new(SettleDesk::new(service.clone(), host, token, callers.clone()));
+        let http = |endpoint: Endpoint| {
+            let address = SocketAddr::new(endpoint.host, endpoint.port);
+            Bound::bind(&Listener { address, tls: own.http_tls.clone() }).map_err(HostError::Listen)
+        };
         let limits = limits(environment, &service)?;
         let metrics = environment.prometheus.as_ref();
         Ok(Self {
             health: Health::new(service.clone()).config(environment.health),
             service,
             limits,
-            http: bind(environment.http)?,
+            http: http(environment.http)?,
             grpc: match &environment.grpc {
                 GrpcEndpoint::Tcp(endpoint) => GrpcSocket::Tcp(bind(*endpoint)?),
                 GrpcEndpoint::Socket(path) => GrpcSocket::Unix(bind_unix(path)?),
             },
-            debug: bind(environment.debug)?,
+            debug: http(environment.debug)?,
             metrics: metrics
-                .map(|metrics| Ok((bind(metrics.endpoint)?, metrics.path.clone())))
+                .map(|metrics| Ok((http(metrics.endpoint)?, metrics.path.clone())))
                 .transpose()?,
             tls: certificate(environment)?,
             terms: GrpcTerms { age: environment.connection_age, ..GrpcTerms::default() },
             desk,
+            callers,
         })
     }
 
@@ -121,20 +143,24 @@ impl ServiceHost {
                 path.unwrap_or_default()
             }
         };
+        let at = |bound: &Bound| {
+            let scheme = if bound.certificate().is_some() { "https" } else { "http" };
+            format!("{scheme}://{}", bound.address())
+        };
         let mut addresses = vec![
             ("gRPC", grpc),
-            ("JSON", format!("http://{}/json", shown(&self.http))),
-            ("pages", format!("http://{}/", shown(&self.debug))),
+            ("JSON", format!("{}/json", at(&self.http))),
+            ("pages", format!("{}/", at(&self.debug))),
         ];
-        if let Some((socket, path)) = &self.metrics {
-            addresses.push(("metrics", format!("http://{}{path}", shown(socket))));
+        if let Some((bound, path)) = &self.metrics {
+            addresses.push(("metrics", format!("{}{path}", at(bound))));
         }
         addresses
     }
 
     /// Serves until `shutdown`, and then until requests in flight have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), HostError> {
-        let Self { service, health, limits, http, grpc, debug, metrics, tls, terms, desk } = self;
+        let Self { service, health, limits, http, grpc, debug, metrics, tls, terms, desk, callers } = self;
         let health = Arc::new(health);
         let (stop, stopped) = watch::channel(());
         let ended = || {
@@ -145,7 +171,7 @@ impl ServiceHost {
             }
         };
         let drain = terms.drain;
-        let wire = GrpcWire::new(service.clone()).await;
+        let wire = GrpcWire::new(service.clone()).await.callers(callers.clone());
         let looking = tokio::spawn(look(health.clone(), wire.health(), desk.clone(), tls.clone()));
         let tls = tls.map(|certificate| certificate.acceptor());
         let grpc: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match grpc {
@@ -155,21 +181,15 @@ impl ServiceHost {
                 Box::pin(wire.serve(listener, tls, terms, ended()))
             }
         };
-        let late = || {
-            let ended = ended();
-            async move {
-                ended.await;
-                time::sleep(drain).await;
-            }
+        let hall = |router: Router| {
+            let terms = Connections { drain, ..Connections::default() };
+            Hall::new(TowerToHyperService::new(router), &terms)
         };
-        let plain =
-            axum::serve(listen(http)?, plain(&service, &health, desk)).with_graceful_shutdown(ended());
-        let plain = within(plain.into_future(), late());
-        let pages = axum::serve(listen(debug)?, pages(&service)).with_graceful_shutdown(ended());
-        let pages = within(pages.into_future(), late());
-        if let Some((socket, path)) = metrics {
-            let page = axum::serve(listen(socket)?, only_metrics(&service, path));
-            tokio::spawn(page.with_graceful_shutdown(ended()).into_future());
+        let plain = hall(plain(&service, &health, desk, &callers)).serve_until(http, ended());
+        let pages = hall(admitted(pages(&service), &callers)).serve_until(debug, ended());
+        if let Some((bound, path)) = metrics {
+            let page = hall(admitted(only_metrics(&service, path), &callers));
+            tokio::spawn(page.serve_until(bound, ended()));
         }
         let following = tokio::spawn(follow(limits, service));
         let ending = async {
@@ -177,19 +197,25 @@ impl ServiceHost {
             health.drain();
             drop(stop);
         };
-        tokio::join!(ending, grpc, plain, pages);
+        let ((), (), plain, pages) = tokio::join!(ending, grpc, plain, pages);
         following.abort();
         looking.abort();
-        Ok(())
+        plain.and(pages).map_err(HostError::Listen)
     }
 }
 
-/// Serves to its end, or until it is too late for that: who asks slowly keeps nobody waiting.
-async fn within<T>(serving: impl Future<Output = T>, late: impl Future<Output = ()>) {
-    tokio::select! {
-        _ = serving => {}
-        () = late => {}
-    }
+/// Pages for those who know a token, where there is one.
+fn admitted(pages: Router, callers: &Callers) -> Router {
+    let callers = callers.clone();
+    pages.layer(middleware::from_fn(move |request: Request, next: Next| {
+        let is_admitted = callers.admit(request.headers()).is_some();
+        async move {
+            match is_admitted {
+                true => next.run(request).await,
+                false => unauthorized(NEEDED).into(),
+            }
+        }
+    }))
 }
 
 /// Tells clients of gRPC how the service is, and does what is to be done from time to time.
@@ -245,8 +271,13 @@ async fn follow(limits: Limits, service: Arc<DescriptorService>) {
 }
 
 /// `/json`, `/healthcheck`, and what Envoy's protocol has no words for.
-fn plain(service: &Arc<DescriptorService>, health: &Arc<Health>, desk: Arc<SettleDesk>) -> Router {
-    let (json, health) = (JsonWire::new(service.clone()), health.clone());
+fn plain(
+    service: &Arc<DescriptorService>,
+    health: &Arc<Health>,
+    desk: Arc<SettleDesk>,
+    callers: &Callers,
+) -> Router {
+    let (json, health) = (JsonWire::new(service.clone()).callers(callers.clone()), health.clone());
     let ask = move |request: Request| {
         let json = json.clone();
         async move { json.answer(request).await.map(Body::from) }

@@ -24,6 +24,7 @@ use crate::{
     Bound, Config, Fault, FileWatch, ReadFiles,
     admin::Admin,
     decisions::{DecisionDoor, Desk, Tokens},
+    hall::Threads,
     observe::{Listening, Observer, Scene, Sending, Tally, said, version},
     run::{Plans, UpstreamHealth, Workers},
     worker::Order,
@@ -83,7 +84,7 @@ pub struct Gateway {
     sending: Option<Sending>,
     retired: VecDeque<Workers>,
     /// Listeners of programs that were there before, until those who ask there are answered.
-    leaving: JoinSet<()>,
+    leaving: Vec<Threads>,
 }
 
 /// Those who serve now.
@@ -156,7 +157,7 @@ impl Gateway {
             upstreams: Arc::default(),
             sending: None,
             retired: VecDeque::new(),
-            leaving: JoinSet::new(),
+            leaving: Vec::new(),
         })
     }
 
@@ -323,8 +324,8 @@ impl Gateway {
         };
         if let Some(before) = std::mem::replace(&mut self.decisions, next) {
             // Those who ask there are answered; nobody waits for them before the end.
-            while self.leaving.try_join_next().is_some() {}
-            self.leaving.spawn(before.end());
+            self.leaving.retain_mut(|threads| !threads.have_ended());
+            self.leaving.extend(before.leave());
         }
         Ok(())
     }
@@ -395,7 +396,8 @@ impl Gateway {
     }
 
     async fn end(self) -> Result<(), GatewayError> {
-        let mut leaving = self.leaving;
+        let mut leaving = JoinSet::new();
+        self.leaving.into_iter().for_each(|threads| drop(leaving.spawn(threads.end())));
         if let Some(decisions) = self.decisions {
             leaving.spawn(decisions.end());
         }

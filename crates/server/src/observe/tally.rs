@@ -161,11 +161,9 @@ impl Tally {
         self.here(|shard| shard.requests[1].add(1));
     }
 
-    /// A program asked a rule by its name.
-    pub(crate) fn asked_by_name(&self, name: &str, outcome: Outcome, decision: Option<&Decision>) {
-        if let Some(place) = self.place_of(name) {
-            self.here(|shard| shard.say(place, outcome, decision));
-        }
+    /// A program asked the rule at this place of the policy.
+    pub(crate) fn asked(&self, place: usize, outcome: Outcome, decision: Option<&Decision>) {
+        self.here(|shard| shard.say(place, outcome, decision));
     }
 
     /// Whether this request is one of those whose keys are counted.
@@ -303,14 +301,14 @@ mod tests {
                 let tally = tally.clone();
                 thread::spawn(move || {
                     for _ in 0..1_000 {
-                        tally.asked_by_name("b", Outcome::Limited, None);
+                        tally.asked(1, Outcome::Limited, None);
                     }
-                    tally.asked_by_name("nobody", Outcome::Limited, None);
+                    tally.asked(9, Outcome::Limited, None);
                 })
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        tally.asked_by_name("a", Outcome::Admitted, None);
+        tally.asked(0, Outcome::Admitted, None);
         let totals = tally.totals();
         assert_eq!(totals.rules[1][Outcome::Limited as usize], 4_000);
         assert_eq!(totals.rules[0][Outcome::Admitted as usize], 1);
@@ -322,8 +320,8 @@ mod tests {
     fn a_thread_that_counts_for_two_policies_loses_nothing() {
         let (first, second) = (tally(&["a"], None), tally(&["a"], None));
         for _ in 0..10 {
-            first.asked_by_name("a", Outcome::Admitted, None);
-            second.asked_by_name("a", Outcome::Admitted, None);
+            first.asked(0, Outcome::Admitted, None);
+            second.asked(0, Outcome::Admitted, None);
         }
         assert_eq!((first.totals().rules[0][0], second.totals().rules[0][0]), (10, 10));
         assert!(first.parts().shards.is_empty() && second.parts().shards.len() == 1);

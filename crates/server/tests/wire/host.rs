@@ -14,7 +14,7 @@ use tidegate_proto::{
 use tidegate_server::descriptors::{Environment, HostError, HostStores, ServiceHost};
 use tidegate_testkit::servers::Certificates;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
     sync::oneshot,
     task::JoinHandle,
@@ -29,6 +29,7 @@ const LONG: Duration = Duration::from_secs(20);
 struct Host {
     grpc: String,
     json: String,
+    pages: String,
     stop: oneshot::Sender<()>,
     end: JoinHandle<Result<(), HostError>>,
 }
@@ -40,12 +41,12 @@ impl Host {
         let host = ServiceHost::open(&environment, HostStores::default()).unwrap();
         let addresses = host.addresses();
         let of = |name: &str| addresses.iter().find(|(known, _)| *known == name).unwrap().1.clone();
-        let json = of("JSON").replace("http://", "").replace("/json", "");
+        let at = |name: &str| of(name).split('/').nth(2).unwrap().to_owned();
         let (stop, stopped) = oneshot::channel::<()>();
         let end = tokio::spawn(host.run(async {
             let _ = stopped.await;
         }));
-        Self { grpc: of("gRPC"), json, stop, end }
+        Self { grpc: of("gRPC"), json: at("JSON"), pages: at("pages"), stop, end }
     }
 
     async fn end(self) {
@@ -223,4 +224,114 @@ async fn who_says_half_a_greeting_keeps_no_end_waiting() {
     let half = TcpStream::connect(&host.json).await.unwrap();
     host.end().await;
     drop(half);
+}
+
+/// What is answered to a request, as text.
+async fn asked(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str, headers: &str) -> String {
+    let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"bob"}]}]}"#;
+    let length = body.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
+    );
+    let mut answer = Vec::new();
+    if stream.write_all(request.as_bytes()).await.is_ok() {
+        // Who is not let in is hung up on.
+        let _ = timeout(LONG, stream.read_to_end(&mut answer)).await.unwrap();
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+async fn status(address: &str, path: &str, headers: &str) -> String {
+    let stream = TcpStream::connect(address).await.unwrap();
+    asked(stream, path, headers).await.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn only_those_with_a_token_ask_where_one_is_needed() {
+    let (_folder, root) = folder();
+    let host = Host::start(&[
+        ("RUNTIME_ROOT", &root),
+        ("TIDEGATE_TOKENS", "old-secret new-secret"),
+        ("TIDEGATE_ADMIN_TOKEN", "boss-secret"),
+    ]);
+    let channel = Channel::from_shared(format!("http://{}", host.grpc)).unwrap().connect().await.unwrap();
+    assert_eq!(ask(channel.clone(), 1).await.unwrap_err().code(), tonic::Code::Unauthenticated);
+    for (token, code) in [("Bearer new-secret", None), ("Bearer other", Some(tonic::Code::Unauthenticated))] {
+        let with = |mut request: tonic::Request<()>| {
+            request.metadata_mut().insert("authorization", token.parse().unwrap());
+            Ok(request)
+        };
+        let mut client = RateLimitServiceClient::with_interceptor(channel.clone(), with);
+        let request = RateLimitRequest {
+            domain: "shop".to_owned(),
+            descriptors: vec![entry("user", "alice")],
+            hits_addend: 0,
+        };
+        let said = client.should_rate_limit(request).await;
+        assert_eq!(said.err().map(|status| status.code()), code, "{token}");
+    }
+    // How it is, everybody may know.
+    let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
+    health.check(tonic_health::pb::HealthCheckRequest { service: "ratelimit".to_owned() }).await.unwrap();
+    assert_eq!(status(&host.json, "/healthcheck", "").await, "405", "it is there, and asked for with GET");
+
+    let (old, boss) = ("authorization: Bearer old-secret\r\n", "authorization: Bearer boss-secret\r\n");
+    for (address, path, headers, wanted) in [
+        (&host.json, "/json", "", "401"),
+        (&host.json, "/json", "authorization: Bearer other\r\n", "401"),
+        (&host.json, "/json", old, "200"),
+        (&host.json, "/v1/descriptors/peek", "", "401"),
+        (&host.json, "/v1/descriptors/peek", old, "200"),
+        (&host.json, "/v1/descriptors/reset", old, "403"),
+        (&host.json, "/v1/descriptors/reset", boss, "200"),
+        (&host.pages, "/stats", "", "401"),
+        (&host.pages, "/stats", old, "200"),
+        (&host.pages, "/rlconfig", boss, "200"),
+    ] {
+        assert_eq!(status(address, path, headers).await, wanted, "{path} {headers}");
+    }
+    host.end().await;
+}
+
+#[tokio::test]
+async fn all_that_is_http_can_be_kept_to_clients_with_a_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let certificates = Certificates::create(directory.path()).unwrap();
+    let (_folder, root) = folder();
+    let text = |path: &Path| path.display().to_string();
+    let (certificate, key) = (text(&certificates.certificate), text(&certificates.key));
+    let authority = text(&certificates.authority);
+    let host = Host::start(&[
+        ("RUNTIME_ROOT", &root),
+        ("TIDEGATE_HTTP_TLS_CERT", &certificate),
+        ("TIDEGATE_HTTP_TLS_KEY", &key),
+        ("TIDEGATE_HTTP_TLS_CLIENT_CACERT", &authority),
+    ]);
+    for (address, path) in [(&host.json, "/json"), (&host.pages, "/stats")] {
+        for (with_certificate, is_let_in) in [(true, true), (false, false)] {
+            let stream = TcpStream::connect(address).await.unwrap();
+            let name = ServerName::try_from("localhost").unwrap();
+            let agreed = connector(&certificates, with_certificate).connect(name, stream).await;
+            let answer = match agreed {
+                Ok(stream) => asked(stream, path, "").await,
+                Err(_) => String::new(),
+            };
+            assert_eq!(answer.starts_with("HTTP/1.1 200"), is_let_in, "{path} {answer}");
+        }
+        let plain = TcpStream::connect(address).await.unwrap();
+        assert!(!asked(plain, path, "").await.contains("HTTP/1.1"), "{path}");
+    }
+    host.end().await;
+}
+
+#[test]
+fn half_of_what_keeps_others_out_is_told() {
+    for (variables, part) in [
+        (&[("TIDEGATE_TOKENS", " ")][..], "TIDEGATE_TOKENS"),
+        (&[("TIDEGATE_HTTP_TLS_CLIENT_CACERT", "ca.pem")], "TIDEGATE_HTTP_TLS_CERT"),
+        (&[("TIDEGATE_HTTP_TLS_CERT", "cert.pem")], "TIDEGATE_HTTP_TLS_KEY"),
+    ] {
+        let error = Environment::read(variables.iter().copied()).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
 }

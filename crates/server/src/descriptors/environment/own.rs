@@ -4,6 +4,7 @@ use super::{EnvironmentError, variables::Variables};
 use crate::descriptors::{Counting, HeaderNames, TellBody, TellHeaders};
 use std::{fmt, time::Duration};
 use tidegate_engine::Outage;
+use tidegate_policy::model::Tls;
 
 /// What only we know, as the environment says it.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +21,11 @@ pub struct OwnSettings {
     pub body: TellBody,
     /// `TIDEGATE_ADMIN_TOKEN`: what operators know.
     pub admin_token: Option<AdminToken>,
+    /// `TIDEGATE_TOKENS`: what programs must know to ask, with blanks between them; everybody may unless it is set.
+    pub tokens: Vec<AdminToken>,
+    /// `TIDEGATE_HTTP_TLS_CERT`, `TIDEGATE_HTTP_TLS_KEY` and `TIDEGATE_HTTP_TLS_CLIENT_CACERT`: how all that is HTTP and no gRPC
+    /// is spoken.
+    pub http_tls: Option<Tls>,
 }
 
 /// How it is counted, and under whose keys.
@@ -69,7 +75,35 @@ pub(super) fn settings(variables: &Variables) -> Result<OwnSettings, Environment
             _ => TellBody::Nothing,
         },
         admin_token: variables.text("TIDEGATE_ADMIN_TOKEN").map(AdminToken),
+        tokens: tokens(variables)?,
+        http_tls: http_tls(variables)?,
     })
+}
+
+fn tokens(variables: &Variables) -> Result<Vec<AdminToken>, EnvironmentError> {
+    const NAME: &str = "TIDEGATE_TOKENS";
+    let Some(said) = variables.get(NAME) else { return Ok(Vec::new()) };
+    let tokens: Vec<_> = said.split_whitespace().map(|token| AdminToken(token.to_owned())).collect();
+    // To take it for none would let everybody in.
+    if tokens.is_empty() {
+        Err(variables.hidden(NAME, "one token, or several with blanks between them"))
+    } else {
+        Ok(tokens)
+    }
+}
+
+fn http_tls(variables: &Variables) -> Result<Option<Tls>, EnvironmentError> {
+    const NAMES: [&str; 3] =
+        ["TIDEGATE_HTTP_TLS_CERT", "TIDEGATE_HTTP_TLS_KEY", "TIDEGATE_HTTP_TLS_CLIENT_CACERT"];
+    let [certificate, key, clients] = NAMES.map(|name| variables.path(name));
+    match (certificate, key, clients) {
+        (None, None, None) => Ok(None),
+        (Some(certificate), Some(key), clients) => Ok(Some(Tls { certificate, key, clients })),
+        (None, ..) => {
+            Err(variables.error(NAMES[0], "a file with a certificate; the others mean nothing without it"))
+        }
+        (_, None, _) => Err(variables.error(NAMES[1], "the file with the key of TIDEGATE_HTTP_TLS_CERT")),
+    }
 }
 
 fn outage(variables: &Variables) -> Result<Outage, EnvironmentError> {

@@ -4,7 +4,7 @@
 //! looked for first: nothing else stands between a connection and a decision.
 
 use super::{Accept, GrpcHealth, GrpcTerms, MOST_MESSAGE, Serving, serve::serve, translate};
-use crate::descriptors::{Decide, DescriptorFault};
+use crate::descriptors::{Callers, Decide, DescriptorFault, callers::NEEDED};
 use http::Request;
 use hyper::{body::Incoming, service};
 use std::{convert::Infallible, fmt, future::Future, sync::Arc};
@@ -24,6 +24,7 @@ use tonic_reflection::server::Builder;
 /// The decision service for those who speak gRPC. A clone is the same service, for one more listener.
 pub struct GrpcWire<D> {
     limits: RateLimitServiceServer<Limits<D>>,
+    callers: Callers,
     health: GrpcHealth,
     others: Arc<[Other]>,
 }
@@ -39,7 +40,13 @@ impl<D: Decide> GrpcWire<D> {
                 .into_iter()
                 .chain(reflections())
                 .flatten();
-        Self { limits, others: others.collect(), health }
+        Self { limits, callers: Callers::default(), others: others.collect(), health }
+    }
+
+    /// Only these may ask; how the service is and what it has, everybody may know.
+    #[must_use]
+    pub fn callers(self, callers: Callers) -> Self {
+        Self { callers, ..self }
     }
 
     /// What clients are told of whether to ask.
@@ -76,7 +83,10 @@ impl<D: Decide> service::Service<Request<Incoming>> for GrpcWire<D> {
         let path = request.uri().path().trim_start_matches('/');
         let asked = path.split('/').next().unwrap_or_default();
         if asked == <RateLimitServiceServer<Limits<D>> as NamedService>::NAME {
-            return self.limits.clone().call(request);
+            return match self.callers.admit(request.headers()) {
+                Some(_) => self.limits.clone().call(request),
+                None => Box::pin(async { Ok(Status::unauthenticated(NEEDED).into_http()) }),
+            };
         }
         match self.others.iter().find(|other| other.name == asked) {
             Some(other) => (other.answer)(request),
@@ -90,7 +100,12 @@ impl<D: Decide> service::Service<Request<Incoming>> for GrpcWire<D> {
 
 impl<D> Clone for GrpcWire<D> {
     fn clone(&self) -> Self {
-        Self { limits: self.limits.clone(), health: self.health.clone(), others: self.others.clone() }
+        Self {
+            limits: self.limits.clone(),
+            callers: self.callers.clone(),
+            health: self.health.clone(),
+            others: self.others.clone(),
+        }
     }
 }
 

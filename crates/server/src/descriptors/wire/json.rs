@@ -1,7 +1,7 @@
 //! `/json`: the same questions in JSON over HTTP, by any method.
 
 use super::{MOST_MESSAGE, translate};
-use crate::descriptors::{Decide, DescriptorFault, OverLimit};
+use crate::descriptors::{Callers, Decide, DescriptorFault, OverLimit, callers::NEEDED};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
@@ -13,6 +13,7 @@ use tidegate_proto::json;
 #[derive(Clone, Debug)]
 pub struct JsonWire<D> {
     decide: D,
+    callers: Callers,
 }
 
 /// What is wrong with a request. The body of a refusal is the reference service's, which does not say.
@@ -21,7 +22,13 @@ const REASON: &str = "tidegate-reason";
 impl<D: Decide> JsonWire<D> {
     /// Asks this about every request.
     pub fn new(decide: D) -> Self {
-        Self { decide }
+        Self { decide, callers: Callers::default() }
+    }
+
+    /// Only these may ask.
+    #[must_use]
+    pub fn callers(self, callers: Callers) -> Self {
+        Self { callers, ..self }
     }
 
     /// Answers a request for `/json`.
@@ -30,6 +37,9 @@ impl<D: Decide> JsonWire<D> {
         B: Body,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
+        if self.callers.admit(request.headers()).is_none() {
+            return refusal(StatusCode::UNAUTHORIZED, NEEDED);
+        }
         let body = match Limited::new(request.into_body(), MOST_MESSAGE).collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) if error.is::<LengthLimitError>() => {

@@ -8,6 +8,7 @@
 //! | no message at all | `INTERNAL` | 400 |
 //! | a message of more than 4 MiB | `OUT_OF_RANGE` | 413 |
 //! | nothing loaded, or no store | `UNAVAILABLE` | 503 |
+//! | a token is needed, and not sent | `UNAUTHENTICATED` | 401 |
 //! | a method that there is not | `UNIMPLEMENTED` | |
 
 mod accept;

@@ -119,12 +119,13 @@ async fn speak<I, S: Answer>(stream: I, service: S, terms: GrpcTerms, mut stoppe
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let (greeting, _) = Greeting::new(stream, terms.welcome);
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(terms.streams)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PONG)
-        .serve_connection(TokioIo::new(Greeting::new(stream, terms.welcome)), service);
+        .serve_connection(TokioIo::new(greeting), service);
     let mut connection = pin!(connection);
     let age = terms.age.mul_f64(0.9 + fastrand::f64() * 0.2);
     tokio::select! {

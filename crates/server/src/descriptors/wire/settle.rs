@@ -14,7 +14,8 @@ use super::{MOST_MESSAGE, translate};
 use crate::{
     decisions::{Caller, Ledger, Problem, bearer, gone, json_response, shortened, unauthorized},
     descriptors::{
-        AdminToken, DescriptorFault, DescriptorService, DomainAsk, DomainVerdict, HeldHits, OverLimit,
+        AdminToken, Callers, DescriptorFault, DescriptorService, DomainAsk, DomainVerdict, HeldHits,
+        OverLimit, callers::NEEDED,
     },
 };
 use axum::{
@@ -35,6 +36,7 @@ pub(crate) struct SettleDesk {
     service: Arc<DescriptorService>,
     held: Ledger<HeldHits>,
     operators: Operators,
+    callers: Callers,
 }
 
 /// Who operators are.
@@ -52,14 +54,19 @@ const JSON: &str = "application/json";
 
 impl SettleDesk {
     /// Without a token, all who ask on this machine are operators, and nobody from elsewhere is.
-    pub(crate) fn new(service: Arc<DescriptorService>, host: IpAddr, token: Option<AdminToken>) -> Self {
+    pub(crate) fn new(
+        service: Arc<DescriptorService>,
+        host: IpAddr,
+        token: Option<AdminToken>,
+        callers: Callers,
+    ) -> Self {
         let operators = match token {
             Some(token) => Operators::Knows(token),
             None if host.is_loopback() => Operators::Whoever,
             None => Operators::Nobody,
         };
         // What is dropped stays counted.
-        Self { service, held: Ledger::new(Clock::system(), MOST_HELD, drop), operators }
+        Self { service, held: Ledger::new(Clock::system(), MOST_HELD, drop), operators, callers }
     }
 
     /// Closes what nobody has settled in time; to be called every second or so.
@@ -73,9 +80,10 @@ impl SettleDesk {
         if head.headers.contains_key(header::ORIGIN) {
             return Err(Problem::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
         }
-        if verb == "reset" {
-            self.permit(&head.headers)?;
-        }
+        let caller = match verb {
+            "reset" => self.permit(&head.headers)?,
+            _ => self.callers.admit(&head.headers).ok_or_else(|| unauthorized(NEEDED))?,
+        };
         let body = Limited::new(body, MOST_MESSAGE).collect().await.map_err(|error| match error
             .is::<LengthLimitError>(
         ) {
@@ -88,9 +96,9 @@ impl SettleDesk {
         let body = body.to_bytes();
         match verb {
             "peek" => said(self.service.peek(asked(&body)?).await.map_err(problem)?, None),
-            "reserve" => self.reserve(asked(&body)?, expires(&head.uri)?).await,
-            "commit" => self.settle(&body, Settle::Commit).await,
-            "cancel" => self.settle(&body, Settle::Cancel).await,
+            "reserve" => self.reserve(asked(&body)?, expires(&head.uri)?, caller).await,
+            "commit" => self.settle(&body, Settle::Commit, &caller).await,
+            "cancel" => self.settle(&body, Settle::Cancel, &caller).await,
             "reset" => {
                 let count = self.service.reset(&asked(&body)?).await.map_err(problem)?;
                 Ok(json_response(StatusCode::OK, JSON, &json!({ "reset": count })))
@@ -102,14 +110,19 @@ impl SettleDesk {
         }
     }
 
-    async fn reserve(self: &Arc<Self>, ask: DomainAsk, expires: Duration) -> Result<Response, Problem> {
+    async fn reserve(
+        self: &Arc<Self>,
+        ask: DomainAsk,
+        expires: Duration,
+        caller: Caller,
+    ) -> Result<Response, Problem> {
         let desk = self.clone();
         // To its end, even if whoever asked hangs up meanwhile: it then expires.
         let reserving = tokio::spawn(async move {
             let Some(mut room) = desk.held.room(1) else { return Err(full()) };
             let (verdict, held) = desk.service.reserve(ask).await.map_err(problem)?;
             let Some(held) = held else { return said(verdict, None) };
-            match room.put(held, expires, &Caller::Anybody) {
+            match room.put(held, expires, &caller) {
                 Ok(entry) => said(verdict, Some((entry.id, expires))),
                 Err(held) => {
                     held.cancel().await;
@@ -120,12 +133,10 @@ impl SettleDesk {
         reserving.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    async fn settle(&self, body: &[u8], settle: Settle) -> Result<Response, Problem> {
+    async fn settle(&self, body: &[u8], settle: Settle, caller: &Caller) -> Result<Response, Problem> {
         let (id, hits) = settlement(body, settle)?;
-        let held = self
-            .held
-            .take(&id, &Caller::Anybody)
-            .map_err(|absent| gone(absent, "reservation", "was charged"))?;
+        let held =
+            self.held.take(&id, caller).map_err(|absent| gone(absent, "reservation", "was charged"))?;
         let settling = tokio::spawn(async move {
             match (settle, hits) {
                 (Settle::Commit, Some(hits)) => held.commit(hits).await,
@@ -141,11 +152,13 @@ impl SettleDesk {
         Ok(json_response(StatusCode::OK, JSON, &told))
     }
 
-    fn permit(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    fn permit(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
         let given = bearer(headers);
         match (&self.operators, given) {
-            (Operators::Whoever, _) => Ok(()),
-            (Operators::Knows(token), Some(given)) if given.ct_eq(token.0.as_bytes()).into() => Ok(()),
+            (Operators::Whoever, _) => Ok(Caller::Operator),
+            (Operators::Knows(token), Some(given)) if given.ct_eq(token.0.as_bytes()).into() => {
+                Ok(Caller::Operator)
+            }
             (Operators::Knows(_), Some(_)) => {
                 let told = "this is for operators; send the token of TIDEGATE_ADMIN_TOKEN";
                 Err(Problem::new(StatusCode::FORBIDDEN, told))

@@ -77,3 +77,24 @@ async fn a_question_in_flight_is_answered_where_the_listener_was_when_the_end_co
     assert_eq!(timeout(LONG, before.ask(body)).await.unwrap().status(), 200);
     timeout(LONG, end).await.unwrap().unwrap().unwrap();
 }
+
+/// Who connected before a listener was replaced, and asks after it, is answered.
+#[tokio::test]
+async fn nobody_who_has_connected_is_sent_away_by_a_reload() {
+    let policy = "decisions: 127.0.0.1:0\nrules:\n  - { name: all, quota: 99/h }\n";
+    let ask = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 14\r\n\r\n{\"rule\":\"all\"}";
+    let stage = Stage::start(policy);
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        silent.push(Wire::to(stage.decisions).await);
+    }
+    // Connections are taken in their order: all before this one have been.
+    assert_eq!(timeout(LONG, Wire::to(stage.decisions).await.ask(ask)).await.unwrap().status(), 200);
+    let moved = format!("connections: {{ idle-timeout: 61s }}\n{policy}");
+    fs::write(stage.folder.path().join("policy.yaml"), moved).unwrap();
+    stage.handle.reload().await.unwrap();
+    for wire in &mut silent {
+        assert_eq!(timeout(LONG, wire.ask(ask)).await.unwrap().status(), 200);
+    }
+    stage.end().await;
+}
