@@ -7,6 +7,7 @@
 pub mod machine;
 pub mod page;
 pub mod process;
+pub mod proxy;
 pub mod suite;
 pub mod turns;
 

@@ -1,9 +1,6 @@
 //! Memory with many idle connections, beside nginx.
 
-use crate::{
-    Measured, Result,
-    stage::{OTHERS, Server, speak},
-};
+use crate::{Measured, Result};
 use std::{
     env,
     io::{BufRead, BufReader, Read, Write},
@@ -11,6 +8,10 @@ use std::{
     process::{Command, Stdio},
     thread,
     time::Duration,
+};
+use tidegate_bench::{
+    process::OTHERS,
+    proxy::{Server, speak},
 };
 
 pub(crate) const ABOUT: &str = "memory with 10,000 idle keep-alive connections, over nginx's";

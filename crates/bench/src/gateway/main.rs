@@ -6,13 +6,11 @@
 mod idle_memory;
 mod p99;
 mod paced;
-mod stage;
 mod throughput;
-mod wrk;
 
 use std::{env, process::ExitCode};
 use tidegate_bench::{
-    Result,
+    Result, proxy,
     suite::{
         Bar::{AtLeast, AtMost},
         Case, Measured, Others, Suite, ended,
@@ -41,7 +39,7 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         // Processes that this program starts for itself.
-        ["serve", policy] => ended(stage::serve(policy)),
+        ["serve", policy] => ended(proxy::serve(policy)),
         ["paced", address, rate] => ended(paced::send(address, rate)),
         ["crowd", address, count] => ended(idle_memory::crowd(address, count)),
         _ => SUITE.main(),

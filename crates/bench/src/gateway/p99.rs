@@ -1,10 +1,7 @@
 //! The latency of the slowest of a hundred, beside nginx, at a rate that both can take.
 
-use crate::{
-    Measured, Result, median, paced,
-    stage::Server,
-    wrk::{Answers, load},
-};
+use crate::{Measured, Result, median, paced};
+use tidegate_bench::proxy::{Answers, Server, load};
 
 pub(crate) const ABOUT: &str =
     "p99 latency at 70 % of nginx's throughput, 64 keep-alive connections, over nginx's";

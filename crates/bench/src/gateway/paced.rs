@@ -8,10 +8,7 @@
 //!
 //! A load that sends the next request when the last one is answered would ask less of a slow server, and would not see it.
 
-use crate::{
-    Result,
-    stage::{OK, OTHERS, REQUEST},
-};
+use crate::Result;
 use rustix::{
     buffer::spare_capacity,
     event::{Timespec, epoll},
@@ -25,6 +22,10 @@ use std::{
     num::NonZeroU64,
     process::Command,
     time::{Duration, Instant},
+};
+use tidegate_bench::{
+    process::OTHERS,
+    proxy::{OK, REQUEST},
 };
 
 const CONNECTIONS: usize = 64;

@@ -1,10 +1,7 @@
 //! Requests per second: without rules, with a limit, with many rules, with quotas in Redis.
 
-use crate::{
-    Measured, Result,
-    stage::Server,
-    wrk::{Answers, compare},
-};
+use crate::{Measured, Result};
+use tidegate_bench::proxy::{Answers, Server, compare};
 
 pub(crate) const PLAIN: &str = "requests/s of plain proxying, 64 keep-alive connections, over nginx";
 

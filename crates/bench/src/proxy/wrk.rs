@@ -1,17 +1,17 @@
 //! As many requests as a server can take.
 
-use crate::{
-    Measured, Result, median,
-    stage::{OTHERS, Server},
-};
+use super::Server;
+use crate::{Result, process::OTHERS, suite::Measured, turns::median};
 use std::process::Command;
 
 /// What most answers are.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answers {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// 200.
     Ok,
     /// But for one in a hundred, where a store that is slow for a moment is an outage.
     MostlyOk,
+    /// 429.
     Refusals,
 }
 
@@ -19,7 +19,7 @@ pub(crate) enum Answers {
 const ROUNDS: usize = 13;
 
 /// Requests per second of `ours` over those of `theirs`.
-pub(crate) fn compare(ours: &Server, theirs: &Server, answers: Answers) -> Result<Measured> {
+pub fn compare(ours: &Server, theirs: &Server, answers: Answers) -> Result<Measured> {
     let (mut ratios, mut our_rates, mut their_rates) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         // Each of ours between two of theirs, so that a machine that drifts favours nobody.
@@ -36,7 +36,7 @@ pub(crate) fn compare(ours: &Server, theirs: &Server, answers: Answers) -> Resul
 }
 
 /// Requests per second that wrk has answered, over 64 connections, for one second.
-pub(crate) fn load(server: &Server, answers: Answers) -> Result<f64> {
+pub fn load(server: &Server, answers: Answers) -> Result<f64> {
     let url = format!("http://{}/", server.address);
     let output = Command::new("taskset").args(["-c", OTHERS, "wrk", "-t1", "-c64", "-d1s", &url]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,6 +1,9 @@
 //! The cast: nginx as a backend and as a proxy, and the gateway, each in a process of its own.
 
-use crate::Result;
+use crate::{
+    Result,
+    process::{MEASURED, OTHERS, Process, free_address},
+};
 use std::{
     env, fs,
     io::{Read, Write},
@@ -9,29 +12,30 @@ use std::{
     path::{Path, PathBuf},
     process,
 };
-pub(crate) use tidegate_bench::process::OTHERS;
-use tidegate_bench::process::{MEASURED, Process, free_address};
 use tidegate_server::{Gateway, PolicySource};
 
-/// What is asked for, and how every answer of the backend ends.
-pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
-pub(crate) const OK: &[u8] = b"\r\n\r\nok";
+/// What is asked for.
+pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+/// How every answer of the backend ends.
+pub const OK: &[u8] = b"\r\n\r\nok";
 
 /// A process that ends with this value.
-pub(crate) struct Server {
+#[derive(Debug)]
+pub struct Server {
     process: Process,
-    pub(crate) address: SocketAddr,
+    /// Where it listens.
+    pub address: SocketAddr,
     config: Option<PathBuf>,
 }
 
 impl Server {
     /// An nginx that answers everything with two bytes.
-    pub(crate) fn backend() -> Result<Self> {
+    pub fn backend() -> Result<Self> {
         Self::nginx(OTHERS, "", "return 200 \"ok\";")
     }
 
     /// An nginx that forwards everything that it lets through. `limit` is what it says of a zone, and where it applies it.
-    pub(crate) fn nginx_before(backend: &Self, (zone, limit): (String, String)) -> Result<Self> {
+    pub fn nginx_before(backend: &Self, (zone, limit): (String, String)) -> Result<Self> {
         let upstream = format!(
             "upstream backend {{ server {}; keepalive 128; keepalive_requests 1000000000; }} {zone}",
             backend.address
@@ -42,7 +46,7 @@ impl Server {
 
     /// A gateway that forwards everything that its rules let through. Like nginx as it is set up here, it tells the backend
     /// nothing of the client.
-    pub(crate) fn gateway_before(backend: &Self, rules: &str) -> Result<Self> {
+    pub fn gateway_before(backend: &Self, rules: &str) -> Result<Self> {
         let address = free_address()?;
         let path = temporary(address, "yaml");
         let policy = format!(
@@ -61,7 +65,7 @@ impl Server {
     }
 
     /// A Redis, on the core of the load.
-    pub(crate) fn redis() -> Result<Self> {
+    pub fn redis() -> Result<Self> {
         let process = Process::redis()?;
         Ok(Self { address: process.address, process, config: None })
     }
@@ -88,7 +92,7 @@ impl Server {
     }
 
     /// Bytes of memory that it has.
-    pub(crate) fn memory(&self) -> Result<u64> {
+    pub fn memory(&self) -> Result<u64> {
         self.process.memory()
     }
 }
@@ -111,7 +115,7 @@ fn temporary(address: SocketAddr, kind: &str) -> PathBuf {
 }
 
 /// One request and its answer, on a connection that is kept.
-pub(crate) fn speak(stream: &mut TcpStream) -> std::io::Result<()> {
+pub fn speak(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.write_all(REQUEST)?;
     let mut answer = Vec::new();
     let mut buffer = [0; 1_024];
@@ -125,7 +129,7 @@ pub(crate) fn speak(stream: &mut TcpStream) -> std::io::Result<()> {
 }
 
 /// The gateway as `tidegate serve` runs it, in this process, with one worker.
-pub(crate) fn serve(policy: &str) -> Result<()> {
+pub fn serve(policy: &str) -> Result<()> {
     let gateway = Gateway::open(PolicySource::file(Path::new(policy)), tidegate::rules())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(gateway.workers(NonZeroUsize::MIN).run(std::future::pending()))?;

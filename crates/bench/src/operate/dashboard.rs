@@ -1,0 +1,76 @@
+//! What it costs a gateway that people look at it.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpStream},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+use tidegate_bench::{
+    Result,
+    process::free_address,
+    proxy::{Answers, Server, load},
+    suite::Measured,
+    turns::median,
+};
+
+pub(crate) const ABOUT: &str =
+    "requests/s of a gateway with the dashboard open in ten clients, over the same with nobody looking";
+
+const CLIENTS: usize = 10;
+/// Rounds, of one second for each load.
+const ROUNDS: usize = 13;
+
+pub(crate) fn measure() -> Result<Measured> {
+    let (backend, admin) = (Server::backend()?, free_address()?);
+    let rule = "rules: { name: each, key: ip, quota: 1000000/s burst 100000 }";
+    let policy = format!("headers: none\nadmin: {admin}\nobserve: {{ denials: 10000 }}\n{rule}");
+    let gateway = Server::gateway_before(&backend, &policy)?;
+    let (mut ratios, mut watched, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        let before = load(&gateway, Answers::Ok)?;
+        let watchers = (0..CLIENTS).map(|_| Watcher::open(admin)).collect::<Result<Vec<_>>>()?;
+        let own = load(&gateway, Answers::Ok)?;
+        watchers.into_iter().try_for_each(Watcher::close)?;
+        let after = load(&gateway, Answers::Ok)?;
+        // The first one is for warming up.
+        if round > 0 {
+            ratios.push(own * 2.0 / (before + after));
+            watched.push(own);
+            alone.extend([before, after]);
+        }
+    }
+    let figures = format!("{:.0} over {:.0} requests/s", median(&watched), median(&alone));
+    Ok(Measured { value: median(&ratios), figures })
+}
+
+/// One who looks: all that comes is read.
+struct Watcher {
+    stream: TcpStream,
+    reading: JoinHandle<usize>,
+}
+
+impl Watcher {
+    /// Opens the stream that a dashboard lives on, and waits for the first numbers.
+    fn open(admin: SocketAddr) -> Result<Self> {
+        let mut stream = TcpStream::connect(admin)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(format!("GET /api/v1/live HTTP/1.1\r\nhost: {admin}\r\n\r\n").as_bytes())?;
+        let mut lines = BufReader::new(stream.try_clone()?).lines();
+        let is_snapshot = |line: &str| line.starts_with("event: snapshot");
+        while !is_snapshot(&lines.next().ok_or("nobody tells anything")??) {}
+        let reading = thread::spawn(move || {
+            lines.map_while(std::result::Result::ok).filter(|line| is_snapshot(line)).count()
+        });
+        Ok(Self { stream, reading })
+    }
+
+    /// Looks away; whoever saw nothing new meanwhile did not look.
+    fn close(self) -> Result<()> {
+        self.stream.shutdown(std::net::Shutdown::Both)?;
+        match self.reading.join() {
+            Ok(1..) => Ok(()),
+            _ => Err("the dashboard stood still".into()),
+        }
+    }
+}
