@@ -1,7 +1,7 @@
 //! Schemathesis, which asks everything that the OpenAPI document allows and forbids, and compares the answers with it.
 
 use crate::stage::Decisions;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{fs, path::Path, process::Command};
 
 /// What holds slots and tokens, so that any of them can be asked for anything.
@@ -26,8 +26,8 @@ fn document() -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Has it ask so many questions of each kind; what it says if it finds anything.
-fn tried(document: &Value, examples: u32) -> Option<Result<(), String>> {
+/// Has it ask what makes sense, what does not, or both; what it says if it finds anything.
+fn tried(document: &Value, mode: &str) -> Option<Result<(), String>> {
     let service = Decisions::start(POLICY);
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("openapi.json"), document.to_string()).unwrap();
@@ -36,7 +36,7 @@ fn tried(document: &Value, examples: u32) -> Option<Result<(), String>> {
     command.args(["--config-file", "schemathesis.toml", "run", "openapi.json", "--url", &service.url]);
     command.args(["--phases", "coverage,fuzzing", "--seed", "7", "--no-color"]);
     command.args(["--generation-database", "none", "--suppress-health-check", "all"]);
-    command.args(["--max-examples", &examples.to_string()]).current_dir(folder.path());
+    command.args(["--max-examples", "3", "--mode", mode]).current_dir(folder.path());
     let output = match command.output() {
         Ok(output) => output,
         Err(_) => {
@@ -53,7 +53,27 @@ fn tried(document: &Value, examples: u32) -> Option<Result<(), String>> {
 
 #[test]
 fn every_answer_is_one_that_the_document_tells_of() {
-    if let Some(Err(said)) = tried(&document(), 3) {
+    if let Some(Err(said)) = tried(&document(), "all") {
+        panic!("{said}");
+    }
+}
+
+/// The same where all that is asked makes sense, so that every question is decided.
+#[test]
+fn every_decision_is_one_that_the_document_tells_of() {
+    let mut document = document();
+    let schemas = &mut document["components"]["schemas"];
+    schemas["Rule"] = json!({ "enum": ["ample", "scarce", "watched"] });
+    schemas["Key"] =
+        json!({ "oneOf": [{ "type": "string", "minLength": 1, "maxLength": 64 }, { "type": "number" }] });
+    for asked in ["Ask", "Hold", "Reset"] {
+        schemas[asked]["required"] = json!(["rule", "key"]);
+        if asked != "Reset" {
+            schemas[asked]["properties"]["tier"] = json!({ "type": "null" });
+        }
+    }
+    document["components"]["parameters"]["deny"]["schema"] = json!({ "enum": [200, 403, 429] });
+    if let Some(Err(said)) = tried(&document, "positive") {
         panic!("{said}");
     }
 }
