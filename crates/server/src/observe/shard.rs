@@ -1,6 +1,6 @@
 //! What one thread counts.
 
-use super::{sketch::Sketch, times::Times};
+use super::{sketch::Sketch, tally::TopBy, times::Times};
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -55,8 +55,8 @@ pub(super) struct Shard {
 
 /// The keys that one thread saw most, and what it may still keep in this second.
 pub(super) struct Top {
-    pub(super) denied: Vec<Sketch>,
-    pub(super) asked: Vec<Sketch>,
+    /// By the place of what they are of, then by that of the rule.
+    pub(super) sketches: [Vec<Sketch>; TopBy::ALL.len()],
     second: u64,
     left: u32,
 }
@@ -85,7 +85,7 @@ impl Shard {
             rules: (0..rules).map(|_| Default::default()).collect(),
             times: Default::default(),
             took: Count::default(),
-            top: Mutex::new(Top { denied: Vec::new(), asked: Vec::new(), second: 0, left: 0 }),
+            top: Mutex::new(Top { sketches: Default::default(), second: 0, left: 0 }),
         }
     }
 
