@@ -22,7 +22,7 @@ impl Office {
         let scene = self.scene()?;
         let known = scene.policy.rules.iter().find(|known| known.name == rule);
         let from = known.ok_or_else(|| missing_rule(rule, &scene))?.enforcement.clone();
-        match self.gateway.set_mode(rule, to.clone()).await.map_err(problem)? {
+        match self.gateway.set_mode(rule, to.clone()).await.map_err(|error| problem(&error))? {
             Amended::Changed(change) => Ok(json_answer(&json!({ "changed": true, "change": change.json() }))),
             Amended::Same => {
                 let told =
@@ -36,7 +36,7 @@ impl Office {
     pub(super) async fn roll_back(&self, body: &[u8]) -> Result<Response, Problem> {
         let body = if body.is_empty() { b"{}" } else { body };
         let id = Members::one(body, &["id"])?.whole("id")?;
-        match self.gateway.roll_back(id).await.map_err(problem)? {
+        match self.gateway.roll_back(id).await.map_err(|error| problem(&error))? {
             Amended::Changed(change) => Ok(json_answer(&json!({ "changed": true, "change": change.json() }))),
             Amended::Same => Ok(json_answer(&json!({ "changed": false }))),
         }
@@ -52,7 +52,7 @@ impl Office {
             let file = PolicyFile::at(file);
             Ok((file.changes()?, file.last_change().ok()))
         });
-        let (changes, last) = read.await.unwrap_or(Err(AmendError::Gone)).map_err(problem)?;
+        let (changes, last) = read.await.unwrap_or(Err(AmendError::Gone)).map_err(|error| problem(&error))?;
         let changes: Vec<Value> = changes.iter().map(crate::Change::json).collect();
         Ok(json_answer(&json!({ "file": told, "changes": changes, "last": last.map(|last| last.id) })))
     }
@@ -75,8 +75,8 @@ fn wanted(body: &[u8]) -> Result<Enforcement, Problem> {
     Enforcement::of(mode, percent).map_err(|error| Problem::bad(error.to_string()))
 }
 
-fn problem(error: AmendError) -> Problem {
-    let status = match &error {
+fn problem(error: &AmendError) -> Problem {
+    let status = match error {
         AmendError::Edit(EditError::NoRule { .. }) => StatusCode::NOT_FOUND,
         AmendError::Changed(_)
         | AmendError::Nothing

@@ -94,9 +94,10 @@ impl History {
         self.entries.drain(..self.entries.len().saturating_sub(MOST));
     }
 
-    pub(super) fn write(&self) -> Result<(), AmendError> {
+    /// Writes it, under another name for now.
+    pub(super) fn prepare(&self) -> Result<Prepared, AmendError> {
         let text: String = self.entries.iter().map(|entry| format!("{}\n", entry.line())).collect();
-        Prepared::write(&self.path, text.as_bytes())?.put_in_place()
+        Prepared::write(&self.path, text.as_bytes())
     }
 }
 

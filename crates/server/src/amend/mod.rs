@@ -1,8 +1,8 @@
 //! Modes of rules, changed in the policy file while it is served, with a history beside it.
 //!
 //! ```text
-//!   lock ──▶ read ──▶ edit ──▶ new file, synced ──▶ history ──▶ still what was read? ──▶ renamed into its place
-//!  (folder)                    .policy.yaml.new    policy.yaml.changes
+//!   lock ──▶ read ──▶ edit ──▶ new files, synced ──▶ still what was read? ──▶ renamed: first the history, then the policy
+//!  (folder)                    .policy.yaml.new                              policy.yaml.changes, policy.yaml
 //! ```
 //!
 //! Whoever is killed in between leaves the old file or the new one, never a part of one. The history is written first, so that
@@ -64,7 +64,7 @@ pub enum Amended {
 /// What is done one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The new file is there, under another name.
+    /// The new files are there, under other names.
     Prepared,
     /// The history tells of it.
     Noted,
@@ -189,19 +189,18 @@ impl PolicyFile {
         mut step: impl FnMut(Step) -> Result<(), AmendError>,
     ) -> Result<Change, AmendError> {
         let change = entry.change.clone();
-        let prepared = Prepared::write(file, after)?;
+        history.push(entry);
+        let next = Prepared::write(file, after)?;
+        let note = history.prepare().inspect_err(|_| next.abandon())?;
         step(Step::Prepared)?;
         if read(file)? != before {
-            prepared.abandon();
+            next.abandon();
+            note.abandon();
             return Err(AmendError::Changed(file.to_owned()));
         }
-        history.push(entry);
-        if let Err(error) = history.write() {
-            prepared.abandon();
-            return Err(error);
-        }
+        note.put_in_place()?;
         step(Step::Noted)?;
-        prepared.put_in_place()?;
+        next.put_in_place()?;
         Ok(change)
     }
 

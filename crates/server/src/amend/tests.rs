@@ -202,7 +202,7 @@ fn only_the_last_hundred_changes_are_kept() {
         let change = Change { id, ..first.change.clone() };
         history.push(Entry { change, ..first.clone() });
     }
-    history.write().unwrap();
+    history.prepare().unwrap().put_in_place().unwrap();
     assert_eq!(History::read(&path).unwrap().next_id(), 106);
     let changes = stage.file.changes().unwrap();
     assert_eq!((changes.len(), changes[0].id, changes[99].id), (100, 105, 6));

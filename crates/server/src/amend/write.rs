@@ -65,8 +65,8 @@ impl Prepared {
     }
 
     /// Leaves the other where it is.
-    pub(super) fn abandon(self) {
+    pub(super) fn abandon(&self) {
         // One that stays is removed by the next who writes.
-        let _ = fs::remove_file(self.new);
+        let _ = fs::remove_file(&self.new);
     }
 }

@@ -144,13 +144,23 @@ impl Tally {
     fn admitted(&self, admission: &Admission) {
         self.here(|shard| {
             shard.requests[0].add(1);
+            let mut marks = [0, 0];
             for (place, said, decision) in admission.said() {
                 let outcome = match said {
                     Said::Admitted => Outcome::Admitted,
-                    Said::Delayed => Outcome::Delayed,
-                    Said::WouldRefuse => Outcome::ShadowDenied,
+                    Said::Delayed => {
+                        marks[0] = 1;
+                        Outcome::Delayed
+                    }
+                    Said::WouldRefuse => {
+                        marks[1] = 1;
+                        Outcome::ShadowDenied
+                    }
                 };
                 shard.say(place, outcome, decision);
+            }
+            if marks != [0, 0] {
+                shard.marked.iter().zip(marks).for_each(|(count, mark)| _ = count.add(mark));
             }
         });
     }
