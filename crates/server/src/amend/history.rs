@@ -102,23 +102,25 @@ impl History {
 }
 
 impl Entry {
-    fn line(&self) -> Value {
+    /// Its members in an order in which people read them.
+    fn line(&self) -> String {
         let Self { change, splice, before, after } = self;
-        json!({
-            "id": change.id,
-            "time": change.time,
-            "by": change.by,
-            "rule": change.rule,
-            "from": change.from.to_string(),
-            "to": change.to.to_string(),
-            "file": change.file.to_string_lossy(),
-            "undoes": change.undoes,
-            "at": splice.at,
-            "removed": splice.removed,
-            "put": splice.put,
-            "before": before,
-            "after": after,
-        })
+        let members = [
+            ("id", json!(change.id)),
+            ("time", json!(change.time)),
+            ("by", json!(change.by)),
+            ("rule", json!(change.rule)),
+            ("from", json!(change.from.to_string())),
+            ("to", json!(change.to.to_string())),
+            ("file", json!(change.file.to_string_lossy())),
+            ("undoes", json!(change.undoes)),
+            ("at", json!(splice.at)),
+            ("removed", json!(splice.removed)),
+            ("put", json!(splice.put)),
+            ("before", json!(before)),
+            ("after", json!(after)),
+        ];
+        format!("{{{}}}", members.map(|(name, value)| format!("\"{name}\":{value}")).join(","))
     }
 
     fn read(line: &str) -> Option<Self> {

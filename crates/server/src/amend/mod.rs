@@ -119,7 +119,7 @@ impl PolicyFile {
             before: history::digest(&edit.before),
             after: history::digest(&edit.after()),
         };
-        self.carry_out(history, entry, (&edit.file, &edit.before, &edit.after()), step).map(Amended::Changed)
+        carry_out(history, entry, (&edit.file, &edit.before, &edit.after()), step).map(Amended::Changed)
     }
 
     /// Takes the last change back that has not been taken back yet: this one, where it matters which.
@@ -152,7 +152,7 @@ impl PolicyFile {
             before: history::digest(&before),
             after: history::digest(&after),
         };
-        self.carry_out(history, entry, (&file, &before, &after), |_| Ok(()))
+        carry_out(history, entry, (&file, &before, &after), |_| Ok(()))
     }
 
     /// What was changed, newest first.
@@ -179,29 +179,6 @@ impl PolicyFile {
             }
         }
         Err(AmendError::Nothing)
-    }
-
-    fn carry_out(
-        &self,
-        mut history: History,
-        entry: Entry,
-        (file, before, after): (&Path, &[u8], &[u8]),
-        mut step: impl FnMut(Step) -> Result<(), AmendError>,
-    ) -> Result<Change, AmendError> {
-        let change = entry.change.clone();
-        history.push(entry);
-        let next = Prepared::write(file, after)?;
-        let note = history.prepare().inspect_err(|_| next.abandon())?;
-        step(Step::Prepared)?;
-        if read(file)? != before {
-            next.abandon();
-            note.abandon();
-            return Err(AmendError::Changed(file.to_owned()));
-        }
-        note.put_in_place()?;
-        step(Step::Noted)?;
-        next.put_in_place()?;
-        Ok(change)
     }
 
     /// Whether it is still what is in force.
@@ -244,6 +221,29 @@ impl PolicyFile {
         let file = absolute(file);
         file.strip_prefix(absolute(self.folder())).map(Path::to_owned).unwrap_or(file)
     }
+}
+
+/// Writes a change down and makes it, if the file is still what it was.
+fn carry_out(
+    mut history: History,
+    entry: Entry,
+    (file, before, after): (&Path, &[u8], &[u8]),
+    mut step: impl FnMut(Step) -> Result<(), AmendError>,
+) -> Result<Change, AmendError> {
+    let change = entry.change.clone();
+    history.push(entry);
+    let next = Prepared::write(file, after)?;
+    let note = history.prepare().inspect_err(|_| next.abandon())?;
+    step(Step::Prepared)?;
+    if read(file)? != before {
+        next.abandon();
+        note.abandon();
+        return Err(AmendError::Changed(file.to_owned()));
+    }
+    note.put_in_place()?;
+    step(Step::Noted)?;
+    next.put_in_place()?;
+    Ok(change)
 }
 
 fn absolute(path: &Path) -> PathBuf {

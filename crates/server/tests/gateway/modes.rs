@@ -136,7 +136,7 @@ async fn what_cannot_be_changed_says_why() {
         (place, r#"{"mode":"enforce","percent":0}"#, 400, "say `shadow`"),
         (place, r#"{"mode":"enforce","percent":101}"#, 400, "give a number from 0 to 100"),
         (place, r#"{"mode":"enforce","percent":"5"}"#, 400, "`percent` is not a number"),
-        (place, r#"{"mood":"enforce"}"#, 400, "did you mean `mode`?"),
+        (place, r#"{"mood":"enforce"}"#, 400, "unknown member `mood`"),
         ("/api/v1/rollback", "", 409, "there is no change to take back"),
     ] {
         let answer = stage.ask("POST", path, body).await;
