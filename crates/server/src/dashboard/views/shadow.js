@@ -99,7 +99,7 @@ export function shadow(page) {
 
 /** How modes are changed, and what was changed. It says so where this gateway cannot do that. */
 function promotions({ notify, live }) {
-  const rules = h('ul', { class: 'rules' });
+  const rules = h('ul', { class: 'rules modes' });
   const changes = h('div');
   const back = h('button', { type: 'button' }, 'Roll back the last change');
   const parts = h(
@@ -125,7 +125,7 @@ function promotions({ notify, live }) {
       rules,
       live.latest.rules,
       ({ name }) => name,
-      ({ name }) => modeRow(name, apply),
+      (rule) => modeRow(rule, apply),
     );
   };
   const load = async () => {
@@ -211,9 +211,11 @@ function description({ rule, from, to, undoes, by }) {
   return `${rule}: ${mode(from)} → ${mode(to)}${back} (${by})`;
 }
 
-function modeRow(name, apply) {
+function modeRow({ name, mode, percent }, apply) {
   const now = h('p', { class: 'rule-about' });
-  const choice = select(MODES, 'enforce', { 'aria-label': `Mode of ${name}` });
+  const current = percent ? `${mode} ${percent}` : mode;
+  const offered = MODES.some(([value]) => value === current) ? current : mode;
+  const choice = select(MODES, offered, { 'aria-label': `Mode of ${name}` });
   const button = h('button', { type: 'submit' }, 'Apply', h('span', { class: 'unseen' }, ` to ${name}`));
   let rule = null;
   const submit = async (event) => {
