@@ -81,11 +81,21 @@ impl History {
         self.entries.into_iter().rev().map(|entry| entry.change).collect()
     }
 
-    /// Changes that no rollback has taken back, newest first.
-    pub(super) fn standing(&self) -> impl Iterator<Item = &Entry> {
-        let is_undone = |id: u64| self.entries.iter().any(|entry| entry.change.undoes == Some(id));
-        let changes = self.entries.iter().rev().filter(|entry| entry.change.undoes.is_none());
-        changes.filter(move |entry| !is_undone(entry.change.id))
+    /// Changes that no rollback has taken back, newest first. The last ones of which `is_unmade` says that they are not in their
+    /// files do not count: whoever was killed has only noted them.
+    pub(super) fn standing(
+        &self,
+        is_unmade: impl Fn(&Entry) -> Result<bool, AmendError>,
+    ) -> Result<impl Iterator<Item = &Entry>, AmendError> {
+        let mut made = self.entries.as_slice();
+        while let Some((last, before)) = made.split_last()
+            && is_unmade(last)?
+        {
+            made = before;
+        }
+        let is_undone = move |id: u64| made.iter().any(|entry| entry.change.undoes == Some(id));
+        let changes = made.iter().rev().filter(|entry| entry.change.undoes.is_none());
+        Ok(changes.filter(move |entry| !is_undone(entry.change.id)))
     }
 
     /// One more; the oldest is forgotten where there are too many.

@@ -124,6 +124,14 @@ impl PolicyFile {
 
     /// Takes the last change back that has not been taken back yet: this one, where it matters which.
     pub fn roll_back(&self, id: Option<u64>) -> Result<Change, AmendError> {
+        self.roll_back_by_steps(id, |_| Ok(()))
+    }
+
+    fn roll_back_by_steps(
+        &self,
+        id: Option<u64>,
+        step: impl FnMut(Step) -> Result<(), AmendError>,
+    ) -> Result<Change, AmendError> {
         let _lock = self.lock()?;
         let history = History::read(&self.path)?;
         let last = self.last_of(&history)?;
@@ -152,7 +160,7 @@ impl PolicyFile {
             before: history::digest(&before),
             after: history::digest(&after),
         };
-        carry_out(history, entry, (&file, &before, &after), |_| Ok(()))
+        carry_out(history, entry, (&file, &before, &after), step)
     }
 
     /// What was changed, newest first.
@@ -167,14 +175,18 @@ impl PolicyFile {
 
     /// The last change that is in its file: not taken back, neither by a rollback nor by hand.
     fn last_of(&self, history: &History) -> Result<Entry, AmendError> {
-        for entry in history.standing() {
+        let digest = |entry: &Entry| {
             let file = self.folder().join(&entry.change.file);
-            let digest = history::digest(&read(&file)?);
-            if digest == entry.after {
+            read(&file).map(|bytes| (history::digest(&bytes), file))
+        };
+        let is_unmade = |entry: &Entry| digest(entry).map(|(now, _)| now == entry.before);
+        for entry in history.standing(is_unmade)? {
+            let (now, file) = digest(entry)?;
+            if now == entry.after {
                 return Ok(entry.clone());
             }
             // As if it had never been made.
-            if digest != entry.before {
+            if now != entry.before {
                 return Err(AmendError::Changed(file));
             }
         }
