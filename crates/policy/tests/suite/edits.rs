@@ -311,5 +311,5 @@ fn every_policy_is_the_same_but_for_that_mode() {
     };
     let formats = prop::sample::select(Format::ALL.to_vec());
     let cases = (crate::policies::policies(), formats, vec(any::<Index>(), 0..6), any::<Index>(), modes());
-    runner_of(200).run(&cases, law).unwrap();
+    runner_of(100).run(&cases, law).unwrap();
 }
