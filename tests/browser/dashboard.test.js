@@ -107,9 +107,10 @@ test('servers and queues are looked after', async () => {
 test('a rule in shadow mode tells what it would have done', async () => {
   const page = await browser.open(gateway, 'shadow');
   await page.getByText('Of 5 requests it would have denied 4 that were let through').waitFor();
-  // Where modes are not changed from here, a sentence says so.
-  const offered = page.getByRole('heading', { name: 'Put in force' });
-  await offered.or(page.getByText('This gateway does not change modes from here')).waitFor();
+  await page.getByRole('row', { name: /bob 4 100/ }).waitFor();
+  await page.getByRole('heading', { name: 'Put in force' }).waitFor();
+  await page.getByText('Nothing was changed from here yet.').waitFor();
+  assert.equal(await page.getByRole('button', { name: 'Roll back the last change' }).isDisabled(), true);
 });
 
 test('the policy is shown, with what is hardly meant', async () => {

@@ -97,6 +97,11 @@ export class Gateway {
     await this.#serve();
   }
 
+  /** What the file says now. */
+  text() {
+    return readFile(this.#file, 'utf8');
+  }
+
   /** Puts another text in the place of the file, as editors do. */
   async rewrite(change) {
     this.policy = change(this.policy);

@@ -12,6 +12,7 @@ mod closed_loop;
 mod cmd;
 mod failure;
 mod progress;
+mod promotion;
 mod serve;
 mod simulate;
 mod terminal;

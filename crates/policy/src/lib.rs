@@ -21,6 +21,7 @@
 
 pub mod compile;
 pub mod descriptors;
+pub mod edit;
 mod explain;
 pub mod import;
 pub mod index;

@@ -17,10 +17,12 @@
 //! | [`Judge`] | says what happens to a request, and settles its answer |
 //! | [`Outcome`] | go on, answer this, or drop the connection |
 //! | [`FileWatch`] | tells when a file of a policy says something else than was read of it |
+//! | [`PolicyFile`] | a policy file in which modes of rules are changed, with a history |
 //! | [`Tracing`] | where traces of requests are sent, and how many spans arrived |
 //! | [`run`] | serves until it is told to stop, then lets requests in flight end |
 
 mod admin;
+mod amend;
 mod answer;
 mod client;
 mod config;
@@ -47,6 +49,7 @@ mod upstream;
 mod watch;
 mod worker;
 
+pub use amend::{AmendError, Amended, Change, PolicyFile};
 pub use config::{Config, Target};
 pub use fault::Fault;
 pub use files::{FileWatch, ReadFiles};

@@ -1,11 +1,15 @@
 //! The verbs: one file and one line each.
 
+mod changes;
 mod check;
 mod closed_loop;
 mod explain;
 mod import;
+mod mode;
 mod replay;
+mod rollback;
 mod serve;
+mod shadow;
 mod simulate;
 mod suggest;
 mod verify;
@@ -28,11 +32,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Changes(changes::Args),
     Check(check::Args),
     Explain(explain::Args),
     Import(import::Args),
+    Mode(mode::Args),
     Replay(replay::Args),
+    Rollback(rollback::Args),
     Serve(serve::Args),
+    Shadow(shadow::Args),
     Simulate(simulate::Args),
     Suggest(suggest::Args),
     Verify(verify::Args),
@@ -42,11 +50,15 @@ enum Verb {
 /// Reads the arguments and does what they say.
 pub(crate) fn run() -> Result<(), Failure> {
     match Cli::try_parse() {
+        Ok(Cli { verb: Verb::Changes(args) }) => changes::run(&args),
         Ok(Cli { verb: Verb::Check(args) }) => check::run(&args),
         Ok(Cli { verb: Verb::Explain(args) }) => explain::run(&args),
         Ok(Cli { verb: Verb::Import(args) }) => import::run(&args),
+        Ok(Cli { verb: Verb::Mode(args) }) => mode::run(&args),
         Ok(Cli { verb: Verb::Replay(args) }) => replay::run(&args),
+        Ok(Cli { verb: Verb::Rollback(args) }) => rollback::run(&args),
         Ok(Cli { verb: Verb::Serve(args) }) => serve::run(&args),
+        Ok(Cli { verb: Verb::Shadow(args) }) => shadow::run(&args),
         Ok(Cli { verb: Verb::Simulate(args) }) => simulate::run(&args),
         Ok(Cli { verb: Verb::Suggest(args) }) => suggest::run(&args),
         Ok(Cli { verb: Verb::Verify(args) }) => verify::run(&args),

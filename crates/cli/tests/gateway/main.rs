@@ -11,6 +11,7 @@
 mod curl;
 mod large;
 mod outage;
+mod promote;
 mod refusal;
 mod reload;
 mod slow;

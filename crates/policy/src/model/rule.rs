@@ -1,8 +1,8 @@
 //! One rule.
 
 use super::{Cost, Key, Match, Network, OnLimit};
-use std::time::Duration;
-use tidegate_core::{Inherit, Quota, Schedule, Share};
+use std::{fmt, str::FromStr, time::Duration};
+use tidegate_core::{Inherit, Quota, Schedule, SettingError, Share};
 use tidegate_engine::{BanRule, Outage};
 use tidegate_rule::{Mode, request::Missing};
 
@@ -204,6 +204,69 @@ pub enum Enforcement {
     All(Mode),
     /// Enforced for so many of a hundred keys, always the same ones, and in shadow for the others.
     Part(Share),
+}
+
+impl Enforcement {
+    /// This mode, for so many of a hundred keys; for all where it is not said, or 100.
+    pub fn of(mode: Mode, percent: Option<f64>) -> Result<Self, SettingError> {
+        match (mode, percent) {
+            (mode, None) => Ok(Self::All(mode)),
+            (Mode::Enforce, Some(percent)) => match Share::percent(percent)? {
+                Share::ALL => Ok(Self::All(Mode::Enforce)),
+                Share::NONE => Err(SettingError::new(
+                    "enforced for no key at all",
+                    "say `shadow`, or a larger percentage",
+                )),
+                share => Ok(Self::Part(share)),
+            },
+            (mode, Some(_)) => {
+                let problem = format!("a percentage of keys in mode `{mode}`");
+                Err(SettingError::new(
+                    problem,
+                    "leave it out, or say `enforce`: the others are in shadow then",
+                ))
+            }
+        }
+    }
+
+    /// What it does for the keys that are meant.
+    pub fn mode(&self) -> Mode {
+        match self {
+            Self::All(mode) => *mode,
+            Self::Part(_) => Mode::Enforce,
+        }
+    }
+
+    /// The keys that are meant, where these are not all.
+    pub fn share(&self) -> Option<Share> {
+        match self {
+            Self::All(_) => None,
+            Self::Part(share) => Some(*share),
+        }
+    }
+}
+
+/// As it is written in a policy.
+impl fmt::Display for Enforcement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All(mode) => mode.fmt(f),
+            Self::Part(share) => write!(f, "enforce {share}"),
+        }
+    }
+}
+
+impl FromStr for Enforcement {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text.strip_prefix("enforce ") {
+            Some(share) => share.parse().map(Self::Part),
+            None => text.parse::<Mode>().map(Self::All).map_err(|_| {
+                SettingError::new(format!("unknown mode `{text}`"), "use one of enforce, shadow, off")
+            }),
+        }
+    }
 }
 
 /// `queue: { most: 100, in-all: 5000, order: fifo }`, or `queue: 100`

@@ -53,9 +53,17 @@ impl Policy {
     /// # Ok::<(), tidegate_policy::Problems>(())
     /// ```
     pub fn read(path: impl AsRef<Path>, files: &dyn Files) -> Result<Self, Problems> {
+        Self::read_with_places(path.as_ref(), files).map(|(policy, _, _)| policy)
+    }
+
+    /// The same, with the texts and the tree that it was made of.
+    pub(crate) fn read_with_places(
+        path: &Path,
+        files: &dyn Files,
+    ) -> Result<(Self, Node, Sources), Problems> {
         let mut sources = Sources::default();
-        match include::load(path.as_ref(), files, &mut sources) {
-            Ok(root) => Self::of(&root, &sources),
+        match include::load(path, files, &mut sources) {
+            Ok(root) => Self::of(&root, &sources).map(|policy| (policy, root, sources)),
             Err(faults) => Err(Problems::of(faults, &sources)),
         }
     }

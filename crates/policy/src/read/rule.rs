@@ -189,8 +189,7 @@ pub(crate) static RULE: Table<Rule> = Table {
             },
             |it| match &it.enforcement {
                 Enforcement::All(Mode::Enforce) => None,
-                Enforcement::All(mode) => Some(Written::text(mode)),
-                Enforcement::Part(share) => Some(Written::text(format!("enforce {share}"))),
+                other => Some(Written::text(other)),
             },
         ),
         key(

@@ -2,6 +2,7 @@
 
 mod counting;
 mod descriptors;
+mod edits;
 mod errors;
 mod explain;
 mod forms;

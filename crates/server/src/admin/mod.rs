@@ -7,6 +7,7 @@
 //! | `simulate` | `/api/v1/simulate` |
 //! | `bans` | `/api/v1/bans` |
 //! | `change` | `/reload`, `/api/v1/reset` |
+//! | `modes` | `/api/v1/rules/NAME/mode`, `/api/v1/rollback`, `/api/v1/changes` |
 //!
 //! Reading is open; what changes something needs the token of operators. Who may ask at all is up to `callers`.
 
@@ -14,6 +15,7 @@ mod bans;
 mod callers;
 mod change;
 mod live;
+mod modes;
 mod query;
 mod read;
 mod routes;

@@ -36,14 +36,11 @@ impl Office {
 
     pub(super) fn top(&self, uri: &Uri) -> Result<Response, Problem> {
         let query = Query::read(uri, &["rule", "by", "limit"])?;
-        let (by, name) = match query.text("by") {
-            None | Some("denied") => (TopBy::Denied, "denied"),
-            Some("asked") => (TopBy::Asked, "asked"),
-            Some(other) => {
-                let problem = format!("`by` is `{}`; use `denied` or `asked`", shortened(other));
-                return Err(Problem::bad(problem));
-            }
-        };
+        let name = query.text("by").unwrap_or("denied");
+        let by = TopBy::ALL.into_iter().find(|by| by.name() == name).ok_or_else(|| {
+            let name = shortened(name);
+            Problem::bad(format!("`by` is `{name}`; use `denied`, `asked` or `shadow-denied`"))
+        })?;
         let limit = query.number("limit", 1..=100, 20)?;
         let scene = self.scene()?;
         let places = match query.text("rule") {

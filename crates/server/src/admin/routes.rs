@@ -36,6 +36,9 @@ pub(super) fn router(office: Office) -> Router {
         .route("/api/v1/token", get(token))
         .route("/api/v1/simulate", post(simulate))
         .route("/api/v1/reset", post(reset))
+        .route("/api/v1/rules/{name}/mode", post(mode))
+        .route("/api/v1/rollback", post(roll_back))
+        .route("/api/v1/changes", get(changes))
         .route("/api/v1/bans", ask(|office, _| office.bans()).post(ban))
         .route("/api/v1/bans/{id}", delete(lift))
         .fallback(|| async {
@@ -96,6 +99,24 @@ async fn reset(State(office): State<Office>, request: Request) -> Response {
 
 async fn ban(State(office): State<Office>, request: Request) -> Response {
     told(changing(&office, request).await.and_then(|body| office.ban(&body)))
+}
+
+async fn mode(State(office): State<Office>, Path(rule): Path<String>, request: Request) -> Response {
+    told(match changing(&office, request).await {
+        Ok(body) => office.mode(&rule, &body).await,
+        Err(problem) => Err(problem),
+    })
+}
+
+async fn roll_back(State(office): State<Office>, request: Request) -> Response {
+    told(match changing(&office, request).await {
+        Ok(body) => office.roll_back(&body).await,
+        Err(problem) => Err(problem),
+    })
+}
+
+async fn changes(State(office): State<Office>) -> Response {
+    told(office.changes().await)
 }
 
 async fn lift(State(office): State<Office>, Path(id): Path<String>, headers: HeaderMap) -> Response {

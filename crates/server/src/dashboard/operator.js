@@ -111,6 +111,36 @@ function question(why) {
   });
 }
 
+/** Asks whether to go on with something that is felt at once. Whether somebody said so. */
+export function sure(title, why, action) {
+  const dialog = document.getElementById('ask');
+  const yes = h('button', { type: 'submit', class: 'main' }, action);
+  return new Promise((resolve) => {
+    const submit = (event) => {
+      event.preventDefault();
+      dialog.close('yes');
+    };
+    dialog.replaceChildren(
+      h(
+        'form',
+        { on: { submit } },
+        h('h2', { id: 'ask-title' }, title),
+        h('p', {}, why),
+        h(
+          'div',
+          { class: 'actions' },
+          yes,
+          h('button', { type: 'button', on: { click: () => dialog.close('') } }, 'Cancel'),
+        ),
+      ),
+    );
+    dialog.returnValue = '';
+    dialog.addEventListener('close', () => resolve(dialog.returnValue === 'yes'), { once: true });
+    dialog.showModal();
+    yes.focus();
+  });
+}
+
 async function refusal(value) {
   try {
     await ask('GET', 'api/v1/token', { token: value });

@@ -9,6 +9,7 @@
 //! A new policy is put in force as a whole, or not at all: everything that can fail is tried first, and the one before goes
 //! on until it has succeeded.
 
+mod amend;
 mod error;
 mod head;
 mod judge;
@@ -21,7 +22,7 @@ pub(crate) use head::GatewayHead;
 pub use source::PolicySource;
 
 use crate::{
-    Bound, Config, Fault, FileWatch, ReadFiles,
+    AmendError, Amended, Bound, Config, Fault, FileWatch, ReadFiles,
     admin::Admin,
     decisions::{DecisionDoor, Desk, Tokens},
     hall::Threads,
@@ -29,6 +30,7 @@ use crate::{
     run::{Plans, UpstreamHealth, Workers},
     worker::Order,
 };
+use amend::Amendment;
 use judge::{PolicyJudge, Served};
 use listeners::{has_same_connections, listeners};
 use std::{
@@ -99,9 +101,14 @@ pub struct Handle {
     calls: mpsc::Sender<Call>,
 }
 
-/// What a gateway is asked to do: to read its policy again, and to say how that went.
+/// What a gateway is asked to do, and whom to tell how that went.
 #[derive(Debug)]
-struct Call(oneshot::Sender<Result<Reloaded, GatewayError>>);
+enum Call {
+    /// To read its policy again.
+    Reload(oneshot::Sender<Result<Reloaded, GatewayError>>),
+    /// To change it.
+    Amend(Amendment, oneshot::Sender<Result<Amended, AmendError>>),
+}
 
 /// What a new policy has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,11 +230,11 @@ impl Gateway {
                 }
                 // What was wrong is told, and stays as it was.
                 () = self.watch.changed() => drop(self.reload().await),
-                call = self.calls.recv() => {
-                    let Some(Call(answer)) = call else { continue };
-                    let outcome = self.reload().await;
+                call = self.calls.recv() => match call {
                     // Who asked may be gone.
-                    let _ = answer.send(outcome);
+                    Some(Call::Reload(answer)) => drop(answer.send(self.reload().await)),
+                    Some(Call::Amend(amendment, answer)) => drop(answer.send(self.amend(amendment).await)),
+                    None => {}
                 }
             }
         }
@@ -429,7 +436,7 @@ impl Handle {
     pub async fn reload(&self) -> Result<Reloaded, GatewayError> {
         let (answer, answered) = oneshot::channel();
         let gone = GatewayError::Gone;
-        self.calls.send(Call(answer)).await.map_err(|_| gone)?;
+        self.calls.send(Call::Reload(answer)).await.map_err(|_| gone)?;
         answered.await.unwrap_or(Err(GatewayError::Gone))
     }
 }

@@ -1,6 +1,6 @@
 //! What one thread counts.
 
-use super::{sketch::Sketch, times::Times};
+use super::{sketch::Sketch, tally::TopBy, times::Times};
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -34,6 +34,8 @@ pub(crate) type RuleCounts = [u64; OUTCOMES.len() + 1];
 pub(crate) struct Totals {
     /// Requests that were let through, and those that were not.
     pub(crate) requests: [u64; 2],
+    /// Of those that were let through: who had to wait, and whom a rule in shadow mode would have denied.
+    pub(crate) marked: [u64; 2],
     /// Answers of servers, by the first digit of their status.
     pub(crate) responses: [u64; 5],
     /// By the place of the rule.
@@ -46,6 +48,7 @@ pub(super) struct Shard {
     pub(super) tally: u64,
     pub(super) asks: Count,
     pub(super) requests: [Count; 2],
+    pub(super) marked: [Count; 2],
     pub(super) responses: [Count; 5],
     pub(super) rules: Box<[[Count; OUTCOMES.len() + 1]]>,
     pub(super) times: [Count; Times::COUNTS],
@@ -55,8 +58,8 @@ pub(super) struct Shard {
 
 /// The keys that one thread saw most, and what it may still keep in this second.
 pub(super) struct Top {
-    pub(super) denied: Vec<Sketch>,
-    pub(super) asked: Vec<Sketch>,
+    /// By the place of what they are of, then by that of the rule.
+    pub(super) sketches: [Vec<Sketch>; TopBy::ALL.len()],
     second: u64,
     left: u32,
 }
@@ -81,11 +84,12 @@ impl Shard {
             tally,
             asks: Count::default(),
             requests: Default::default(),
+            marked: Default::default(),
             responses: Default::default(),
             rules: (0..rules).map(|_| Default::default()).collect(),
             times: Default::default(),
             took: Count::default(),
-            top: Mutex::new(Top { denied: Vec::new(), asked: Vec::new(), second: 0, left: 0 }),
+            top: Mutex::new(Top { sketches: Default::default(), second: 0, left: 0 }),
         }
     }
 
@@ -101,6 +105,7 @@ impl Shard {
     pub(super) fn totals(&self) -> Totals {
         Totals {
             requests: self.requests.each_ref().map(Count::get),
+            marked: self.marked.each_ref().map(Count::get),
             responses: self.responses.each_ref().map(Count::get),
             rules: self.rules.iter().map(|counts| counts.each_ref().map(Count::get)).collect(),
             times: Times { counts: self.times.each_ref().map(Count::get), took: self.took.get() },
@@ -128,6 +133,7 @@ impl Totals {
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         };
         add(&mut self.requests, &other.requests);
+        add(&mut self.marked, &other.marked);
         add(&mut self.responses, &other.responses);
         self.rules.iter_mut().zip(&other.rules).for_each(|(sums, counts)| add(sums, counts));
         self.times.add(&other.times);

@@ -45,7 +45,7 @@ impl Changes {
 impl Snapshot {
     pub(crate) fn json(&self) -> Value {
         let scene = &self.scene;
-        let [admitted, refused] = self.totals.requests;
+        let ([admitted, refused], [delayed, shadow_denied]) = (self.totals.requests, self.totals.marked);
         let rules = scene.gate.views().enumerate().map(|(place, rule)| self.rule(place, rule));
         let rules: Vec<Value> = rules.collect();
         let bans: u64 = rules.iter().filter_map(|rule| rule["bans"].as_u64()).sum();
@@ -68,6 +68,8 @@ impl Snapshot {
                 "total": admitted + refused,
                 "admitted": admitted,
                 "refused": refused,
+                "delayed": delayed,
+                "shadow-denied": shadow_denied,
                 "in-flight": self.in_flight(),
             },
             "responses": Value::Object(responses.map(|(name, count)| (name.to_owned(), count.into())).collect()),

@@ -39,8 +39,8 @@ struct Parts {
     shards: Vec<Arc<Shard>>,
     /// What threads counted that are gone.
     gone: Totals,
-    denied: Vec<Sketch>,
-    asked: Vec<Sketch>,
+    /// By the place of what they are of.
+    top: [Vec<Sketch>; TopBy::ALL.len()],
 }
 
 /// Which keys are meant.
@@ -48,6 +48,22 @@ struct Parts {
 pub(crate) enum TopBy {
     Denied,
     Asked,
+    /// Let through by a rule in shadow mode that would have denied them.
+    ShadowDenied,
+}
+
+impl TopBy {
+    /// All, in their order.
+    pub(crate) const ALL: [Self; 3] = [Self::Denied, Self::Asked, Self::ShadowDenied];
+
+    /// What it is called.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Denied => "denied",
+            Self::Asked => "asked",
+            Self::ShadowDenied => "shadow-denied",
+        }
+    }
 }
 
 /// One of so many decisions in memory is timed.
@@ -75,8 +91,7 @@ impl Tally {
         let parts = Parts {
             shards: Vec::new(),
             gone: Totals { rules: vec![RuleCounts::default(); names.len()], ..Totals::default() },
-            denied: top(TopBy::Denied),
-            asked: top(TopBy::Asked),
+            top: TopBy::ALL.map(top),
         };
         Arc::new(Self {
             id: LAST.fetch_add(1, Relaxed) + 1,
@@ -129,13 +144,23 @@ impl Tally {
     fn admitted(&self, admission: &Admission) {
         self.here(|shard| {
             shard.requests[0].add(1);
+            let mut marks = [0, 0];
             for (place, said, decision) in admission.said() {
                 let outcome = match said {
                     Said::Admitted => Outcome::Admitted,
-                    Said::Delayed => Outcome::Delayed,
-                    Said::WouldRefuse => Outcome::ShadowDenied,
+                    Said::Delayed => {
+                        marks[0] = 1;
+                        Outcome::Delayed
+                    }
+                    Said::WouldRefuse => {
+                        marks[1] = 1;
+                        Outcome::ShadowDenied
+                    }
                 };
                 shard.say(place, outcome, decision);
+            }
+            if marks != [0, 0] {
+                shard.marked.iter().zip(marks).for_each(|(count, mark)| _ = count.add(mark));
             }
         });
     }
@@ -174,14 +199,11 @@ impl Tally {
         }
     }
 
-    /// A key was denied, or asked for by one who stands for so many.
+    /// A key was denied, or would have been, or asked for by one who stands for so many.
     pub(crate) fn saw(&self, place: usize, by: TopBy, hash: u64, weight: u64, name: impl FnOnce() -> String) {
         self.here(|shard| {
             let mut top = lock(&shard.top);
-            let sketches = match by {
-                TopBy::Denied => &mut top.denied,
-                TopBy::Asked => &mut top.asked,
-            };
+            let sketches = &mut top.sketches[by as usize];
             if sketches.len() < shard.rules.len() {
                 sketches.resize_with(shard.rules.len(), Sketch::default);
             }
@@ -201,15 +223,10 @@ impl Tally {
     pub(crate) fn top(&self, place: usize, by: TopBy) -> Option<Sketch> {
         let mut parts = self.parts();
         parts.fold();
-        let gone = match by {
-            TopBy::Denied => &parts.denied,
-            TopBy::Asked => &parts.asked,
-        };
-        let mut sum = gone.get(place)?.clone();
+        let mut sum = parts.top[by as usize].get(place)?.clone();
         for shard in &parts.shards {
             let top = lock(&shard.top);
-            let sketches = if by == TopBy::Denied { &top.denied } else { &top.asked };
-            if let Some(sketch) = sketches.get(place) {
+            if let Some(sketch) = top.sketches[by as usize].get(place) {
                 sum.absorb(sketch);
             }
         }
@@ -277,7 +294,7 @@ impl Parts {
             let shard = self.shards.swap_remove(place);
             self.gone.add(&shard.totals());
             let top = lock(&shard.top);
-            for (sums, parts) in [(&mut self.denied, &top.denied), (&mut self.asked, &top.asked)] {
+            for (sums, parts) in self.top.iter_mut().zip(&top.sketches) {
                 sums.iter_mut().zip(parts).for_each(|(sum, part)| sum.absorb(part));
             }
         }

@@ -9,7 +9,7 @@ use super::{
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_core::Micros;
 use tidegate_policy::{
-    compile::{Admission, Instead, PolicyGate, Refusal},
+    compile::{Admission, Instead, PolicyGate, Refusal, Said},
     model::Observe,
 };
 use tidegate_rule::{
@@ -38,12 +38,19 @@ impl Watcher {
         })
     }
 
-    /// A request was let through: of some, the keys are counted.
+    /// A request was let through: of some, the keys are counted, and of those that a rule in shadow mode would have denied.
     #[inline]
     pub(crate) fn admitted(&self, admission: &Admission, gate: &PolicyGate, head: &dyn Head) {
-        if self.terms.denials > 0 && self.tally.is_sampled() == Sampled::Yes {
-            for (place, _, _) in admission.said() {
+        if self.terms.denials == 0 {
+            return;
+        }
+        let sampled = self.tally.is_sampled();
+        for (place, said, _) in admission.said() {
+            if sampled == Sampled::Yes {
                 self.saw(place, TopBy::Asked, SAMPLED, gate, head);
+            }
+            if said == Said::WouldRefuse {
+                self.saw(place, TopBy::ShadowDenied, 1, gate, head);
             }
         }
     }

@@ -13,6 +13,7 @@ mod files;
 mod fuzz;
 mod limits;
 mod log;
+mod modes;
 mod observe;
 mod patience;
 mod policy;

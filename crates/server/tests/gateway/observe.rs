@@ -13,18 +13,18 @@ use tidegate_server::{Gateway, GatewayError, Handle, PolicySource};
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
 /// A gateway, and an operator beside it.
-struct Stage {
+pub(crate) struct Stage {
     address: SocketAddr,
     admin: SocketAddr,
     decisions: Option<SocketAddr>,
     handle: Handle,
-    folder: TempDir,
+    pub(crate) folder: TempDir,
     stop: oneshot::Sender<()>,
     end: JoinHandle<Result<(), GatewayError>>,
 }
 
 impl Stage {
-    fn start(server: &Server, rest: &str) -> Self {
+    pub(crate) fn start(server: &Server, rest: &str) -> Self {
         Self::with(server, rest, Rules::new())
     }
 
@@ -47,23 +47,23 @@ impl Stage {
         self.handle.reload().await.unwrap();
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         self.get_as(path, "").await
     }
 
     /// As a client with this header.
-    async fn get_as(&self, path: &str, header: &str) -> Answer {
+    pub(crate) async fn get_as(&self, path: &str, header: &str) -> Answer {
         let request = format!("GET {path} HTTP/1.1\r\nhost: app.example\r\n{header}\r\n");
         timeout(LONG, Wire::to(self.address).await.ask(&request)).await.unwrap()
     }
 
     /// What operators are told.
-    async fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+    pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
         let token = concat!("authorization: Bearer ", env!("CARGO_PKG_VERSION"), "\r\n");
         self.ask_with(method, path, token, body).await
     }
 
-    async fn ask_with(&self, method: &str, path: &str, header: &str, body: &str) -> Answer {
+    pub(crate) async fn ask_with(&self, method: &str, path: &str, header: &str, body: &str) -> Answer {
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{header}content-length: {length}\r\n\r\n{body}"
@@ -71,7 +71,7 @@ impl Stage {
         timeout(LONG, Wire::to(self.admin).await.ask(&request)).await.unwrap()
     }
 
-    async fn json(&self, path: &str) -> Value {
+    pub(crate) async fn json(&self, path: &str) -> Value {
         let answer = self.ask("GET", path, "").await;
         assert_eq!(answer.status(), 200, "{}", answer.body);
         serde_json::from_str(&answer.body).unwrap()
@@ -81,7 +81,7 @@ impl Stage {
         self.ask("GET", "/metrics", "").await.body
     }
 
-    async fn end(self) {
+    pub(crate) async fn end(self) {
         drop(self.stop);
         timeout(LONG, self.end).await.unwrap().unwrap().unwrap();
     }
@@ -193,7 +193,10 @@ async fn counts_are_those_of_the_requests_and_outlive_a_policy() {
         counts(1, 0, 2),
         "who is refused is not asked about by those who watch"
     );
-    assert_eq!(status["requests"], json!({ "total": 4, "admitted": 3, "refused": 1, "in-flight": 0 }));
+    assert_eq!(
+        status["requests"],
+        json!({ "total": 4, "admitted": 3, "refused": 1, "delayed": 0, "shadow-denied": 2, "in-flight": 0 })
+    );
     assert_eq!(status["responses"]["2xx"], 3);
 
     // Another rule, and one that is gone.

@@ -14,6 +14,7 @@ export function keys(page) {
     [
       ['denied', 'Denied most'],
       ['asked', 'Asked most'],
+      ['shadow-denied', 'Would be denied most'],
     ],
     query.get('by') ?? 'denied',
   );

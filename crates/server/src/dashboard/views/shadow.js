@@ -5,7 +5,7 @@ import { sparkline } from '../chart.js';
 import { chip, empty, facts, h, keyed, panel, say, select, set, words } from '../dom.js';
 import { count, moment, share } from '../format.js';
 import { recent } from '../live.js';
-import { change, mayAsk } from '../operator.js';
+import { change, mayAsk, sure } from '../operator.js';
 import { topKeys } from './keys.js';
 import { NAMES, outcomes, troubles } from './traffic.js';
 
@@ -99,7 +99,7 @@ export function shadow(page) {
 
 /** How modes are changed, and what was changed. It says so where this gateway cannot do that. */
 function promotions({ notify, live }) {
-  const rules = h('ul', { class: 'rules' });
+  const rules = h('ul', { class: 'rules modes' });
   const changes = h('div');
   const back = h('button', { type: 'button' }, 'Roll back the last change');
   const parts = h(
@@ -112,66 +112,79 @@ function promotions({ notify, live }) {
     'p',
     { class: 'note', hidden: true },
     words(
-      'This gateway does not change modes from here: say `mode` in the policy file, which is read again when it changes.',
+      'This policy comes from no file in which a change could be kept: serve one, as in `tidegate serve policy.yaml`, to change modes from here.',
     ),
   );
   let version = null;
+  let last = null;
   let closed = false;
 
+  const draw = () => {
+    if (parts.hidden || !live.latest) return;
+    keyed(
+      rules,
+      live.latest.rules,
+      ({ name }) => name,
+      (rule) => modeRow(rule, apply),
+    );
+  };
   const load = async () => {
     try {
-      const { changes: all } = await get('api/v1/changes');
+      const told = await get('api/v1/changes');
       if (closed) return;
-      parts.hidden = false;
-      cannot.hidden = true;
-      back.disabled = all.length === 0 || !mayAsk();
+      parts.hidden = told.file === null;
+      cannot.hidden = !parts.hidden;
+      last = told.changes.find(({ id }) => id === told.last) ?? null;
+      back.disabled = last === null || !mayAsk();
       changes.replaceChildren(
-        all.length === 0
+        told.changes.length === 0
           ? empty('Nothing was changed from here yet.')
-          : facts(all.slice(0, 20).map((it) => [moment(it.time), description(it)])),
+          : facts(told.changes.slice(0, 20).map((it) => [moment(it.time), description(it)])),
       );
+      draw();
     } catch (error) {
       if (closed) return;
-      if (error.status !== 404) {
-        version = null;
-        return;
-      }
-      parts.hidden = true;
-      cannot.hidden = false;
+      version = null;
+      if (error.status !== 0) notify(error.message, 'bad');
     }
   };
   const send = async (path, body, told) => {
     try {
-      if (!(await change('POST', path, body))) return;
-      notify(told);
+      const answer = await change('POST', path, body);
+      if (!answer) return;
+      const { changed } = await answer.json();
+      notify(changed ? told : 'It is in that mode already.');
     } catch (error) {
       notify(error.message, 'bad');
     }
     await load();
   };
-  back.addEventListener('click', () => send('api/v1/rollback', {}, 'The last change is taken back.'));
+  const apply = async (rule, choice) => {
+    const [mode, percent] = choice.value.split(' ');
+    const chosen = choice.selectedOptions[0].textContent.toLowerCase();
+    const question = consequence(rule, mode, percent);
+    if (question && !(await sure(`${rule.name}: ${chosen}?`, question, mode === 'off' ? 'Switch off' : 'Put in force')))
+      return;
+    await send(
+      `api/v1/rules/${part(rule.name)}/mode`,
+      { mode, ...(percent ? { percent: Number(percent) } : {}) },
+      `Rule ${rule.name}: ${chosen}.`,
+    );
+  };
+  back.addEventListener('click', async () => {
+    const taken = last;
+    const question = `Change ${taken.id} is taken back: ${description(taken)}.`;
+    if (!(await sure('Roll back?', question, 'Roll back'))) return;
+    await send('api/v1/rollback', { id: taken.id }, `Change ${taken.id} is taken back.`);
+  });
 
   return {
     element: h('div', {}, parts, cannot),
     snapshot(snapshot) {
-      if (!parts.hidden)
-        keyed(
-          rules,
-          snapshot.rules,
-          ({ name }) => name,
-          ({ name }) => modeRow(name, send),
-        );
+      draw();
       if (snapshot.policy.version === version) return;
       version = snapshot.policy.version;
-      load().then(() => {
-        if (!parts.hidden && live.latest)
-          keyed(
-            rules,
-            live.latest.rules,
-            ({ name }) => name,
-            ({ name }) => modeRow(name, send),
-          );
-      });
+      load();
     },
     close: () => {
       closed = true;
@@ -179,45 +192,52 @@ function promotions({ notify, live }) {
   };
 }
 
-function description(change) {
-  const mode = (it) =>
-    it === null || it === undefined
-      ? ''
-      : typeof it === 'string'
-        ? it
-        : `${it.mode ?? ''}${it.percent ? ` ${it.percent} %` : ''}`;
-  if (change.told) return change.told;
-  const to = mode(change.to ?? change);
-  return [change.rule, change.from ? `${mode(change.from)} → ${to}` : to, change.reason].filter(Boolean).join(': ');
+/** What somebody should know before a rule is in this mode; nothing where nobody feels it. */
+function consequence({ counts }, mode, percent) {
+  if (mode === 'off') return 'It neither counts nor denies then.';
+  if (mode === 'shadow') return null;
+  const would = counts['shadow-denied'];
+  const all = counts.admitted + counts.delayed + counts.denied + would;
+  const seen =
+    all === 0
+      ? 'Nothing that it is about has come yet.'
+      : `So far it let ${count(would)} of ${count(all)} requests through that it would have denied.`;
+  return `${seen} From now on it denies them${percent ? `, for ${percent} % of the keys` : ''}.`;
 }
 
-function modeRow(name, send) {
+function description({ rule, from, to, undoes, by }) {
+  const mode = (it) => `${it.mode}${it.percent === null ? '' : ` ${it.percent} %`}`;
+  const back = undoes === null ? '' : `, takes back change ${undoes}`;
+  return `${rule}: ${mode(from)} → ${mode(to)}${back} (${by})`;
+}
+
+function modeRow({ name, mode, percent }, apply) {
   const now = h('p', { class: 'rule-about' });
-  const choice = select(MODES, 'enforce', { 'aria-label': `Mode of ${name}` });
-  const apply = h('button', { type: 'submit' }, 'Apply', h('span', { class: 'unseen' }, ` to ${name}`));
-  const submit = (event) => {
+  const current = percent ? `${mode} ${percent}` : mode;
+  const offered = MODES.some(([value]) => value === current) ? current : mode;
+  const choice = select(MODES, offered, { 'aria-label': `Mode of ${name}` });
+  const button = h('button', { type: 'submit' }, 'Apply', h('span', { class: 'unseen' }, ` to ${name}`));
+  let rule = null;
+  const submit = async (event) => {
     event.preventDefault();
-    const [mode, percent] = choice.value.split(' ');
-    send(
-      `api/v1/rules/${part(name)}/mode`,
-      { mode, ...(percent ? { percent: Number(percent) } : {}) },
-      `Rule ${name}: ${choice.selectedOptions[0].textContent.toLowerCase()}.`,
-    );
+    await apply(rule, choice);
   };
   const element = h(
     'li',
     {},
     h('div', {}, h('span', { class: 'rule-name' }, name), now),
-    h('form', { class: 'actions', on: { submit } }, choice, apply),
+    h('form', { class: 'actions', on: { submit } }, choice, button),
   );
   return {
     element,
-    update({ mode, percent }) {
+    update(latest) {
+      rule = latest;
+      const { mode, percent } = latest;
       say(
         now,
         percent === null || percent === undefined ? mode : `${mode}, for ${Number(percent.toFixed(2))} % of the keys`,
       );
-      set(apply, 'disabled', !mayAsk());
+      set(button, 'disabled', !mayAsk());
     },
   };
 }

@@ -1,0 +1,56 @@
+//! `tidegate mode`: puts a rule in force, in shadow, or off.
+
+use crate::{
+    failure::Failure,
+    promotion::{Place, WhereArgs, step},
+    terminal::{self, Paint, Tone},
+};
+use tidegate_policy::model::Enforcement;
+use tidegate_rule::Mode;
+
+/// Put a rule in force, in shadow, or off: in the policy file, of which every other byte stays, and at once.
+///
+/// What it counted so far stays. The change is noted beside the file (`policy.yaml.changes`), and `tidegate rollback` takes it
+/// back.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The name of the rule
+    rule: String,
+
+    /// enforce, shadow (it counts and denies nobody) or off
+    #[arg(value_name = "MODE")]
+    mode: Mode,
+
+    /// Enforce it for so many of a hundred keys, always the same ones; for the others it is in shadow
+    #[arg(long, value_name = "NUMBER")]
+    percent: Option<f64>,
+
+    #[command(flatten)]
+    place: WhereArgs,
+
+    /// Print what came of it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate mode login enforce --percent 10
+  tidegate mode login enforce --admin http://127.0.0.1:9091
+  tidegate mode login shadow --policy policy.yaml";
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let to = Enforcement::of(args.mode, args.percent).map_err(|error| Failure::input(error.to_string()))?;
+    let place = Place::of(&args.place)?;
+    let told = place.set_mode(&args.rule, &to)?;
+    if args.json {
+        return terminal::print(&format!("{told:#}\n"));
+    }
+    let name = Paint::of_stdout().tone(Tone::Strong, &args.rule);
+    let text = match told["changed"] == true {
+        true => format!("{name}: {}\n{}\n", step(&told["change"]), place.effect()),
+        false => format!("{name}: it is in that mode already; nothing was changed\n"),
+    };
+    terminal::print(&text)
+}

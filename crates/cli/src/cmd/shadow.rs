@@ -1,0 +1,151 @@
+//! `tidegate shadow`: what would rules in shadow mode have denied?
+
+use crate::{
+    admin::{AdminArgs, Operator, block_on},
+    failure::Failure,
+    promotion::{encoded, mode},
+    terminal::{self, Paint, Tone},
+};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// Say what rules in shadow mode would have denied, and whom, since the gateway started.
+///
+/// A rule that says `mode: shadow` is asked about every request and denies none; one that says `mode: enforce 10%` is in shadow
+/// for the other keys. Keys are known where the policy says `observe: { denials: 10000 }`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Only this rule
+    rule: Option<String>,
+
+    /// Keys of each rule
+    #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
+    keys: u64,
+
+    #[command(flatten)]
+    admin: AdminArgs,
+
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate shadow
+  tidegate shadow login --keys 20
+  tidegate shadow --admin http://127.0.0.1:9091 --json";
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let operator = Operator::of(&args.admin)?;
+    let told = block_on(collect(&operator, args))?;
+    let text = match args.json {
+        true => format!("{told:#}\n"),
+        false => report(&told, Paint::of_stdout()),
+    };
+    terminal::print(&text)
+}
+
+/// What is known of each rule that denies less than it would.
+async fn collect(operator: &Operator, args: &Args) -> Result<Value, Failure> {
+    let status = operator.get("/api/v1/status").await?;
+    let all = status["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_named = |rule: &&Value| args.rule.as_deref().is_none_or(|name| rule["name"] == name);
+    if let Some(name) = args.rule.as_deref().filter(|_| !all.iter().any(|rule| is_named(&rule))) {
+        let names: Vec<&str> = all.iter().filter_map(|rule| rule["name"].as_str()).collect();
+        let fix = match tidegate_core::spelling::meant(name, names.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "name one of the policy's".to_owned(),
+        };
+        return Err(Failure::input(format!("there is no rule `{name}`; {fix}")));
+    }
+    let is_meant =
+        |rule: &&Value| args.rule.is_some() || rule["mode"] == "shadow" || !rule["percent"].is_null();
+    let mut rules = Vec::new();
+    for rule in all.iter().filter(is_named).filter(is_meant) {
+        let name = rule["name"].as_str().unwrap_or_default();
+        let path = format!("/api/v1/top?by=shadow-denied&limit={}&rule={}", args.keys, encoded(name));
+        let top = operator.get(&path).await?;
+        rules.push(json!({
+            "name": name,
+            "mode": rule["mode"],
+            "percent": rule["percent"],
+            "key": rule["key"],
+            "match": rule["match"],
+            "quotas": rule["quotas"],
+            "counts": rule["counts"],
+            "keys": top["keys"],
+        }));
+    }
+    let observes = status["observe"]["denials"].as_u64().is_some_and(|denials| denials > 0);
+    Ok(json!({ "rules": rules, "keys-observed": observes }))
+}
+
+fn report(told: &Value, paint: Paint) -> String {
+    let rules = told["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if rules.is_empty() {
+        return "No rule is in shadow mode. `tidegate mode RULE shadow` puts one there.\n".to_owned();
+    }
+    let mut text = String::new();
+    for rule in rules {
+        let said = |member: &str| terminal::harmless(rule[member].as_str().unwrap_or("?"));
+        let count = |member: &str| rule["counts"][member].as_u64().unwrap_or_default();
+        let would = count("shadow-denied");
+        let all = count("admitted") + count("delayed") + count("denied") + would;
+        let quotas = rule["quotas"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let quotas: Vec<&str> = quotas.iter().filter_map(|quota| quota["text"].as_str()).collect();
+        let name = paint.tone(Tone::Strong, said("name"));
+        let (key, matching) = (said("key"), said("match"));
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{name}  {}, {} per {key}, on {matching}", mode(rule), quotas.join(" and "));
+        let _ = match all {
+            0 => writeln!(text, "  nothing that it is about has come yet"),
+            _ => {
+                writeln!(text, "  of {all} requests it would have denied {would} more: {}", share(would, all))
+            }
+        };
+        let keys = rule["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
+        for key in keys {
+            let name = terminal::harmless(key["key"].as_str().unwrap_or("?"));
+            let share = key["share"].as_f64().unwrap_or_default();
+            let count = key["count"].as_u64().unwrap_or_default();
+            let _ = writeln!(text, "  {count:>8}  {:>6}  {name}", format!("{:.1} %", share * 100.0));
+        }
+        text.push('\n');
+    }
+    if told["keys-observed"] != true {
+        text.push_str("Keys are not observed; have the policy say `observe: { denials: 10000 }`.\n");
+    }
+    text
+}
+
+fn share(part: u64, whole: u64) -> String {
+    format!("{:.1} %", part as f64 * 100.0 / whole.max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_tells_whom_it_would_have_denied() {
+        let told = json!({
+            "keys-observed": true,
+            "rules": [{
+                "name": "login", "mode": "enforce", "percent": 10.0, "key": "ip", "match": "POST /login",
+                "quotas": [{ "text": "5/min" }],
+                "counts": { "admitted": 70, "delayed": 0, "denied": 10, "shadow-denied": 20, "degraded": 0 },
+                "keys": [{ "rule": "login", "key": "192.0.2.7", "count": 15, "error": 0, "share": 0.75 }],
+            }],
+        });
+        assert_eq!(
+            report(&told, Paint::Plain),
+            "login  enforce 10 %, 5/min per ip, on POST /login\n\
+             \x20 of 100 requests it would have denied 20 more: 20.0 %\n\
+             \x20       15  75.0 %  192.0.2.7\n\n"
+        );
+        let none = json!({ "rules": [], "keys-observed": false });
+        assert!(report(&none, Paint::Plain).starts_with("No rule is in shadow mode."));
+    }
+}

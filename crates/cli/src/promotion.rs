@@ -1,0 +1,129 @@
+//! Modes of rules, changed through a gateway that runs or in a policy file.
+
+use crate::{
+    admin::{AdminArgs, Operator, block_on},
+    failure::Failure,
+};
+use http::Method;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use tidegate_policy::model::Enforcement;
+use tidegate_server::{AmendError, Amended, Change, PolicyFile};
+
+/// Where modes are changed.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct WhereArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
+
+    /// Change this file instead of asking a gateway; one that serves it reads it again by itself
+    #[arg(long, value_name = "FILE", conflicts_with = "admin")]
+    policy: Option<PathBuf>,
+}
+
+/// Whom to ask.
+pub(crate) enum Place {
+    Gateway(Operator),
+    File(PolicyFile),
+}
+
+impl Place {
+    pub(crate) fn of(args: &WhereArgs) -> Result<Self, Failure> {
+        match &args.policy {
+            Some(file) => Ok(Self::File(PolicyFile::at(file))),
+            None => Operator::of(&args.admin).map(Self::Gateway),
+        }
+    }
+
+    /// Has a rule be in this mode; what came of it, as the API tells it.
+    pub(crate) fn set_mode(&self, rule: &str, to: &Enforcement) -> Result<Value, Failure> {
+        match self {
+            Self::Gateway(operator) => {
+                let percent = to.share().map(|share| share.as_f64() * 100.0);
+                let body = json!({ "mode": to.mode().to_string(), "percent": percent });
+                let path = format!("/api/v1/rules/{}/mode", encoded(rule));
+                block_on(operator.ask(Method::POST, &path, Some(&body)))
+            }
+            Self::File(file) => match file.set_mode(rule, to).map_err(|error| failed(&error))? {
+                Amended::Changed(change) => Ok(changed(&change)),
+                Amended::Same => Ok(json!({ "changed": false, "rule": rule })),
+            },
+        }
+    }
+
+    /// Takes the last change back.
+    pub(crate) fn roll_back(&self, id: Option<u64>) -> Result<Value, Failure> {
+        match self {
+            Self::Gateway(operator) => {
+                let body = json!({ "id": id });
+                block_on(operator.ask(Method::POST, "/api/v1/rollback", Some(&body)))
+            }
+            Self::File(file) => Ok(changed(&file.roll_back(id).map_err(|error| failed(&error))?)),
+        }
+    }
+
+    /// What was changed, newest first.
+    pub(crate) fn changes(&self) -> Result<Value, Failure> {
+        match self {
+            Self::Gateway(operator) => block_on(operator.get("/api/v1/changes")),
+            Self::File(file) => {
+                let changes: Vec<Value> =
+                    file.changes().map_err(|error| failed(&error))?.iter().map(Change::json).collect();
+                let last = file.last_change().ok().map(|last| last.id);
+                Ok(json!({ "changes": changes, "last": last }))
+            }
+        }
+    }
+
+    /// What becomes of a change now.
+    pub(crate) fn effect(&self) -> &'static str {
+        match self {
+            Self::Gateway(_) => "It is in force.",
+            Self::File(_) => "A gateway that serves this file reads it again by itself.",
+        }
+    }
+}
+
+fn changed(change: &Change) -> Value {
+    json!({ "changed": true, "change": change.json() })
+}
+
+fn failed(error: &AmendError) -> Failure {
+    Failure::input(error.to_string())
+}
+
+/// `shadow → enforce 25 %`
+pub(crate) fn step(change: &Value) -> String {
+    format!("{} → {}", mode(&change["from"]), mode(&change["to"]))
+}
+
+/// `enforce 25 %`
+pub(crate) fn mode(said: &Value) -> String {
+    let name = said["mode"].as_str().unwrap_or("?");
+    match said["percent"].as_f64() {
+        // As many digits as a share has.
+        Some(percent) => format!("{name} {} %", (percent * 1e4).round() / 1e4),
+        None => name.to_owned(),
+    }
+}
+
+/// A name as a part of a path.
+pub(crate) fn encoded(name: &str) -> String {
+    let sign = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    name.bytes().map(sign).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_modes_are_told_as_they_are() {
+        assert_eq!(encoded("log in/ü?"), "log%20in%2F%C3%BC%3F");
+        let change = json!({ "from": { "mode": "shadow", "percent": null }, "to": { "mode": "enforce", "percent": 0.1 } });
+        assert_eq!(step(&change), "shadow → enforce 0.1 %");
+    }
+}

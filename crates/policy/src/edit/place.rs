@@ -1,0 +1,98 @@
+//! Where a mode is written: over the one that is there, or beside the name of the rule.
+
+use super::Splice;
+use crate::source::{Format, Name, Node, Value, position};
+
+/// Ways to have a rule say this mode, the nicest first. Whether they do is up to whoever tries them.
+pub(super) fn splices(text: &str, format: Format, rule: &Node, mode: &str) -> Vec<Splice> {
+    let Value::Map(entries) = &rule.value else { return Vec::new() };
+    let entry = |key: &str| entries.iter().find(|(name, _)| name.text == key);
+    match (entry("mode"), entry("name")) {
+        (Some((_, value)), _) => over(text, format, value, mode).into_iter().collect(),
+        (None, Some(name)) => beside(text, format, rule, name, mode),
+        (None, None) => Vec::new(),
+    }
+}
+
+/// Over the value that is there, in the quotes that it has.
+fn over(text: &str, format: Format, value: &Node, mode: &str) -> Option<Splice> {
+    let Value::Text(said) = &value.value else { return None };
+    let removed = text.get(value.at.start..value.at.end)?.trim_end();
+    let quote = removed.chars().next().filter(|first| matches!(first, '"' | '\''));
+    let put = match quote {
+        Some(quote) if removed.len() > 1 && removed.ends_with(quote) => format!("{quote}{mode}{quote}"),
+        None if format == Format::Yaml && (removed == said || removed.starts_with('*')) => mode.to_owned(),
+        _ => return None,
+    };
+    Some(Splice { at: value.at.start, removed: removed.to_owned(), put })
+}
+
+/// Behind the name, written as that is.
+fn beside(text: &str, format: Format, rule: &Node, name: &(Name, Node), mode: &str) -> Vec<Splice> {
+    let (key, value) = name;
+    let end = text.get(value.at.start..value.at.end).map_or(0, |said| value.at.start + said.trim_end().len());
+    let Some(from) = text.get(..key.at.start).map(|before| before.rfind('\n').map_or(0, |at| at + 1)) else {
+        return Vec::new();
+    };
+    let lead = text.get(from..key.at.start).unwrap_or_default();
+    let entry = entry(text, format, name, mode);
+    let put = |at: usize, put: String| Splice { at, removed: String::new(), put };
+    if !text.get(rule.at.start..).unwrap_or_default().starts_with('{') {
+        // A line of its own, below that of the name.
+        let indent = match format {
+            Format::Yaml => " ".repeat(position(text, key.at.start).1 - 1),
+            Format::Toml | Format::Json => lead.to_owned(),
+        };
+        let (at, newline) = line_end(text, end);
+        return vec![put(at, format!("{newline}{indent}{entry}"))];
+    }
+    if !lead.trim().is_empty() {
+        let is_close = !text.get(key.at.end..value.at.start).unwrap_or_default().contains(' ');
+        let comma = if is_close { "," } else { ", " };
+        return vec![put(end, format!("{comma}{entry}"))];
+    }
+    let (at, newline) = line_end(text, end);
+    let behind = put(end, format!(",{newline}{lead}{entry}"));
+    // Behind what is remarked on the name, if another entry follows on the next line.
+    let rest = text.get(end..at).unwrap_or_default().trim_start();
+    match rest.strip_prefix(',').map(str::trim_start) {
+        Some(rest) if rest.is_empty() || rest.starts_with('#') => {
+            vec![put(at, format!("{newline}{lead}{entry},")), behind]
+        }
+        _ => vec![behind],
+    }
+}
+
+/// `mode: shadow`, as the name is written.
+fn entry(text: &str, format: Format, (key, value): &(Name, Node), mode: &str) -> String {
+    let first = |at: usize| text.get(at..).and_then(|text| text.chars().next());
+    let quote = |at: usize| first(at).filter(|first| matches!(first, '"' | '\''));
+    let name = match quote(key.at.start) {
+        Some(quote) => format!("{quote}mode{quote}"),
+        None => "mode".to_owned(),
+    };
+    let between = text.get(key.at.end..value.at.start).unwrap_or_default();
+    let sign = if format == Format::Toml { '=' } else { ':' };
+    let is_plain =
+        between.matches(sign).count() == 1 && between.chars().all(|c| matches!(c, ' ' | '\t') || c == sign);
+    let between = match (is_plain, format) {
+        (true, _) => between,
+        (false, Format::Toml) => " = ",
+        (false, Format::Yaml | Format::Json) => ": ",
+    };
+    let quote = match (format, quote(value.at.start)) {
+        (Format::Yaml, quote) if name == "mode" || quote.is_none() => String::new(),
+        (_, quote) => quote.unwrap_or('"').to_string(),
+    };
+    format!("{name}{between}{quote}{mode}{quote}")
+}
+
+/// Where the line ends that this byte is on, and how lines end.
+fn line_end(text: &str, from: usize) -> (usize, &'static str) {
+    let rest = text.get(from..).unwrap_or_default();
+    match rest.find('\n') {
+        Some(at) if rest[..at].ends_with('\r') => (from + at - 1, "\r\n"),
+        Some(at) => (from + at, "\n"),
+        None => (text.len(), if text.contains("\r\n") { "\r\n" } else { "\n" }),
+    }
+}

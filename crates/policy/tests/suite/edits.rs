@@ -1,0 +1,315 @@
+//! Another mode for one rule, in the text: nothing else of it changes.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use proptest::{collection::vec, prelude::*, sample::Index};
+use std::{collections::BTreeMap, io, path::Path};
+use tidegate_core::Share;
+use tidegate_policy::{
+    Format, Policy,
+    edit::{EditError, ModeEdit},
+    model::Enforcement,
+};
+use tidegate_rule::Mode;
+use tidegate_testkit::strategy::runner_of;
+
+type Disk = BTreeMap<&'static str, Vec<u8>>;
+
+fn edit(disk: &Disk, main: &str, rule: &str, to: &str) -> Result<ModeEdit, EditError> {
+    let files = |path: &Path| {
+        let name = path.to_str().unwrap_or_default();
+        disk.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    };
+    ModeEdit::of(main, &files, rule, &to.parse().unwrap())
+}
+
+/// The text with another mode for rule `a`, or what is wrong.
+fn edited(name: &'static str, text: &str, to: &str) -> String {
+    match edit(&Disk::from([(name, text.as_bytes().to_vec())]), name, "a", to) {
+        Ok(edit) => String::from_utf8(edit.after()).unwrap(),
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+#[test]
+fn a_mode_is_written_as_a_person_would() {
+    let cases = [
+        // Over the one that is there, in its quotes, with what is remarked on it.
+        (
+            "p.yaml",
+            "rules:\n  - name: a\n    mode: shadow   # since May\n    quota: 5/min\n",
+            "enforce 25%",
+            "rules:\n  - name: a\n    mode: enforce 25%   # since May\n    quota: 5/min\n",
+        ),
+        (
+            "p.yaml",
+            "rules: [ { name: a, mode: 'off', quota: 5/min }, {name: b, quota: 1/s} ] # all\n",
+            "enforce",
+            "rules: [ { name: a, mode: 'enforce', quota: 5/min }, {name: b, quota: 1/s} ] # all\n",
+        ),
+        (
+            "p.yaml",
+            "rules:\n- quota: 5/min\n  mode: \"enforce 10%\"\n  name: a",
+            "shadow",
+            "rules:\n- quota: 5/min\n  mode: \"shadow\"\n  name: a",
+        ),
+        (
+            "p.yaml",
+            "rules:\n  - name: a\n    quota: 5/min\n    mode: >-\n      shadow\n",
+            "off",
+            "rules:\n  - name: a\n    quota: 5/min\n    mode: >-\n      off\n",
+        ),
+        (
+            "p.toml",
+            "[[rules]]\nname = 'a'\nquota = '5/min'\nmode = 'shadow' # since May\n",
+            "off",
+            "[[rules]]\nname = 'a'\nquota = '5/min'\nmode = 'off' # since May\n",
+        ),
+        (
+            "p.json",
+            r#"{"rules": [{"name": "a", "quota": "5/min", "mode": "shadow"}]}"#,
+            "enforce 0.5%",
+            r#"{"rules": [{"name": "a", "quota": "5/min", "mode": "enforce 0.5%"}]}"#,
+        ),
+        // Beside the name, where it is not said.
+        (
+            "p.yaml",
+            "# mine\nrules:\n  - name: a # first\n    # how much\n    quota: 5/min\n  - name: b\n    quota: 1/s\n",
+            "shadow",
+            "# mine\nrules:\n  - name: a # first\n    mode: shadow\n    # how much\n    quota: 5/min\n  - name: b\n    quota: 1/s\n",
+        ),
+        (
+            "p.yaml",
+            "rules:\n  - quota: 5/min\n    name: a",
+            "off",
+            "rules:\n  - quota: 5/min\n    name: a\n    mode: off",
+        ),
+        (
+            "p.yaml",
+            "rules:\r\n  - name: a\r\n    quota: 5/min\r\n",
+            "off",
+            "rules:\r\n  - name: a\r\n    mode: off\r\n    quota: 5/min\r\n",
+        ),
+        (
+            "p.yaml",
+            "rules: [{ name: a, quota: 5/min }]",
+            "shadow",
+            "rules: [{ name: a, mode: shadow, quota: 5/min }]",
+        ),
+        (
+            "p.yaml",
+            "rules: {name: \"a\", quota: 5/min}",
+            "off",
+            "rules: {name: \"a\", mode: off, quota: 5/min}",
+        ),
+        (
+            "p.yaml",
+            "rules: [{\"name\":\"a\",\"quota\":\"5/min\"}]",
+            "off",
+            "rules: [{\"name\":\"a\",\"mode\":\"off\",\"quota\":\"5/min\"}]",
+        ),
+        (
+            "p.yaml",
+            "rules:\n  - {\n    name: a, # first\n    quota: 5/min # much\n  }\n",
+            "enforce 1%",
+            "rules:\n  - {\n    name: a, # first\n    mode: enforce 1%,\n    quota: 5/min # much\n  }\n",
+        ),
+        (
+            "p.yaml",
+            "rules:\n  - {\n    quota: 5/min,\n    name: a\n  }\n",
+            "off",
+            "rules:\n  - {\n    quota: 5/min,\n    name: a,\n    mode: off\n  }\n",
+        ),
+        (
+            "p.yaml",
+            "templates: { t: { mode: shadow, quota: 5/min } }\nrules: [{ name: a, use: t }, { name: b, use: t }]",
+            "enforce",
+            "templates: { t: { mode: shadow, quota: 5/min } }\nrules: [{ name: a, mode: enforce, use: t }, { name: b, use: t }]",
+        ),
+        (
+            "p.yaml",
+            "rules:\n  - &first\n    name: a\n    quota: &q 5/min\n  - { name: b, quota: *q }\n",
+            "off",
+            "rules:\n  - &first\n    name: a\n    mode: off\n    quota: &q 5/min\n  - { name: b, quota: *q }\n",
+        ),
+        (
+            "p.yaml",
+            "rules:\n  - { name: b, quota: 1/s, mode: &m shadow }\n  - { name: a, quota: 5/min, mode: *m }\n",
+            "off",
+            "rules:\n  - { name: b, quota: 1/s, mode: &m shadow }\n  - { name: a, quota: 5/min, mode: off }\n",
+        ),
+        (
+            "p.yaml",
+            "\u{feff}user: header x-u # naïve\nrules:\n  - name: a\n    quota: 5/min\n",
+            "off",
+            "\u{feff}user: header x-u # naïve\nrules:\n  - name: a\n    mode: off\n    quota: 5/min\n",
+        ),
+        (
+            "p.toml",
+            "# mine\n[[rules]]\n  name = \"a\" # first\n  quota = \"5/min\"\n  [rules.match]\n  path = \"/a\"\n\n[[rules]]\nname = \"b\"\nquota = \"1/s\"\n",
+            "shadow",
+            "# mine\n[[rules]]\n  name = \"a\" # first\n  mode = \"shadow\"\n  quota = \"5/min\"\n  [rules.match]\n  path = \"/a\"\n\n[[rules]]\nname = \"b\"\nquota = \"1/s\"\n",
+        ),
+        (
+            "p.toml",
+            "rules = [{ name = 'a', quota = '5/min' }]",
+            "enforce 50%",
+            "rules = [{ name = 'a', mode = 'enforce 50%', quota = '5/min' }]",
+        ),
+        (
+            "p.toml",
+            "[[rules]]\nname=\"a\"\nquota=\"5/min\"",
+            "off",
+            "[[rules]]\nname=\"a\"\nmode=\"off\"\nquota=\"5/min\"",
+        ),
+        (
+            "p.json",
+            "{\n  \"rules\": [\n    {\n      \"name\": \"a\",\n      \"quota\": \"5/min\"\n    }\n  ]\n}\n",
+            "shadow",
+            "{\n  \"rules\": [\n    {\n      \"name\": \"a\",\n      \"mode\": \"shadow\",\n      \"quota\": \"5/min\"\n    }\n  ]\n}\n",
+        ),
+        (
+            "p.json",
+            r#"{"rules":[{"quota":"5/min","name":"a"}]}"#,
+            "off",
+            r#"{"rules":[{"quota":"5/min","name":"a","mode":"off"}]}"#,
+        ),
+    ];
+    for (name, before, to, after) in cases {
+        assert_eq!(edited(name, before, to), after, "{before}");
+    }
+}
+
+#[test]
+fn a_rule_that_is_in_that_mode_is_left_alone() {
+    for (text, to) in [
+        ("rules: [{ name: a, quota: 5/min }]", "enforce"),
+        ("rules: [{ name: a, quota: 5/min, mode: shadow }]", "shadow"),
+    ] {
+        assert_eq!(edited("p.yaml", text, to), text);
+    }
+}
+
+#[test]
+fn what_cannot_be_said_at_its_place_says_why() {
+    let cases = [
+        (
+            "rules:\n  - { name: a, quota: 5/min, mode: &m shadow }\n  - { name: b, quota: 1/s, mode: *m }\n",
+            "p.yaml:2:5: the mode of rule `a` cannot be changed here without changing more; write `mode: off` there by hand",
+        ),
+        ("rules: [{ quota: 5/min }]", "p.yaml:1:9: a rule without a name; give it one, as in `name: login`"),
+        ("rules: [{ name: aa, quota: 5/min }]", "there is no rule `a`; did you mean `aa`?"),
+        ("rules: []", "there is no rule `a`; name one of the policy's"),
+    ];
+    for (text, expected) in cases {
+        let told = edited("p.yaml", text, "off");
+        let told = told.strip_prefix("error: ").unwrap_or_else(|| panic!("{told}"));
+        assert_eq!(told.lines().next(), Some(expected), "{text}");
+    }
+}
+
+#[test]
+fn the_file_that_holds_the_rule_is_the_one_that_is_edited() {
+    let disk = Disk::from([
+        ("etc/p.yaml", b"include: [more/a.toml, b.json]\nrules: { name: c, quota: 1/s }\n".to_vec()),
+        ("etc/more/a.toml", b"[[rules]]\nname = 'a'\nquota = '5/min'\n".to_vec()),
+        ("etc/b.json", br#"{"rules": {"name": "b", "quota": "1/s"}}"#.to_vec()),
+    ]);
+    for (rule, file, after) in [
+        ("a", "etc/more/a.toml", "[[rules]]\nname = 'a'\nmode = 'shadow'\nquota = '5/min'\n"),
+        ("b", "etc/b.json", r#"{"rules": {"name": "b", "mode": "shadow", "quota": "1/s"}}"#),
+        ("c", "etc/p.yaml", "include: [more/a.toml, b.json]\nrules: { name: c, mode: shadow, quota: 1/s }\n"),
+    ] {
+        let edit = edit(&disk, "etc/p.yaml", rule, "shadow").unwrap();
+        assert_eq!(edit.file, Path::new(file));
+        assert_eq!(String::from_utf8(edit.after()).unwrap(), after);
+        assert_eq!(edit.splice.unwrap().reversed().apply(after.as_bytes()).unwrap(), edit.before);
+    }
+}
+
+#[test]
+fn a_percentage_is_of_keys_that_are_enforced() {
+    let of = |mode, percent| match Enforcement::of(mode, percent) {
+        Ok(enforcement) => enforcement.to_string(),
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(of(Mode::Enforce, None), "enforce");
+    assert_eq!(of(Mode::Enforce, Some(100.0)), "enforce");
+    assert_eq!(of(Mode::Enforce, Some(12.5)), "enforce 12.5%");
+    assert_eq!(of(Mode::Shadow, None), "shadow");
+    assert_eq!(
+        of(Mode::Enforce, Some(0.0)),
+        "enforced for no key at all; say `shadow`, or a larger percentage"
+    );
+    assert_eq!(of(Mode::Enforce, Some(120.0)), "a share of 120 %; give a number from 0 to 100");
+    assert_eq!(
+        of(Mode::Shadow, Some(5.0)),
+        "a percentage of keys in mode `shadow`; leave it out, or say `enforce`: the others are in shadow then"
+    );
+    let error = "shadwo".parse::<Enforcement>().unwrap_err().to_string();
+    assert_eq!(error, "unknown mode `shadwo`; use one of enforce, shadow, off");
+}
+
+fn modes() -> impl Strategy<Value = Enforcement> {
+    prop_oneof![
+        prop::sample::select(vec![Mode::Enforce, Mode::Shadow, Mode::Off]).prop_map(Enforcement::All),
+        (1_u32..1_000_000).prop_map(|millionths| Enforcement::Part(Share::from_millionths(millionths))),
+    ]
+}
+
+/// Remarks on some lines, where they change nothing.
+fn remarked(text: String, format: Format, places: &[Index]) -> String {
+    if format == Format::Json {
+        return text;
+    }
+    let meant = Policy::parse(&text, format).unwrap();
+    let mut text = text;
+    for place in places {
+        let lines: Vec<&str> = text.lines().collect();
+        let place = place.index(lines.len());
+        let remark = format!("{}   # mode: off, name: a {place}", lines[place]);
+        let line = |(at, line): (usize, &&str)| format!("{}\n", if at == place { &remark } else { *line });
+        let tried: String = lines.iter().enumerate().map(line).collect();
+        if Policy::parse(&tried, format).is_ok_and(|policy| policy == meant) {
+            text = tried;
+        }
+    }
+    text
+}
+
+#[test]
+fn every_policy_is_the_same_but_for_that_mode() {
+    let law = |(policy, format, places, which, to): (Policy, Format, Vec<Index>, Index, Enforcement)| {
+        if policy.rules.is_empty() {
+            return Ok(());
+        }
+        let text = remarked(policy.print(format), format, &places);
+        let place = which.index(policy.rules.len());
+        let name = match format {
+            Format::Yaml => "p.yaml",
+            Format::Toml => "p.toml",
+            Format::Json => "p.json",
+        };
+        let disk = Disk::from([(name, text.clone().into_bytes())]);
+        let edit = match edit(&disk, name, &policy.rules[place].name, &to.to_string()) {
+            Ok(edit) => edit,
+            Err(error) => return Err(TestCaseError::fail(format!("{error}\n{text}"))),
+        };
+        let mut expected = policy.clone();
+        expected.rules[place].enforcement = to;
+        let after = String::from_utf8(edit.after()).unwrap();
+        prop_assert_eq!(Policy::parse(&after, format).unwrap(), expected, "{}", after);
+        // Every line is there as it was, but for the one that says the mode.
+        let removed: Vec<&str> = text.lines().filter(|line| !after.contains(*line)).collect();
+        prop_assert!(removed.len() <= 1, "{removed:?}\n{text}\n{after}");
+        prop_assert_eq!(text.matches("# mode: off").count(), after.matches("# mode: off").count());
+        let back = edit
+            .splice
+            .map_or(after.clone().into_bytes(), |splice| splice.reversed().apply(after.as_bytes()).unwrap());
+        prop_assert_eq!(String::from_utf8(back).unwrap(), text);
+        Ok(())
+    };
+    let formats = prop::sample::select(Format::ALL.to_vec());
+    let cases = (crate::policies::policies(), formats, vec(any::<Index>(), 0..6), any::<Index>(), modes());
+    runner_of(100).run(&cases, law).unwrap();
+}

@@ -1,0 +1,90 @@
+//! Rules that are put in force, and taken back: in the policy file.
+
+use super::{
+    Office,
+    read::{json_answer, missing_rule},
+};
+use crate::{
+    AmendError, Amended, PolicyFile,
+    amend::mode_json,
+    decisions::{Members, Problem},
+};
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tidegate_policy::{compile::Given, edit::EditError, model::Enforcement};
+use tidegate_rule::Mode;
+
+impl Office {
+    /// Has a rule be in another mode.
+    pub(super) async fn mode(&self, rule: &str, body: &[u8]) -> Result<Response, Problem> {
+        let to = wanted(body)?;
+        let scene = self.scene()?;
+        let known = scene.policy.rules.iter().find(|known| known.name == rule);
+        let from = known.ok_or_else(|| missing_rule(rule, &scene))?.enforcement.clone();
+        match self.gateway.set_mode(rule, to.clone()).await.map_err(|error| problem(&error))? {
+            Amended::Changed(change) => Ok(json_answer(&json!({ "changed": true, "change": change.json() }))),
+            Amended::Same => {
+                let told =
+                    json!({ "changed": false, "rule": rule, "from": mode_json(&from), "to": mode_json(&to) });
+                Ok(json_answer(&told))
+            }
+        }
+    }
+
+    /// Takes the last change back.
+    pub(super) async fn roll_back(&self, body: &[u8]) -> Result<Response, Problem> {
+        let body = if body.is_empty() { b"{}" } else { body };
+        let id = Members::one(body, &["id"])?.whole("id")?;
+        match self.gateway.roll_back(id).await.map_err(|error| problem(&error))? {
+            Amended::Changed(change) => Ok(json_answer(&json!({ "changed": true, "change": change.json() }))),
+            Amended::Same => Ok(json_answer(&json!({ "changed": false }))),
+        }
+    }
+
+    /// What was changed, and what a rollback would take back.
+    pub(super) async fn changes(&self) -> Result<Response, Problem> {
+        let Some(file) = self.scene()?.file.clone() else {
+            return Ok(json_answer(&json!({ "file": null, "changes": [], "last": null })));
+        };
+        let told = file.display().to_string();
+        let read = tokio::task::spawn_blocking(move || {
+            let file = PolicyFile::at(file);
+            Ok((file.changes()?, file.last_change().ok()))
+        });
+        let (changes, last) = read.await.unwrap_or(Err(AmendError::Gone)).map_err(|error| problem(&error))?;
+        let changes: Vec<Value> = changes.iter().map(crate::Change::json).collect();
+        Ok(json_answer(&json!({ "file": told, "changes": changes, "last": last.map(|last| last.id) })))
+    }
+}
+
+/// `{"mode":"enforce","percent":25}`
+fn wanted(body: &[u8]) -> Result<Enforcement, Problem> {
+    let members = Members::one(body, &["mode", "percent"])?;
+    let mode: Mode = members.text("mode")?.parse().map_err(|error| Problem::bad(format!("{error}")))?;
+    let percent =
+        match members.given("percent") {
+            None | Some(Given::Nothing) => None,
+            Some(given) => {
+                let number = if let Given::Number(number) = given { number.as_f64() } else { None };
+                Some(number.ok_or_else(|| {
+                    Problem::bad("`percent` is not a number; write one, above 0 and up to 100")
+                })?)
+            }
+        };
+    Enforcement::of(mode, percent).map_err(|error| Problem::bad(error.to_string()))
+}
+
+fn problem(error: &AmendError) -> Problem {
+    let status = match error {
+        AmendError::Edit(EditError::NoRule { .. }) => StatusCode::NOT_FOUND,
+        AmendError::Changed(_)
+        | AmendError::Nothing
+        | AmendError::NotLast(_)
+        | AmendError::Edit(EditError::Policy(_)) => StatusCode::CONFLICT,
+        AmendError::Disk { .. } | AmendError::History { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        AmendError::Gone => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    Problem::new(status, error.to_string())
+}

@@ -1,0 +1,198 @@
+//! What was changed: a line of JSON for each change, in a file beside the policy.
+//!
+//! ```text
+//! {"id":2,"time":"2026-11-16T03:20:00.000000Z","by":"command line","rule":"login","from":"shadow","to":"enforce 10%",
+//!  "file":"policy.yaml","undoes":null,"at":61,"removed":"shadow","put":"enforce 10%","before":"…","after":"…"}
+//! ```
+
+use super::{AmendError, write::Prepared};
+use serde_json::{Value, json};
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+use tidegate_policy::{edit::Splice, model::Enforcement};
+use tidegate_rule::key_hash;
+
+/// Another mode that a rule was given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Its number; the next one has the next.
+    pub id: u64,
+    /// When, in UTC: `2026-11-16T03:20:00.000000Z`.
+    pub time: String,
+    /// By whom: the command line, or the API of a gateway.
+    pub by: String,
+    /// The rule.
+    pub rule: String,
+    /// Its mode before.
+    pub from: Enforcement,
+    /// Its mode since.
+    pub to: Enforcement,
+    /// The file that says so, as seen from the folder of the policy.
+    pub file: PathBuf,
+    /// The change that it takes back, if it is a rollback.
+    pub undoes: Option<u64>,
+}
+
+/// A change, and what of the file it is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) change: Change,
+    pub(super) splice: Splice,
+    /// What stands for the file before.
+    pub(super) before: String,
+    /// The same behind it.
+    pub(super) after: String,
+}
+
+/// All changes that are known, oldest first.
+#[derive(Debug)]
+pub(super) struct History {
+    path: PathBuf,
+    entries: Vec<Entry>,
+}
+
+/// Changes that are known.
+const MOST: usize = 100;
+
+impl History {
+    /// That of a policy; none where nothing was changed yet.
+    pub(super) fn read(policy: &Path) -> Result<Self, AmendError> {
+        let name = policy.file_name().unwrap_or_default().to_string_lossy();
+        let path = policy.with_file_name(format!("{name}.changes"));
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(AmendError::of("the history cannot be read", &path, error)),
+        };
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let entries = lines.map(|(at, line)| {
+            Entry::read(line).ok_or_else(|| AmendError::History { file: path.clone(), line: at + 1 })
+        });
+        Ok(Self { entries: entries.collect::<Result<_, _>>()?, path })
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        self.entries.last().map_or(1, |last| last.change.id + 1)
+    }
+
+    pub(super) fn newest_first(self) -> Vec<Change> {
+        self.entries.into_iter().rev().map(|entry| entry.change).collect()
+    }
+
+    /// Changes that no rollback has taken back, newest first. The last ones of which `is_unmade` says that they are not in their
+    /// files do not count: whoever was killed has only noted them.
+    pub(super) fn standing(
+        &self,
+        is_unmade: impl Fn(&Entry) -> Result<bool, AmendError>,
+    ) -> Result<impl Iterator<Item = &Entry>, AmendError> {
+        let mut made = self.entries.as_slice();
+        while let Some((last, before)) = made.split_last()
+            && is_unmade(last)?
+        {
+            made = before;
+        }
+        let is_undone = move |id: u64| made.iter().any(|entry| entry.change.undoes == Some(id));
+        let changes = made.iter().rev().filter(|entry| entry.change.undoes.is_none());
+        Ok(changes.filter(move |entry| !is_undone(entry.change.id)))
+    }
+
+    /// One more; the oldest is forgotten where there are too many.
+    pub(super) fn push(&mut self, entry: Entry) {
+        self.entries.push(entry);
+        self.entries.drain(..self.entries.len().saturating_sub(MOST));
+    }
+
+    /// Writes it, under another name for now.
+    pub(super) fn prepare(&self) -> Result<Prepared, AmendError> {
+        let text: String = self.entries.iter().map(|entry| format!("{}\n", entry.line())).collect();
+        Prepared::write(&self.path, text.as_bytes())
+    }
+}
+
+impl Entry {
+    /// Its members in an order in which people read them.
+    fn line(&self) -> String {
+        let Self { change, splice, before, after } = self;
+        let members = [
+            ("id", json!(change.id)),
+            ("time", json!(change.time)),
+            ("by", json!(change.by)),
+            ("rule", json!(change.rule)),
+            ("from", json!(change.from.to_string())),
+            ("to", json!(change.to.to_string())),
+            ("file", json!(change.file.to_string_lossy())),
+            ("undoes", json!(change.undoes)),
+            ("at", json!(splice.at)),
+            ("removed", json!(splice.removed)),
+            ("put", json!(splice.put)),
+            ("before", json!(before)),
+            ("after", json!(after)),
+        ];
+        format!("{{{}}}", members.map(|(name, value)| format!("\"{name}\":{value}")).join(","))
+    }
+
+    fn read(line: &str) -> Option<Self> {
+        let line: Value = serde_json::from_str(line).ok()?;
+        let text = |member: &str| line[member].as_str().map(str::to_owned);
+        let mode = |member: &str| line[member].as_str()?.parse().ok();
+        Some(Self {
+            change: Change {
+                id: line["id"].as_u64()?,
+                time: text("time")?,
+                by: text("by")?,
+                rule: text("rule")?,
+                from: mode("from")?,
+                to: mode("to")?,
+                file: text("file")?.into(),
+                undoes: line["undoes"].as_u64(),
+            },
+            splice: Splice {
+                at: line["at"].as_u64()?.try_into().ok()?,
+                removed: text("removed")?,
+                put: text("put")?,
+            },
+            before: text("before")?,
+            after: text("after")?,
+        })
+    }
+}
+
+impl Change {
+    /// It as programs read it.
+    pub fn json(&self) -> Value {
+        json!({
+            "id": self.id,
+            "time": self.time,
+            "by": self.by,
+            "rule": self.rule,
+            "from": mode_json(&self.from),
+            "to": mode_json(&self.to),
+            "file": self.file.to_string_lossy(),
+            "undoes": self.undoes,
+        })
+    }
+}
+
+pub(crate) fn mode_json(mode: &Enforcement) -> Value {
+    let percent = mode.share().map(|share| f64::from(share.millionths()) / 1e4);
+    json!({ "mode": mode.mode().to_string(), "percent": percent })
+}
+
+/// `rule login: shadow → enforce 10% (policy.yaml)`
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, from, to, file, undoes, .. } = self;
+        write!(f, "rule {rule}: {from} → {to} ({})", file.display())?;
+        match undoes {
+            Some(id) => write!(f, ", which takes back change {id}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What stands for the contents of a file.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    format!("{:016x}", key_hash("policy file", &String::from_utf8_lossy(bytes)))
+}

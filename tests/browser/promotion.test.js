@@ -1,0 +1,88 @@
+// From shadow to enforce, and back.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { Browser, Gateway, TOKEN, barriers, excess } from './stage.js';
+
+let browser;
+
+before(async () => {
+  browser = await Browser.start();
+});
+
+after(() => browser.close());
+
+const dialog = (page, name) => page.getByRole('dialog', { name });
+
+async function choose(page, rule, mode) {
+  await page.getByLabel(`Mode of ${rule}`).selectOption(mode);
+  await page.getByRole('button', { name: `Apply to ${rule}` }).click();
+}
+
+test('a rule is put in force, and the change is taken back', async () => {
+  const gateway = await Gateway.start();
+  const before = await gateway.text();
+  const ask = async () => (await gateway.ask(1, '/search', { user: 'bob' })).status;
+  for (let turn = 0; turn < 3; turn += 1) assert.equal(await ask(), 200);
+  const page = await browser.open(gateway, 'shadow');
+
+  // Who thinks again changes nothing.
+  await choose(page, 'candidate', 'enforce');
+  const question = dialog(page, 'candidate: enforce for all?');
+  await question.getByText('So far it let 2 of 3 requests through that it would have denied.').waitFor();
+  assert.deepEqual(await barriers(page), []);
+  await question.getByRole('button', { name: 'Cancel' }).click();
+  assert.equal(await ask(), 200);
+  assert.equal(await gateway.text(), before);
+
+  await choose(page, 'candidate', 'enforce');
+  await question.getByRole('button', { name: 'Put in force' }).click();
+  const token = dialog(page, 'Token of operators');
+  await token.getByLabel('Token').fill(TOKEN);
+  await token.getByRole('button', { name: 'Go on' }).click();
+  await page.getByText('Rule candidate: enforce for all.').waitFor();
+  assert.equal(await ask(), 429);
+  assert.equal(await gateway.text(), before.replace('mode: shadow', 'mode: enforce'));
+  await page.getByText('candidate: shadow → enforce (api)').waitFor();
+  await page.getByText('No rule runs in shadow mode.').waitFor();
+  assert.deepEqual(await barriers(page), []);
+
+  await page.getByRole('button', { name: 'Roll back the last change' }).click();
+  await dialog(page, 'Roll back?').getByRole('button', { name: 'Roll back' }).click();
+  await page.getByText('Change 1 is taken back.').waitFor();
+  assert.equal(await ask(), 200);
+  assert.equal(await gateway.text(), before);
+  await page.getByText('candidate: enforce → shadow, takes back change 1 (api)').waitFor();
+  await page.locator('button:disabled', { hasText: 'Roll back the last change' }).waitFor();
+  await gateway.close();
+});
+
+test('a part of the keys is enforced, also from a phone', async () => {
+  const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });
+  const page = await browser.open(gateway, 'shadow', { phone: true, dark: true });
+  await choose(page, 'candidate', 'enforce 25');
+  await dialog(page, 'candidate: enforce for 25 %?').getByRole('button', { name: 'Put in force' }).click();
+  await page.getByText('enforce, for 25 % of the keys').waitFor();
+  await page.getByText('candidate: shadow → enforce 25 % (api)').waitFor();
+  assert.deepEqual(await barriers(page), []);
+  assert.ok((await excess(page)) <= 0);
+  await choose(page, 'candidate', 'enforce 25');
+  await dialog(page, 'candidate: enforce for 25 %?').getByRole('button', { name: 'Put in force' }).click();
+  await page.getByText('It is in that mode already.').waitFor();
+  await gateway.close();
+});
+
+test('what somebody has edited since is not rolled back', async () => {
+  const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });
+  const page = await browser.open(gateway, 'shadow');
+  await choose(page, 'login', 'shadow');
+  await page.getByText('Rule login: shadow.').waitFor();
+  await page.locator('button:enabled', { hasText: 'Roll back the last change' }).waitFor();
+  await page.getByRole('button', { name: 'Roll back the last change' }).click();
+  const text = await gateway.text();
+  await gateway.rewrite(() => `# mine\n${text}`);
+  await dialog(page, 'Roll back?').getByRole('button', { name: 'Roll back' }).click();
+  await page.getByText('has changed since').waitFor();
+  assert.ok((await gateway.text()).startsWith('# mine'));
+  await gateway.close();
+});
