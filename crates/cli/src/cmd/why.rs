@@ -44,32 +44,35 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let denial = block_on(operator.get(&format!("/api/v1/denials/{id}")))?;
     let text = match args.json {
         true => format!("{denial:#}\n"),
-        false => terminal::harmless(&report(&denial, Paint::of_stdout())),
+        false => report(&denial, Paint::of_stdout()),
     };
     terminal::print(&text)
 }
 
 fn report(denial: &Value, paint: Paint) -> String {
-    let said = |member: &str| denial[member].as_str();
-    let mut text = format!("{}\n\n", paint.tone(Tone::Strong, said("told").unwrap_or("nothing is told")));
+    // Whatever a client has sent must not speak to the terminal, which hears only us.
+    let told = |value: &Value| value.as_str().map(|text| terminal::harmless(text).replace('\n', " "));
+    let said = |member: &str| told(&denial[member]);
+    let all = said("told").unwrap_or_else(|| "nothing is told".to_owned());
+    let mut text = format!("{}\n\n", paint.tone(Tone::Strong, all));
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{}{value}", paint.tone(Tone::Faint, format!("{name:<9}")));
         }
     };
-    add("when", said("time").map(str::to_owned));
+    add("when", said("time"));
     let host = said("host").unwrap_or_default();
     let from = said("client").map(|client| format!(" from {client}")).unwrap_or_default();
     let request =
         said("method").zip(said("path")).map(|(method, path)| format!("{method} {host}{path}{from}"));
     add("request", request);
-    add("rule", said("rule").map(str::to_owned));
+    add("rule", said("rule"));
     let hashed = if denial["key-hashed"] == true { " (a hash)" } else { "" };
     add("key", said("key").map(|key| format!("{key}{hashed}")));
     add("cost", denial["cost"].as_u64().filter(|cost| *cost != 1).map(|cost| cost.to_string()));
     let quota = &denial["quota"];
-    let quota = quota["text"].as_str().zip(quota["algorithm"].as_str());
+    let quota = told(&quota["text"]).zip(told(&quota["algorithm"]));
     add("quota", quota.map(|(text, algorithm)| format!("{text} ({algorithm})")));
     let before = &denial["before"];
     let left = before["remaining"].as_u64().zip(before["limit"].as_u64());
@@ -98,6 +101,12 @@ mod tests {
             "retry-after": 11.8, "passes-at": "2026-11-16T03:20:11.923456Z", "passes": "11.8 s later", "degraded": false,
             "status": 429, "told": "By rule `login`: …",
         });
+        let loud = json!({ "key": "\u{1b}[2J\nalice", "told": "\u{7}" });
+        let painted = report(&loud, Paint::Ansi);
+        assert!(
+            painted.contains("\u{1b}[") && !painted.contains("\u{1b}[2J") && !painted.contains('\u{7}'),
+            "{painted:?}"
+        );
         assert_eq!(
             report(&denial, Paint::Plain),
             "By rule `login`: …\n\n\
