@@ -11,6 +11,7 @@ mod admin;
 mod closed_loop;
 mod cmd;
 mod failure;
+mod history;
 mod progress;
 mod serve;
 mod simulate;

@@ -2,8 +2,10 @@
 
 mod check;
 mod closed_loop;
+mod completions;
 mod explain;
 mod import;
+mod man;
 mod replay;
 mod serve;
 mod simulate;
@@ -12,7 +14,7 @@ mod verify;
 mod why;
 
 use crate::{failure::Failure, terminal};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -29,8 +31,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Check(check::Args),
+    Completions(completions::Args),
     Explain(explain::Args),
     Import(import::Args),
+    Man(man::Args),
     Replay(replay::Args),
     Serve(serve::Args),
     Simulate(simulate::Args),
@@ -43,8 +47,10 @@ enum Verb {
 pub(crate) fn run() -> Result<(), Failure> {
     match Cli::try_parse() {
         Ok(Cli { verb: Verb::Check(args) }) => check::run(&args),
+        Ok(Cli { verb: Verb::Completions(args) }) => completions::run(&args, Cli::command()),
         Ok(Cli { verb: Verb::Explain(args) }) => explain::run(&args),
         Ok(Cli { verb: Verb::Import(args) }) => import::run(&args),
+        Ok(Cli { verb: Verb::Man(args) }) => man::run(&args, Cli::command()),
         Ok(Cli { verb: Verb::Replay(args) }) => replay::run(&args),
         Ok(Cli { verb: Verb::Serve(args) }) => serve::run(&args),
         Ok(Cli { verb: Verb::Simulate(args) }) => simulate::run(&args),

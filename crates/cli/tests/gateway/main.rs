@@ -15,6 +15,7 @@ mod refusal;
 mod reload;
 mod slow;
 mod stage;
+mod suggest;
 mod truncated;
 mod websocket;
 mod why;
