@@ -164,7 +164,8 @@ impl Operator {
         Failure::input(format!("{} answers {}: {detail}{hint}", self.url, status.as_u16()))
     }
 
-    fn silent(&self, why: &dyn std::fmt::Display) -> Failure {
+    /// That nobody answers, and why.
+    pub(crate) fn silent(&self, why: &dyn std::fmt::Display) -> Failure {
         Failure::input(format!(
             "no gateway answers at {}: {why}; have the policy say `admin: 127.0.0.1:9091`, and say where with {}",
             self.url, self.flag

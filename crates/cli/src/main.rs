@@ -16,6 +16,7 @@ mod progress;
 mod serve;
 mod simulate;
 mod terminal;
+mod top;
 
 use failure::Failure;
 use std::{

@@ -10,6 +10,7 @@ mod replay;
 mod serve;
 mod simulate;
 mod suggest;
+mod top;
 mod verify;
 mod why;
 
@@ -39,6 +40,7 @@ enum Verb {
     Serve(serve::Args),
     Simulate(simulate::Args),
     Suggest(suggest::Args),
+    Top(top::Args),
     Verify(verify::Args),
     Why(why::Args),
 }
@@ -55,6 +57,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         Ok(Cli { verb: Verb::Serve(args) }) => serve::run(&args),
         Ok(Cli { verb: Verb::Simulate(args) }) => simulate::run(&args),
         Ok(Cli { verb: Verb::Suggest(args) }) => suggest::run(&args),
+        Ok(Cli { verb: Verb::Top(args) }) => top::run(&args),
         Ok(Cli { verb: Verb::Verify(args) }) => verify::run(&args),
         Ok(Cli { verb: Verb::Why(args) }) => why::run(&args),
         Err(error) if error.use_stderr() => {

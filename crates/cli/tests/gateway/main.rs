@@ -16,6 +16,7 @@ mod reload;
 mod slow;
 mod stage;
 mod suggest;
+mod top;
 mod truncated;
 mod websocket;
 mod why;

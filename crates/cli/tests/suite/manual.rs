@@ -29,7 +29,7 @@ fn completions(shell: &str) -> String {
     let output = tidegate(&["completions", shell]);
     assert!(output.status.success(), "{shell}: {}", text(&output.stderr));
     let script = text(&output.stdout);
-    for word in ["suggest", "--target-denied"] {
+    for word in ["suggest", "target-denied"] {
         assert!(script.contains(word), "no word of {word} for {shell}");
     }
     script
