@@ -5,9 +5,10 @@
 //! | 0 | done, or the reader of our output had enough |
 //! | 1 | the output could not be written |
 //! | 2 | bad usage or bad input |
-//! | 3 | a policy holds what is hardly meant, and `check` was to be strict |
+//! | 3 | a policy holds what is hardly meant, and `check` was to be strict; or a load was not answered as `bench` was to expect |
 
 mod admin;
+mod bench;
 mod closed_loop;
 mod cmd;
 mod failure;
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
             match failure {
                 Failure::Output(_) => ExitCode::from(1),
                 Failure::Input(_) => ExitCode::from(2),
-                Failure::Advice(_) => ExitCode::from(3),
+                Failure::Advice(_) | Failure::Differs(_) => ExitCode::from(3),
             }
         }
     }

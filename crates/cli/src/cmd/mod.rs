@@ -1,5 +1,6 @@
 //! The verbs: one file and one line each.
 
+mod bench;
 mod check;
 mod closed_loop;
 mod completions;
@@ -31,6 +32,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Bench(bench::Args),
     Check(check::Args),
     Completions(completions::Args),
     Explain(explain::Args),
@@ -48,6 +50,7 @@ enum Verb {
 /// Reads the arguments and does what they say.
 pub(crate) fn run() -> Result<(), Failure> {
     match Cli::try_parse() {
+        Ok(Cli { verb: Verb::Bench(args) }) => bench::run(&args),
         Ok(Cli { verb: Verb::Check(args) }) => check::run(&args),
         Ok(Cli { verb: Verb::Completions(args) }) => completions::run(&args, Cli::command()),
         Ok(Cli { verb: Verb::Explain(args) }) => explain::run(&args),

@@ -8,6 +8,7 @@
     reason = "a story ends where it goes wrong"
 )]
 
+mod bench;
 mod curl;
 mod large;
 mod outage;
