@@ -11,6 +11,7 @@ mod admin;
 mod bench;
 mod closed_loop;
 mod cmd;
+mod explain;
 mod failure;
 mod history;
 mod progress;
