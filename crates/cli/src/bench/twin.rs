@@ -58,7 +58,7 @@ impl Twin {
             match status(&rule.on_limit) {
                 Ok(status) => _ = statuses.insert(status),
                 Err(what) => {
-                    notes.push(format!("rule `{}` {what}, which is not seen to be a denial", rule.name))
+                    notes.push(format!("rule `{}` {what}, which is not seen to be a denial", rule.name));
                 }
             }
         }

@@ -3,7 +3,7 @@
 use crate::{admin::Operator, failure::Failure};
 use bytes::Bytes;
 use http::Method;
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Collected};
 use hyper::body::Incoming;
 use serde_json::Value;
 use std::time::Duration;
@@ -112,7 +112,7 @@ impl Live {
             status if status.is_success() => Ok(Self { body: answer.into_body(), pending: Vec::new() }),
             status => {
                 let body = timeout(PATIENCE, answer.into_body().collect()).await;
-                let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+                let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
                 Err(operator.refused(status, serde_json::from_slice(&body).ok().as_ref()))
             }
         }

@@ -4,7 +4,7 @@ use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
 };
 use std::{
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _, Stdout, Write as _},
     thread,
 };
 use tokio::sync::mpsc::{Receiver, channel};
@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 /// A screen beside the one that was there. Dropping it brings that back, whatever has happened.
 pub(crate) struct Screen {
     before: Termios,
+    out: Stdout,
 }
 
 /// The other screen, no cursor, long lines cut off.
@@ -29,8 +30,8 @@ impl Screen {
         now.special_codes[SpecialCodeIndex::VTIME] = 0;
         now.special_codes[SpecialCodeIndex::VSUSP] = 0;
         tcsetattr(io::stdin(), OptionalActions::Now, &now)?;
-        let screen = Self { before };
-        write(ENTER)?;
+        let screen = Self { before, out: io::stdout() };
+        screen.write(ENTER)?;
         Ok(screen)
     }
 
@@ -45,14 +46,20 @@ impl Screen {
     /// Shows lines in place of what was there, without a moment of nothing between them.
     pub(crate) fn show(&self, text: &str) -> io::Result<()> {
         let lines: Vec<&str> = text.trim_end_matches('\n').split('\n').collect();
-        write(&format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n")))
+        self.write(&format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n")))
+    }
+
+    fn write(&self, text: &str) -> io::Result<()> {
+        let mut out = self.out.lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         // Nobody is left to tell when the terminal is gone.
-        let _ = write(LEAVE);
+        let _ = self.write(LEAVE);
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }
@@ -61,17 +68,11 @@ impl Drop for Screen {
 pub(crate) fn keys() -> io::Result<Receiver<u8>> {
     let (tell, typed) = channel(16);
     thread::Builder::new().name("keys".to_owned()).spawn(move || {
-        for key in io::stdin().bytes().map_while(Result::ok) {
+        for key in io::stdin().lock().bytes().map_while(Result::ok) {
             if tell.blocking_send(key).is_err() {
                 return;
             }
         }
     })?;
     Ok(typed)
-}
-
-fn write(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
 }
