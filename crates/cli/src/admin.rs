@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
@@ -27,6 +27,8 @@ pub(crate) struct Operator {
     authority: HeaderValue,
     base: String,
     token: Option<HeaderValue>,
+    /// What a person says where it is with.
+    flag: &'static str,
 }
 
 /// Where it is unless told otherwise.
@@ -38,9 +40,20 @@ const LARGEST: usize = 256 << 20;
 impl Operator {
     /// The gateway that these arguments mean. What operators must know is taken from `$TIDEGATE_ADMIN_TOKEN`.
     pub(crate) fn of(args: &AdminArgs) -> Result<Self, Failure> {
-        let url = args.admin.clone().or_else(|| env::var("TIDEGATE_ADMIN").ok());
+        Self::said(args.admin.as_deref(), "--admin")
+    }
+
+    /// The gateway at this address, or the usual one, as a person has said it with this flag.
+    pub(crate) fn said(url: Option<&str>, flag: &'static str) -> Result<Self, Failure> {
+        let url = url.map(str::to_owned).or_else(|| env::var("TIDEGATE_ADMIN").ok());
         let token = env::var("TIDEGATE_ADMIN_TOKEN").ok().filter(|token| !token.trim().is_empty());
-        Self::at(url.as_deref().unwrap_or(USUAL), token.as_deref())
+        let operator = Self::at(url.as_deref().unwrap_or(USUAL), token.as_deref())?;
+        Ok(Self { flag, ..operator })
+    }
+
+    /// Where it is.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
     }
 
     fn at(url: &str, token: Option<&str>) -> Result<Self, Failure> {
@@ -57,6 +70,7 @@ impl Operator {
             authority: HeaderValue::try_from(authority.as_str()).map_err(|_| wrong())?,
             base: uri.path().trim_end_matches('/').to_owned(),
             token,
+            flag: "--admin",
             url: full,
         })
     }
@@ -73,12 +87,28 @@ impl Operator {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
+        let (status, _, body) = self.whole(method, path, body).await?;
+        self.read(status, path, &body)
+    }
+
+    /// What is told at this path, as it is, with its headers.
+    pub(crate) async fn text(&self, path: &str) -> Result<(HeaderMap, Bytes), Failure> {
+        match self.whole(Method::GET, path, None).await? {
+            (status, headers, body) if status.is_success() => Ok((headers, body)),
+            (status, _, body) => Err(self.refused(status, serde_json::from_slice(&body).ok().as_ref())),
+        }
+    }
+
+    async fn whole(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, HeaderMap, Bytes), Failure> {
         let asked = async {
-            let answer = self.open(method, path, body).await?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), LARGEST).collect().await;
-            let body = body.map_err(|error| self.silent(&*error))?.to_bytes();
-            self.read(status, path, &body)
+            let (head, body) = self.open(method, path, body).await?.into_parts();
+            let body = Limited::new(body, LARGEST).collect().await;
+            Ok((head.status, head.headers, body.map_err(|error| self.silent(&*error))?.to_bytes()))
         };
         let late = |_| self.silent(&"it takes too long");
         timeout(PATIENCE, asked).await.map_err(late)?
@@ -119,23 +149,26 @@ impl Operator {
             (true, Some(told)) => Ok(told),
             (true, None) if body.is_empty() => Ok(Value::Null),
             (true, None) => Err(Failure::input(format!("what {} answers to {path} is no JSON", self.url))),
-            (false, told) => {
-                let detail = told.as_ref().and_then(|told| told["detail"].as_str());
-                let detail =
-                    detail.unwrap_or_else(|| status.canonical_reason().unwrap_or("no reason is told"));
-                let hint = match status {
-                    StatusCode::UNAUTHORIZED => " ($TIDEGATE_ADMIN_TOKEN is sent as that)",
-                    _ => "",
-                };
-                Err(Failure::input(format!("{} answers {}: {detail}{hint}", self.url, status.as_u16())))
-            }
+            (false, told) => Err(self.refused(status, told.as_ref())),
         }
     }
 
-    fn silent(&self, why: &dyn std::fmt::Display) -> Failure {
+    /// What a gateway says that does not do what it is asked for.
+    pub(crate) fn refused(&self, status: StatusCode, told: Option<&Value>) -> Failure {
+        let detail = told.and_then(|told| told["detail"].as_str());
+        let detail = detail.unwrap_or_else(|| status.canonical_reason().unwrap_or("no reason is told"));
+        let hint = match status {
+            StatusCode::UNAUTHORIZED => " ($TIDEGATE_ADMIN_TOKEN is sent as that)",
+            _ => "",
+        };
+        Failure::input(format!("{} answers {}: {detail}{hint}", self.url, status.as_u16()))
+    }
+
+    /// That nobody answers, and why.
+    pub(crate) fn silent(&self, why: &dyn std::fmt::Display) -> Failure {
         Failure::input(format!(
-            "no gateway answers at {}: {why}; have the policy say `admin: 127.0.0.1:9091`, and say where with --admin",
-            self.url
+            "no gateway answers at {}: {why}; have the policy say `admin: 127.0.0.1:9091`, and say where with {}",
+            self.url, self.flag
         ))
     }
 }

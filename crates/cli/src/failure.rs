@@ -10,6 +10,8 @@ pub(crate) enum Failure {
     Input(String),
     /// A policy holds what is hardly meant, and that was not to be let through.
     Advice(String),
+    /// A gateway did not do what was expected of it.
+    Differs(String),
     /// The result could not be written.
     Output(String),
 }
@@ -29,7 +31,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Input(text) | Self::Advice(text) | Self::Output(text) => {
+            Self::Input(text) | Self::Advice(text) | Self::Differs(text) | Self::Output(text) => {
                 f.write_str(&terminal::harmless(text))
             }
         }

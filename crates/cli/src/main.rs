@@ -5,17 +5,21 @@
 //! | 0 | done, or the reader of our output had enough |
 //! | 1 | the output could not be written |
 //! | 2 | bad usage or bad input |
-//! | 3 | a policy holds what is hardly meant, and `check` was to be strict |
+//! | 3 | a policy holds what is hardly meant, and `check` was to be strict; or a load was not answered as `bench` was to expect |
 
 mod admin;
+mod bench;
 mod closed_loop;
 mod cmd;
+mod explain;
 mod failure;
+mod history;
 mod progress;
 mod promotion;
 mod serve;
 mod simulate;
 mod terminal;
+mod top;
 
 use failure::Failure;
 use std::{
@@ -32,7 +36,7 @@ fn main() -> ExitCode {
             match failure {
                 Failure::Output(_) => ExitCode::from(1),
                 Failure::Input(_) => ExitCode::from(2),
-                Failure::Advice(_) => ExitCode::from(3),
+                Failure::Advice(_) | Failure::Differs(_) => ExitCode::from(3),
             }
         }
     }

@@ -34,6 +34,15 @@ impl Bar {
 
     /// Draws it, unless it was drawn a moment ago.
     pub(crate) fn show(&mut self, progress: Progress) {
+        self.draw(|since| line(progress, since));
+    }
+
+    /// The same for so many of all, where there are no requests.
+    pub(crate) fn show_part(&mut self, done: u64, all: u64) {
+        self.draw(|_| part(done, all));
+    }
+
+    fn draw(&mut self, line: impl FnOnce(Micros) -> String) {
         let Some(Drawn { clock, started, next }) = &mut self.drawn else { return };
         let now = clock.now();
         if now < *next {
@@ -41,7 +50,7 @@ impl Bar {
         }
         *next = now.plus(MOMENT);
         // Nobody is left to tell when standard error is closed.
-        let _ = write!(io::stderr(), "\r\x1b[K{}", line(progress, now.since(*started)));
+        let _ = write!(io::stderr(), "\r\x1b[K{}", line(now.since(*started)));
     }
 
     /// Leaves nothing behind.
@@ -56,14 +65,16 @@ fn line(progress: Progress, since: Micros) -> String {
     let Progress { requests, read, size } = progress;
     let rate = u128::from(requests) * 1_000_000 / u128::from(since.get().max(1));
     match size {
-        Some(size) if size > 0 => {
-            let part = (read.min(size) as f64 / size as f64).clamp(0.0, 1.0);
-            let full = (part * WIDTH as f64) as usize;
-            let (done, left) = ("━".repeat(full), "─".repeat(WIDTH - full));
-            format!("{done}{left} {:3.0} %  {requests} requests, {rate}/s", part * 100.0)
-        }
+        Some(size) if size > 0 => format!("{}  {requests} requests, {rate}/s", part(read, size)),
         _ => format!("{} MB  {requests} requests, {rate}/s", read >> 20),
     }
+}
+
+fn part(done: u64, all: u64) -> String {
+    let part = (done as f64 / all.max(1) as f64).clamp(0.0, 1.0);
+    let full = (part * WIDTH as f64) as usize;
+    let (done, left) = ("━".repeat(full), "─".repeat(WIDTH - full));
+    format!("{done}{left} {:3.0} %", part * 100.0)
 }
 
 #[cfg(test)]
@@ -76,6 +87,8 @@ mod tests {
         let bar = line(half, Micros::from_secs(2));
         assert!(bar.contains(" 50 %  3000 requests, 1500/s"), "{bar}");
         let stream = Progress { size: None, read: 5 << 20, ..half };
+        assert_eq!(part(1, 4), format!("{}{}  25 %", "━".repeat(7), "─".repeat(23)));
+        assert!(part(9, 4).ends_with(" 100 %"));
         assert_eq!(line(stream, Micros::from_secs(2)), "5 MB  3000 requests, 1500/s");
     }
 }

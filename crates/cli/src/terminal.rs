@@ -70,13 +70,26 @@ pub(crate) fn harmless(text: &str) -> String {
     text.chars().map(replace).collect()
 }
 
+/// Whether anybody still reads standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// Somebody may.
+    There,
+    /// It was closed.
+    Left,
+}
+
 /// Writes `text` to standard output. A reader who has seen enough (`| head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    print_more(text).map(|_| ())
+}
+
+/// The same, for who has more to tell.
+pub(crate) fn print_more(text: &str) -> Result<Reader, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::Output(format!("cannot write to standard output: {error}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(Reader::There),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Left),
+        Err(error) => Err(Failure::Output(format!("cannot write to standard output: {error}"))),
     }
 }

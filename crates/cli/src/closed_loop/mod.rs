@@ -11,12 +11,15 @@ pub(crate) mod svg;
 pub(crate) mod table;
 pub(crate) mod words;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, progress::Bar};
 use figure::Run;
 use std::{
     num::NonZero,
     panic,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
 };
 use tidegate_core::SettingError;
@@ -80,7 +83,8 @@ fn tell(
     jobs: usize,
     job: impl Fn(usize) -> Result<Told, SettingError> + Sync,
 ) -> Result<Vec<Told>, SettingError> {
-    let next = AtomicUsize::new(0);
+    let (next, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let bar = Mutex::new(Bar::new());
     let work = || {
         let mut done = Vec::new();
         loop {
@@ -89,6 +93,11 @@ fn tell(
                 return done;
             }
             done.push((index, job(index)));
+            let ended = ended.fetch_add(1, Ordering::Relaxed) + 1;
+            // Somebody else draws it at the moment.
+            if let Ok(mut bar) = bar.try_lock() {
+                bar.show_part(ended as u64, jobs as u64);
+            }
         }
     };
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
@@ -99,6 +108,7 @@ fn tell(
         };
         threads.into_iter().flat_map(join).collect()
     });
+    bar.into_inner().unwrap_or_else(PoisonError::into_inner).clear();
     done.sort_unstable_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, told)| told).collect()
 }

@@ -1,9 +1,8 @@
 //! `tidegate explain`: what would a policy do with this request?
 
 use super::check;
-use crate::{failure::Failure, terminal};
+use crate::{explain, failure::Failure, terminal};
 use std::{any::Any, net::IpAddr, path::PathBuf, str::FromStr};
-use tidegate_policy::explain;
 use tidegate_rule::request::Head;
 
 /// Show which rules of a policy apply to a request, for whom they count, and what would be answered.
@@ -25,6 +24,10 @@ pub(crate) struct Args {
     /// One of its headers, as in 'x-plan: gold'
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<Header>,
+
+    /// Print it for programs
+    #[arg(long)]
+    json: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -35,9 +38,12 @@ Examples:
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let policy = check::read(&args.file)?;
     let request = Request { line: &args.request, ip: args.ip, headers: &args.headers };
-    let explanation =
-        explain(&policy, &request, "".as_ref()).map_err(|error| Failure::input(error.to_string()))?;
-    terminal::print(&explanation.to_string())
+    let explanation = tidegate_policy::explain(&policy, &request, "".as_ref())
+        .map_err(|error| Failure::input(error.to_string()))?;
+    match args.json {
+        true => terminal::print(&format!("{:#}\n", explain::json(&explanation))),
+        false => terminal::print(&explanation.to_string()),
+    }
 }
 
 /// The first line of a request, as people write it.

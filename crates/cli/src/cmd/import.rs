@@ -5,12 +5,16 @@ use crate::{
     terminal::{self, harmless},
 };
 use clap::{Subcommand, ValueHint};
+use serde_json::{Value, json};
 use std::{
     fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
-use tidegate_policy::{Disk, Format, import::Imported};
+use tidegate_policy::{
+    Disk, Format,
+    import::{Imported, Loss},
+};
 
 /// Write a policy that says what another program's configuration says.
 ///
@@ -37,6 +41,10 @@ struct Nginx {
     /// Where to write the policy, in YAML, TOML or JSON; standard output in YAML where it is left out
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+
+    /// Print the policy and what could not be carried over for programs
+    #[arg(long)]
+    json: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -45,15 +53,26 @@ Examples:
   tidegate check policy.yaml";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let From::Nginx(Nginx { file, out }) = &args.from;
+    let From::Nginx(Nginx { file, out, json }) = &args.from;
     let format = out.as_deref().map_or(Ok(Format::Yaml), format)?;
     let imported = Imported::nginx(file, &Disk).map_err(|problems| Failure::input(problems.to_string()))?;
-    tell(&imported);
     let text = imported.print(format);
+    if let Some(path) = out {
+        fs::write(path, &text).map_err(|error| Failure::write(path, &error))?;
+    }
+    if *json {
+        return terminal::print(&format!("{:#}\n", told(&imported, &text)));
+    }
+    tell(&imported);
     match out {
         None => terminal::print(&text),
-        Some(path) => fs::write(path, text).map_err(|error| Failure::write(path, &error)),
+        Some(_) => Ok(()),
     }
+}
+
+fn told(imported: &Imported, policy: &str) -> Value {
+    let loss = |loss: &Loss| json!({ "place": loss.place, "said": loss.said, "reason": loss.reason });
+    json!({ "policy": policy, "losses": imported.losses.iter().map(loss).collect::<Vec<_>>() })
 }
 
 fn format(path: &Path) -> Result<Format, Failure> {

@@ -1,10 +1,13 @@
 //! The verbs: one file and one line each.
 
+mod bench;
 mod changes;
 mod check;
 mod closed_loop;
+mod completions;
 mod explain;
 mod import;
+mod man;
 mod mode;
 mod replay;
 mod rollback;
@@ -12,11 +15,12 @@ mod serve;
 mod shadow;
 mod simulate;
 mod suggest;
+mod top;
 mod verify;
 mod why;
 
 use crate::{failure::Failure, terminal};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -32,10 +36,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Bench(bench::Args),
     Changes(changes::Args),
     Check(check::Args),
+    Completions(completions::Args),
     Explain(explain::Args),
     Import(import::Args),
+    Man(man::Args),
     Mode(mode::Args),
     Replay(replay::Args),
     Rollback(rollback::Args),
@@ -43,6 +50,7 @@ enum Verb {
     Shadow(shadow::Args),
     Simulate(simulate::Args),
     Suggest(suggest::Args),
+    Top(top::Args),
     Verify(verify::Args),
     Why(why::Args),
 }
@@ -50,10 +58,13 @@ enum Verb {
 /// Reads the arguments and does what they say.
 pub(crate) fn run() -> Result<(), Failure> {
     match Cli::try_parse() {
+        Ok(Cli { verb: Verb::Bench(args) }) => bench::run(&args),
         Ok(Cli { verb: Verb::Changes(args) }) => changes::run(&args),
         Ok(Cli { verb: Verb::Check(args) }) => check::run(&args),
+        Ok(Cli { verb: Verb::Completions(args) }) => completions::run(&args, Cli::command()),
         Ok(Cli { verb: Verb::Explain(args) }) => explain::run(&args),
         Ok(Cli { verb: Verb::Import(args) }) => import::run(&args),
+        Ok(Cli { verb: Verb::Man(args) }) => man::run(&args, Cli::command()),
         Ok(Cli { verb: Verb::Mode(args) }) => mode::run(&args),
         Ok(Cli { verb: Verb::Replay(args) }) => replay::run(&args),
         Ok(Cli { verb: Verb::Rollback(args) }) => rollback::run(&args),
@@ -61,6 +72,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         Ok(Cli { verb: Verb::Shadow(args) }) => shadow::run(&args),
         Ok(Cli { verb: Verb::Simulate(args) }) => simulate::run(&args),
         Ok(Cli { verb: Verb::Suggest(args) }) => suggest::run(&args),
+        Ok(Cli { verb: Verb::Top(args) }) => top::run(&args),
         Ok(Cli { verb: Verb::Verify(args) }) => verify::run(&args),
         Ok(Cli { verb: Verb::Why(args) }) => why::run(&args),
         Err(error) if error.use_stderr() => {

@@ -40,6 +40,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT")]
     workers: Option<NonZeroUsize>,
 
+    /// Print where it listens as a line of JSON
+    #[arg(long)]
+    json: bool,
+
     #[command(flatten)]
     service: ServiceArgs,
 }
@@ -63,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let runtime = runtime.enable_all().build();
     let runtime = runtime.map_err(|error| Failure::input(format!("no runtime: {error}")))?;
     match service {
-        Some(environment) => runtime.block_on(decide(&environment)),
+        Some(environment) => runtime.block_on(decide(&environment, args)),
         None => runtime.block_on(serve(args)),
     }
 }
@@ -83,10 +87,14 @@ fn log(service: Option<&Environment>) {
 }
 
 /// Serves limits by descriptors.
-async fn decide(environment: &Environment) -> Result<(), Failure> {
+async fn decide(environment: &Environment, args: &Args) -> Result<(), Failure> {
     let Signals { end, .. } = Signals::new()?;
     let host = service::open(environment)?;
-    service::tell(&host, Paint::of_stdout())?;
+    let addresses = host.addresses();
+    terminal::print(&match args.json {
+        true => report::json(&addresses),
+        false => report::lines(&addresses, Paint::of_stdout()),
+    })?;
     let ended = async {
         end.first().await;
         tracing::info!("ends when requests in flight have ended");
@@ -108,9 +116,11 @@ async fn serve(args: &Args) -> Result<(), Failure> {
         gateway = gateway.workers(workers);
     }
     let paint = Paint::of_stdout();
+    let addresses = report::addresses(&gateway);
     let told = match &example {
+        _ if args.json => report::json(&addresses),
         Some(example) => example.report(&gateway, paint),
-        None => report::of(&gateway, paint),
+        None => report::lines(&addresses, paint),
     };
     let Signals { hangup, end } = signals;
     tokio::spawn(reload_on(hangup, gateway.handle()));

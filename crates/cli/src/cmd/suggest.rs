@@ -2,7 +2,9 @@
 
 use super::replay::Lines;
 use crate::{
+    admin::{Operator, block_on},
     failure::Failure,
+    history::History,
     progress::Bar,
     terminal::{self, harmless},
 };
@@ -16,20 +18,33 @@ use std::{
 use tidegate_core::Share;
 use tidegate_policy::Format;
 use tidegate_replay::{
-    log::{Input, Log, LogError},
+    Failure as NotReplayed,
+    log::{Formats, Input, Log},
     suggest::{self, Suggestion, Wish},
 };
 
-/// Suggest quotas for the traffic of access logs, with the evidence, as a policy in shadow mode.
+/// Suggest quotas for the traffic of access logs or of a running gateway, with the evidence, as a policy in shadow mode.
 ///
 /// Requests are put into groups by the beginning of their paths. For each group candidates are tried on the log itself, so that
-/// what is said of the suggestion is what it does. Logs are read several times.
+/// what is said of the suggestion is what it does. Logs are read several times; a gateway is asked once, for what its policy has it
+/// remember (`observe: { history: 100000 }`).
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Logs, put together by time; - is standard input, which is kept in memory
-    #[arg(required = true, value_name = "LOG", value_hint = ValueHint::FilePath)]
+    #[arg(required_unless_present = "from", value_name = "LOG", value_hint = ValueHint::FilePath)]
     logs: Vec<String>,
+
+    /// Ask a running gateway instead, where operators come in [without a URL: $TIDEGATE_ADMIN, or else http://127.0.0.1:9091]
+    #[arg(
+        long,
+        value_name = "URL",
+        num_args = 0..=1,
+        default_missing_value = "",
+        conflicts_with_all = ["logs", "format", "fields"],
+        value_hint = ValueHint::Url
+    )]
+    from: Option<String>,
 
     /// For whom quotas count, as a policy says it: ip, user, 'header x-api-key', '[ip, path]'
     #[arg(long, value_name = "KEY", default_value = "ip")]
@@ -52,11 +67,12 @@ pub(crate) struct Args {
 }
 
 const EXAMPLES: &str = "\
-Exit codes: 0 done, 1 the policy could not be written, 2 a log cannot be used.
+Exit codes: 0 done, 1 the policy could not be written, 2 a log or a gateway cannot be used.
 
 Examples:
   tidegate suggest access.log --key ip --target-denied 0.1%
   tidegate suggest access.log.*.gz --key 'header x-api-key' --out policy.yaml
+  tidegate suggest --from http://127.0.0.1:9091 --out policy.yaml
   tidegate replay --policy policy.yaml access.log";
 
 /// The most of standard input that is kept.
@@ -69,19 +85,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .map_err(|error| Failure::input(format!("--target-denied {}: {error}", args.target_denied)))?;
     let wish = Wish::read(&args.key, target).map_err(Failure::input)?;
     let format = args.out.as_deref().map(format).transpose()?;
-    let formats = args.lines.formats()?;
-    let stdin = if args.logs.iter().any(|log| log == "-") { Some(read_stdin()?) } else { None };
-    let open = || -> Result<Log, LogError> {
-        let input = |log: &String| match (log.as_str(), &stdin) {
-            ("-", Some(bytes)) => Input::bytes("standard input", bytes.clone()),
-            (path, _) => Input::of(path),
-        };
-        Log::open(args.logs.iter().map(input).collect(), formats.clone(), Some("x-user".to_owned()))
+    let suggestion = match &args.from {
+        Some(url) => of_gateway(wish, Some(url.as_str()).filter(|url| !url.is_empty()))?,
+        None => of_logs(wish, args)?,
     };
-    let mut bar = Bar::new();
-    let outcome = suggest::suggest(wish, open, |progress| bar.show(progress));
-    bar.clear();
-    let suggestion = outcome.map_err(|failure| Failure::input(failure.to_string()))?;
     if let (Some(path), Some(format)) = (&args.out, format) {
         fs::write(path, written(&suggestion, format)).map_err(|error| Failure::write(path, &error))?;
     }
@@ -89,6 +96,51 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         true => terminal::print(&format!("{:#}\n", suggest::json(&suggestion))),
         false => terminal::print(&harmless(&said(&suggestion, args.out.as_deref()))),
     }
+}
+
+fn of_logs(wish: Wish, args: &Args) -> Result<Suggestion, Failure> {
+    let formats = args.lines.formats()?;
+    let stdin = if args.logs.iter().any(|log| log == "-") { Some(read_stdin()?) } else { None };
+    let inputs = || {
+        let input = |log: &String| match (log.as_str(), &stdin) {
+            ("-", Some(bytes)) => Input::bytes("standard input", bytes.clone()),
+            (path, _) => Input::of(path),
+        };
+        args.logs.iter().map(input).collect()
+    };
+    watched(wish, &formats, inputs).map_err(|failure| Failure::input(failure.to_string()))
+}
+
+fn of_gateway(wish: Wish, url: Option<&str>) -> Result<Suggestion, Failure> {
+    let operator = Operator::said(url, "--from")?;
+    let history = block_on(History::of(&operator))?;
+    history.can_tell(&wish.key, &wish.key_text)?;
+    let formats = Formats::one("json", &[]).map_err(|error| Failure::input(error.to_string()))?;
+    let inputs = || vec![Input::bytes(&history.name, history.lines.clone())];
+    let suggestion = watched(wish, &formats, inputs);
+    let mut suggestion = suggestion.map_err(|failure| match failure {
+        NotReplayed::NoKey { key, .. } => Failure::input(format!(
+            "{} does not tell {key}; count by ip, user, method, path or host, or take a log that has it",
+            history.name
+        )),
+        other => Failure::input(other.to_string()),
+    })?;
+    let outliers = suggestion.groups.iter_mut().flat_map(|group| &mut group.outliers);
+    outliers.for_each(|(key, _)| *key = history.told(key));
+    Ok(suggestion)
+}
+
+/// Suggests something, with a bar.
+fn watched(
+    wish: Wish,
+    formats: &Formats,
+    inputs: impl Fn() -> Vec<Input>,
+) -> Result<Suggestion, NotReplayed> {
+    let open = || Log::open(inputs(), formats.clone(), Some("x-user".to_owned()));
+    let mut bar = Bar::new();
+    let outcome = suggest::suggest(wish, open, |progress| bar.show(progress));
+    bar.clear();
+    outcome
 }
 
 fn said(suggestion: &Suggestion, out: Option<&Path>) -> String {

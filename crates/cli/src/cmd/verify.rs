@@ -2,13 +2,11 @@
 
 use crate::{
     failure::Failure,
+    progress::Bar,
     terminal::{self, Paint, Tone},
 };
-use std::{
-    fmt::Write as _,
-    io::{self, IsTerminal, Write},
-    time::Duration,
-};
+use serde_json::{Value, json};
+use std::{fmt::Write as _, time::Duration};
 use tidegate_core::Kind;
 use tidegate_redis::{Compared, Plan, RedisStore, verify};
 
@@ -34,6 +32,10 @@ pub(crate) struct Args {
     /// What the keys start with
     #[arg(long, value_name = "TEXT", default_value = "tidegate-verify")]
     prefix: String,
+
+    /// Print it for programs
+    #[arg(long)]
+    json: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -51,11 +53,32 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let builder = RedisStore::builder().prefix(&args.prefix).deadline(PATIENCE);
         let store = builder.connect(&args.redis).await.map_err(|error| Failure::input(error.to_string()))?;
         let plan = Plan { steps: args.steps, seed: args.seed };
-        let mut bar = Bar::new(args.steps);
-        let compared = verify(&store, plan, |done| bar.show(done)).await;
+        let mut bar = Bar::new();
+        let compared = verify(&store, plan, |done| bar.show_part(done, args.steps)).await;
         bar.clear();
         let compared = compared.map_err(|error| Failure::input(error.to_string()))?;
-        terminal::print(&report(&compared, Paint::of_stdout()))
+        match args.json {
+            true => terminal::print(&format!("{:#}\n", json(&compared))),
+            false => terminal::print(&report(&compared, Paint::of_stdout())),
+        }
+    })
+}
+
+fn json(compared: &Compared) -> Value {
+    let Compared { steps, decisions, checks, denied, delayed, refunds, resets, changes, renewals, quotas } =
+        compared;
+    json!({
+        "steps": steps,
+        "decisions": decisions,
+        "checks": checks,
+        "denied": denied,
+        "delayed": delayed,
+        "refunds": refunds,
+        "resets": resets,
+        "changes": changes,
+        "renewals": renewals,
+        "quotas": quotas,
+        "algorithms": Kind::names().collect::<Vec<_>>(),
     })
 }
 
@@ -79,36 +102,4 @@ fn report(compared: &Compared, paint: Paint) -> String {
         let _ = writeln!(text, "  {} {line}", paint.tone(Tone::Faint, format!("{name:<12}")));
     }
     text
-}
-
-/// A bar on standard error, where somebody looks at it.
-struct Bar {
-    all: u64,
-    shown: u64,
-    is_seen: bool,
-}
-
-const WIDTH: u64 = 40;
-
-impl Bar {
-    fn new(all: u64) -> Self {
-        Self { all, shown: u64::MAX, is_seen: io::stderr().is_terminal() }
-    }
-
-    fn show(&mut self, done: u64) {
-        let percent = done.min(self.all) * 100 / self.all;
-        if self.is_seen && percent != self.shown {
-            self.shown = percent;
-            let full = (percent * WIDTH / 100) as usize;
-            let bar = format!("{}{}", "█".repeat(full), "░".repeat(WIDTH as usize - full));
-            // A bar that cannot be drawn is no reason to stop.
-            let _ = write!(io::stderr(), "\r{bar} {percent:>3} %");
-        }
-    }
-
-    fn clear(&self) {
-        if self.is_seen {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
 }

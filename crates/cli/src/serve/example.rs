@@ -54,7 +54,8 @@ impl Example {
 
     /// Where everything is, and what to try.
     pub(crate) fn report(&self, gateway: &Gateway, paint: Paint) -> String {
-        let mut text = format!("An example, since no policy was named:\n\n{}", report::of(gateway, paint));
+        let addresses = report::lines(&report::addresses(gateway), paint);
+        let mut text = format!("An example, since no policy was named:\n\n{addresses}");
         let url = gateway.addresses().first().map(|address| format!("http://{address}")).unwrap_or_default();
         let tries = [
             (format!("curl -i {url}/hello"), "passes, and tells what is left"),

@@ -1,25 +1,60 @@
-//! Where a gateway can be reached.
+//! Where what is served can be reached.
 
 use crate::terminal::{Paint, Tone};
-use std::fmt::Write as _;
+use serde_json::{Map, Value};
 use tidegate_server::Gateway;
 
-/// A line for each listener.
-pub(crate) fn of(gateway: &Gateway, paint: Paint) -> String {
-    let mut text = String::new();
+/// What is listened for, and where.
+pub(crate) fn addresses(gateway: &Gateway) -> Vec<(&'static str, String)> {
+    let scheme = |has_tls: bool| if has_tls { "https" } else { "http" };
     let tls = gateway.policy().listen.iter().map(|listener| listener.tls.is_some());
-    for (address, has_tls) in gateway.addresses().iter().zip(tls.chain(std::iter::repeat(false))) {
-        let scheme = if has_tls { "https" } else { "http" };
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "gateway  {}", paint.tone(Tone::Strong, format!("{scheme}://{address}")));
-    }
+    let listeners = gateway.addresses().into_iter().zip(tls.chain(std::iter::repeat(false)));
+    let mut addresses: Vec<_> =
+        listeners.map(|(address, has_tls)| ("gateway", format!("{}://{address}", scheme(has_tls)))).collect();
     if let Some(address) = gateway.decisions_address() {
         let has_tls = gateway.policy().decisions.as_ref().is_some_and(|decisions| decisions.tls.is_some());
-        let scheme = if has_tls { "https" } else { "http" };
-        let _ = writeln!(text, "decide   {}", paint.tone(Tone::Strong, format!("{scheme}://{address}")));
+        addresses.push(("decide", format!("{}://{address}", scheme(has_tls))));
     }
     if let Some(address) = gateway.admin_address() {
-        let _ = writeln!(text, "admin    {}", paint.tone(Tone::Strong, format!("http://{address}")));
+        addresses.push(("admin", format!("http://{address}")));
     }
-    text
+    addresses
+}
+
+/// A line for each.
+pub(crate) fn lines(addresses: &[(&str, String)], paint: Paint) -> String {
+    let line = |(name, address): &(&str, String)| format!("{name:8} {}\n", paint.tone(Tone::Strong, address));
+    addresses.iter().map(line).collect()
+}
+
+/// All in one line for programs: for each name a list.
+pub(crate) fn json(addresses: &[(&str, String)]) -> String {
+    let mut all: Map<String, Value> = Map::new();
+    for (name, address) in addresses {
+        let list = all.entry(*name).or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(list) = list {
+            list.push(address.as_str().into());
+        }
+    }
+    format!("{}\n", Value::Object(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_to_people_and_to_programs() {
+        let addresses = [
+            ("gateway", "http://a:1".to_owned()),
+            ("gateway", "https://a:2".to_owned()),
+            ("admin", "http://a:3".to_owned()),
+        ];
+        assert_eq!(lines(&addresses[1..], Paint::Plain), "gateway  https://a:2\nadmin    http://a:3\n");
+        let told: Value = serde_json::from_str(&json(&addresses)).unwrap();
+        assert_eq!(
+            told,
+            serde_json::json!({ "gateway": ["http://a:1", "https://a:2"], "admin": ["http://a:3"] })
+        );
+    }
 }

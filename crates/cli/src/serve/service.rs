@@ -1,9 +1,6 @@
 //! `tidegate serve --envoy-config`: limits by descriptors, for Envoy.
 
-use crate::{
-    failure::Failure,
-    terminal::{self, Paint, Tone},
-};
+use crate::failure::Failure;
 use std::{env, ffi::OsString, fs, path::Path, sync::Arc, time::Duration};
 use tidegate_redis::{RedisStore, RedisStoreBuilder};
 use tidegate_server::descriptors::{Dotfiles, Environment, HostStores, ServiceHost, SourceSettings};
@@ -89,10 +86,4 @@ fn pem(variable: &str, file: &Path) -> Result<Vec<u8>, Failure> {
     let unreadable =
         |error| Failure::input(format!("{variable}: {} cannot be read: {error}", file.display()));
     fs::read(file).map_err(unreadable)
-}
-
-/// Says where it listens.
-pub(crate) fn tell(host: &ServiceHost, paint: Paint) -> Result<(), Failure> {
-    let line = |(name, address): (&str, String)| format!("{name:8} {}\n", paint.tone(Tone::Strong, address));
-    terminal::print(&host.addresses().into_iter().map(line).collect::<String>())
 }

@@ -8,6 +8,7 @@
     reason = "a story ends where it goes wrong"
 )]
 
+mod bench;
 mod curl;
 mod large;
 mod outage;
@@ -16,6 +17,8 @@ mod refusal;
 mod reload;
 mod slow;
 mod stage;
+mod suggest;
+mod top;
 mod truncated;
 mod websocket;
 mod why;

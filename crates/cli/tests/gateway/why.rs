@@ -48,3 +48,32 @@ async fn an_id_from_an_answer_tells_why() {
         assert!(text.contains(part), "{part} is not in {text}");
     }
 }
+
+#[tokio::test]
+async fn a_proxy_that_asks_is_told_an_id_too() {
+    let policy = "decisions: 127.0.0.1:0\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\nobserve: { denials: 10 }\n\
+                  rules: [{ name: all, key: ip, quota: 1/h }]\n";
+    let gateway = Gateway::serve(policy).await;
+    let (admin, decide) = (gateway.told_behind("admin").await, gateway.told_behind("decide").await);
+    let url = format!("{decide}/v1/auth");
+    let asked = [
+        "-i",
+        "-H",
+        "X-Original-URI: /login",
+        "-H",
+        "X-Original-Method: POST",
+        "-H",
+        "X-Real-IP: 192.0.2.7",
+        &url,
+    ];
+    let admitted = curl(&asked).await.1;
+    assert!(!admitted.contains("tidegate-denial"), "{admitted}");
+    let denied = curl(&asked).await.1;
+    let id = denied.lines().find_map(|line| line.strip_prefix("tidegate-denial: ")).unwrap().trim();
+    assert!(denied.contains(&format!("\"instance\":\"urn:tidegate:denial:{id}\"")), "{denied}");
+    let told = why(&[id, "--admin", &admin]).await;
+    let text = String::from_utf8(told.stdout).unwrap();
+    for part in ["By rule `all`", "request  POST ", "/login from 192.0.2.7", "key      192.0.2.7\n"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+}

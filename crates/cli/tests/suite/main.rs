@@ -4,6 +4,8 @@
 
 mod closed_loop;
 mod import;
+mod json;
+mod manual;
 mod pictures;
 mod policy;
 mod program;

@@ -23,6 +23,9 @@ fn finds_no_difference_and_leaves_nothing_behind() {
     for word in ["token-bucket", "warm-up", "concurrency", "refunds", "resets"] {
         assert!(said.contains(word), "no word of {word}: {said}");
     }
+    let output = verify(&["--redis", &server.url(), "--steps", "2000", "--json"]);
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(told["steps"].as_u64() >= Some(2_000) && told["decisions"].as_u64() > Some(0), "{told:#}");
     let left = server.command(&["KEYS", "*"]).unwrap();
     assert_eq!(left.items().len(), 1, "left behind: {left}");
 }

@@ -12,7 +12,10 @@ use super::{
     problem::{Problem, shortened},
     tokens::{TOKEN, bearer},
 };
-use crate::gateway::GatewayHead;
+use crate::{
+    gateway::{DENIAL, GatewayHead, name_denial},
+    observe::Told as Kept,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request};
 use http_body_util::Full;
 use std::net::IpAddr;
@@ -47,18 +50,23 @@ pub(super) async fn answer(
     refuse: RefuseAs,
 ) -> Result<Response, Problem> {
     let (meant, client) = meant(parts, dialect)?;
-    let (asked, tally) = {
-        let now = desk.now();
-        (now.gate.ask(&GatewayHead::of(&meant, client)), now.tally.clone())
-    };
+    let now = desk.now();
+    let asked = now.gate.ask(&GatewayHead::of(&meant, client));
     let passage = match asked {
         PolicyAsked::Now(passage) => passage,
         PolicyAsked::Later(asking) => asking.await,
     };
-    tally.passed(&passage);
+    now.tally.passed(&passage);
+    let head = GatewayHead::of(&meant, client);
     Ok(match passage {
-        Passage::Admitted(admission) => admitted(&admission),
-        Passage::Refused(refusal) => refused(*refusal, refuse),
+        Passage::Admitted(admission) => {
+            now.watcher.iter().for_each(|watcher| watcher.admitted(&admission, &now.gate, &head));
+            admitted(&admission)
+        }
+        Passage::Refused(refusal) => {
+            let kept = now.watcher.as_ref().and_then(|watcher| watcher.refused(&refusal, &now.gate, &head));
+            refused(*refusal, kept, refuse)
+        }
     })
 }
 
@@ -75,7 +83,10 @@ fn admitted(admission: &Admission) -> Response {
     response
 }
 
-fn refused(refusal: Refusal, refuse: RefuseAs) -> Response {
+fn refused(mut refusal: Refusal, kept: Option<Kept>, refuse: RefuseAs) -> Response {
+    if let (Some(Kept(id)), Instead::Answer(answer)) = (&kept, &mut refusal.instead) {
+        name_denial(answer, id);
+    }
     let retry = refusal.retry_after.map(|wait| tidegate_core::header::seconds(wait.into()));
     let mut response: Response = match refusal.instead {
         Instead::Answer(answer) => http::Response::<String>::from(answer).map(Full::from),
@@ -96,6 +107,9 @@ fn refused(refusal: Refusal, refuse: RefuseAs) -> Response {
     headers.insert(STATUS, status.as_u16().into());
     if let Ok(rule) = HeaderValue::from_str(&refusal.rule) {
         headers.insert(RULE, rule);
+    }
+    if let Some(id) = kept.and_then(|Kept(id)| HeaderValue::try_from(id).ok()) {
+        headers.insert(DENIAL, id);
     }
     if let Some(retry) = retry {
         headers.entry(header::RETRY_AFTER).or_insert_with(|| retry.into());

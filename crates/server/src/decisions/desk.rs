@@ -1,7 +1,7 @@
 //! Where questions are answered: the policy in force, who may ask, and what is held.
 
 use super::{ledger::Ledger, tokens::Tokens, told::Told};
-use crate::observe::Tally;
+use crate::observe::{Tally, Watcher};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tidegate_engine::{Clock, SharedPermit, SharedReservation};
@@ -22,6 +22,8 @@ pub(crate) struct Desk {
 pub(super) struct InForce {
     pub(super) gate: PolicyGate,
     pub(super) tally: Arc<Tally>,
+    /// Who keeps why requests were denied, where the policy says so.
+    pub(super) watcher: Option<Watcher>,
 }
 
 impl InForce {
@@ -43,14 +45,14 @@ const MOST_HELD: usize = 100_000;
 
 impl Desk {
     /// One for this policy. Only inside of a runtime, which is to outlive it.
-    pub(crate) fn new(gate: PolicyGate, tally: Arc<Tally>, tokens: Tokens) -> Self {
-        Self::with(gate, tally, tokens, Clock::system(), MOST_HELD)
+    pub(crate) fn new(gate: PolicyGate, seen: (Arc<Tally>, Option<Watcher>), tokens: Tokens) -> Self {
+        Self::with(gate, seen, tokens, Clock::system(), MOST_HELD)
     }
 
     /// One by this clock, where so many can be held at once.
     pub(super) fn with(
         gate: PolicyGate,
-        tally: Arc<Tally>,
+        (tally, watcher): (Arc<Tally>, Option<Watcher>),
         tokens: Tokens,
         clock: Clock,
         most_held: usize,
@@ -61,7 +63,7 @@ impl Desk {
             }
         };
         Self {
-            now: ArcSwap::from_pointee(InForce { gate, tally }),
+            now: ArcSwap::from_pointee(InForce { gate, tally, watcher }),
             tokens: ArcSwap::from_pointee(tokens),
             reservations: Ledger::new(clock.clone(), most_held, keep),
             permits: Ledger::new(clock, most_held, drop),
@@ -70,8 +72,13 @@ impl Desk {
     }
 
     /// Answers by this policy from now on.
-    pub(crate) fn replace(&self, gate: PolicyGate, tally: Arc<Tally>, tokens: Tokens) {
-        self.now.store(Arc::new(InForce { gate, tally }));
+    pub(crate) fn replace(
+        &self,
+        gate: PolicyGate,
+        (tally, watcher): (Arc<Tally>, Option<Watcher>),
+        tokens: Tokens,
+    ) {
+        self.now.store(Arc::new(InForce { gate, tally, watcher }));
         self.tokens.store(Arc::new(tokens));
     }
 

@@ -32,7 +32,7 @@ impl Stage {
         let compiler = Compiler::new(Rules::new()).clock(clock.clone());
         let gate = compiler.compile(&POLICY.parse().unwrap(), None).unwrap();
         let tally = Tally::new(gate.names(), clock.clone(), None);
-        let desk = Arc::new(Desk::with(gate, tally, tokens, clock, most_held));
+        let desk = Arc::new(Desk::with(gate, (tally, None), tokens, clock, most_held));
         Self { desk, hand }
     }
 

@@ -69,7 +69,7 @@ struct Kept {
 }
 
 /// The header that names a denial.
-const DENIAL: HeaderName = HeaderName::from_static("tidegate-denial");
+pub(crate) const DENIAL: HeaderName = HeaderName::from_static("tidegate-denial");
 const PROBLEM: &str = "application/problem+json";
 
 impl PolicyJudge {
@@ -212,7 +212,7 @@ impl Served {
         match refusal.instead {
             Instead::Answer(mut answer) => {
                 if let Some(Told(id)) = kept.as_ref().and_then(|kept| kept.denial.as_ref()) {
-                    name(&mut answer, id);
+                    name_denial(&mut answer, id);
                 }
                 let response: Response<Bytes> = answer.into();
                 let (mut parts, body) = response.into_parts();
@@ -305,7 +305,7 @@ impl Kept {
 }
 
 /// Has a problem name the denial that it tells of.
-fn name(answer: &mut Answer, id: &str) {
+pub(crate) fn name_denial(answer: &mut Answer, id: &str) {
     if answer.get("content-type") == Some(PROBLEM) {
         answer.body = with_instance(&answer.body, id);
     }

@@ -19,6 +19,7 @@ mod source;
 
 pub use error::GatewayError;
 pub(crate) use head::GatewayHead;
+pub(crate) use judge::{DENIAL, name_denial};
 pub use source::PolicySource;
 
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
     admin::Admin,
     decisions::{DecisionDoor, Desk, Tokens},
     hall::Threads,
-    observe::{Listening, Observer, Scene, Sending, Tally, said, version},
+    observe::{Listening, Observer, Scene, Sending, Tally, Watcher, said, version},
     run::{Plans, UpstreamHealth, Workers},
     worker::Order,
 };
@@ -208,7 +209,7 @@ impl Gateway {
         let served = self.served(self.gate.clone(), &self.policy, plan.config());
         self.serving = Some(Serving::start(plan, &self.listeners, served)?);
         let tokens = self.tokens.take().unwrap_or_default();
-        let desk = Arc::new(Desk::new(self.gate.clone(), self.tally.clone(), tokens));
+        let desk = Arc::new(Desk::new(self.gate.clone(), self.seen(&self.policy), tokens));
         self.desk = Some(desk.clone());
         self.show();
         if let Some(admin) = &mut self.admin {
@@ -312,6 +313,11 @@ impl Gateway {
         })
     }
 
+    /// Where it is counted what a policy says, and who keeps why.
+    fn seen(&self, policy: &Policy) -> (Arc<Tally>, Option<Watcher>) {
+        (self.tally.clone(), Watcher::of(&self.observer, &self.tally, &policy.observe))
+    }
+
     /// Has questions answered by the policy that is in force now.
     async fn replace_decisions(
         &mut self,
@@ -320,7 +326,7 @@ impl Gateway {
         tokens: Tokens,
     ) -> Result<(), Fault> {
         let Some(desk) = self.desk.clone() else { return Ok(()) };
-        desk.replace(self.gate.clone(), self.tally.clone(), tokens);
+        desk.replace(self.gate.clone(), self.seen(policy), tokens);
         let next = match next {
             Next::Same => return Ok(()),
             Next::None => None,

@@ -1,0 +1,62 @@
+//! What became of a load, for programs.
+
+use super::{
+    Outcome,
+    outcome::{Expected, KeyDifference},
+    text::each_second,
+};
+use serde_json::{Map, Value, json as value};
+use tidegate_core::Micros;
+
+/// The report. Times are seconds.
+pub(crate) fn json(outcome: &Outcome, url: &str) -> Value {
+    let latency = &outcome.latency;
+    let at = |permille| (latency.count() > 0).then(|| seconds(latency.permille(permille)));
+    let statuses: Map<String, Value> =
+        outcome.statuses.iter().map(|(status, count)| (status.to_string(), (*count).into())).collect();
+    value!({
+        "url": url,
+        "due": outcome.due,
+        "sent": outcome.sent,
+        "unsent": outcome.unsent,
+        "given_up": outcome.given_up,
+        "seconds": seconds(outcome.took),
+        "rate": each_second(outcome),
+        "late": outcome.late,
+        "latest": seconds(outcome.latest),
+        "most_at_once": outcome.busiest,
+        "statuses": statuses,
+        "failures": outcome.failures,
+        "latency": {
+            "count": latency.count(), "mean": seconds(latency.mean()), "p50": at(500), "p90": at(900), "p99": at(990),
+            "p999": at(999), "most": seconds(latency.most()),
+        },
+        "admitted": outcome.admitted,
+        "denied": outcome.denied,
+        "denied_by": outcome.told,
+        "expected": outcome.expected.as_ref().map(|expected| compared(outcome, expected)),
+    })
+}
+
+fn compared(outcome: &Outcome, expected: &Expected) -> Value {
+    let (keys, count) = outcome.differing();
+    let keys = keys.into_iter().map(|KeyDifference { key, admitted, expected }| {
+        value!({ "key": key, "admitted": admitted, "expected": expected })
+    });
+    let rules = expected.rules.iter().map(|(name, denied)| {
+        value!({ "name": name, "denied": outcome.told.get(name).copied().unwrap_or(0), "expected": denied })
+    });
+    value!({
+        "admitted": expected.admitted,
+        "denied": expected.denied,
+        "difference": outcome.difference(),
+        "rules": rules.collect::<Vec<_>>(),
+        "keys": keys.collect::<Vec<_>>(),
+        "keys_that_differ": count,
+        "notes": expected.notes,
+    })
+}
+
+fn seconds(length: Micros) -> f64 {
+    length.get() as f64 / 1e6
+}

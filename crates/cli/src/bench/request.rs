@@ -1,0 +1,179 @@
+//! What is sent, and where to.
+
+use crate::failure::Failure;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
+use http_body_util::Full;
+use std::{
+    any::Any,
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
+};
+use tidegate_rule::request::Head;
+
+/// Where it goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) url: String,
+    pub(crate) address: SocketAddr,
+    authority: HeaderValue,
+    host: String,
+    path: String,
+    query: Option<String>,
+}
+
+impl Target {
+    /// Reads an address of HTTP and finds out where it is.
+    pub(crate) fn read(url: &str) -> Result<Self, Failure> {
+        let wrong =
+            |why: &str| Failure::input(format!("`{url}` {why}; write it as in http://127.0.0.1:8080/path"));
+        let uri: Uri = url.parse().map_err(|_| wrong("is no address"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(wrong("is encrypted, which this does not speak")),
+            _ => return Err(wrong("does not begin with http://")),
+        }
+        let authority = uri.authority().ok_or_else(|| wrong("names no host"))?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = authority.port_u16().unwrap_or(80);
+        let found = (host.as_str(), port).to_socket_addrs();
+        let mut found = found.map_err(|error| Failure::input(format!("`{host}` is not found: {error}")))?;
+        let address = found.next().ok_or_else(|| wrong("is nowhere"))?;
+        let path = Some(uri.path()).filter(|path| !path.is_empty()).unwrap_or("/");
+        Ok(Self {
+            url: url.to_owned(),
+            address,
+            authority: HeaderValue::try_from(authority.as_str()).map_err(|_| wrong("names no host"))?,
+            host: authority.as_str().to_owned(),
+            path: path.to_owned(),
+            query: uri.query().map(str::to_owned),
+        })
+    }
+
+    /// Whether it is this machine.
+    pub(crate) fn is_here(&self) -> bool {
+        self.address.ip().to_canonical().is_loopback()
+    }
+}
+
+/// What is sent again and again, by one key after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Template {
+    pub(crate) method: Method,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    /// The header that tells keys apart, and how many there are.
+    pub(crate) keys: Option<(HeaderName, u32)>,
+}
+
+impl Template {
+    /// How many keys take turns.
+    pub(crate) fn keys(&self) -> u32 {
+        self.keys.as_ref().map_or(1, |(_, count)| *count)
+    }
+
+    /// Whose turn it is.
+    pub(crate) fn key_of(&self, number: u64) -> u32 {
+        // Below a number of 32 bits.
+        (number % u64::from(self.keys().max(1))) as u32
+    }
+
+    /// The request of a key.
+    pub(crate) fn request(&self, target: &Target, key: u32) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        let query = target.query.as_deref().map(|query| format!("?{query}")).unwrap_or_default();
+        // It was part of an address before.
+        *request.uri_mut() = format!("{}{query}", target.path).parse().unwrap_or_default();
+        *request.headers_mut() = self.headers.clone();
+        request.headers_mut().entry(header::HOST).or_insert_with(|| target.authority.clone());
+        if let Some((name, _)) = &self.keys {
+            request.headers_mut().insert(name, key_text(key));
+        }
+        request
+    }
+}
+
+/// What a key is called.
+pub(crate) fn key_name(key: u32) -> String {
+    format!("key-{key}")
+}
+
+fn key_text(key: u32) -> HeaderValue {
+    HeaderValue::try_from(key_name(key)).unwrap_or(HeaderValue::from_static("key"))
+}
+
+/// A request as a policy sees it, from this address.
+pub(super) struct Sent<'a> {
+    pub(super) target: &'a Target,
+    pub(super) request: &'a Request<Full<Bytes>>,
+    pub(super) from: IpAddr,
+}
+
+impl Head for Sent<'_> {
+    fn method(&self) -> &str {
+        self.request.method().as_str()
+    }
+
+    fn path(&self) -> &str {
+        &self.target.path
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.target.query.as_deref()
+    }
+
+    fn host(&self) -> Option<&str> {
+        let said = self.request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+        said.or(Some(&self.target.host))
+    }
+
+    fn route(&self) -> Option<&str> {
+        None
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        Some(self.from)
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.request.headers().get(name).map(HeaderValue::as_bytes)
+    }
+
+    fn each_header<'h>(&'h self, name: &str, each: &mut dyn FnMut(&'h [u8])) {
+        self.request.headers().get_all(name).iter().for_each(|value| each(value.as_bytes()));
+    }
+
+    fn extensions(&self) -> Option<&dyn Any> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_addresses_of_http() {
+        let target = Target::read("http://127.0.0.1:8080/a?b=c").unwrap();
+        assert!(target.is_here());
+        assert_eq!((target.path.as_str(), target.query.as_deref()), ("/a", Some("b=c")));
+        assert!(Target::read("http://[::1]/").unwrap().is_here());
+        assert!(!Target::read("http://192.0.2.1").unwrap().is_here());
+        for url in ["https://127.0.0.1/", "127.0.0.1:8080", "ftp://127.0.0.1", "/path", "http://"] {
+            assert!(Target::read(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn keys_take_turns() {
+        let keys = Some((HeaderName::from_static("x-user"), 3));
+        let template = Template { method: Method::GET, headers: HeaderMap::new(), body: Bytes::new(), keys };
+        let target = Target::read("http://127.0.0.1/a?b").unwrap();
+        let names: Vec<String> = (0..4)
+            .map(|number| template.request(&target, template.key_of(number)))
+            .map(|request| request.headers()["x-user"].to_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(names, ["key-0", "key-1", "key-2", "key-0"]);
+        assert_eq!(template.request(&target, 0).uri(), "/a?b");
+    }
+}

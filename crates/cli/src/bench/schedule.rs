@@ -1,0 +1,114 @@
+//! When requests are due: each at a moment of its own, to the microsecond.
+
+use crate::simulate::{load::parse_rate, time};
+use std::str::FromStr;
+use tidegate_core::{Micros, Rate};
+
+/// So much for so long: `10s@100/s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Phase {
+    pub(crate) length: Micros,
+    pub(crate) rate: Rate,
+}
+
+/// Phases, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Schedule {
+    phases: Vec<Phase>,
+}
+
+/// The most that is sent in a second.
+const FASTEST: u64 = 1_000_000;
+
+impl Phase {
+    /// So much for so long; why not, where that cannot be.
+    pub(crate) fn new(length: Micros, rate: Rate) -> Result<Self, String> {
+        let phase = Self { length, rate };
+        let most = u128::from(FASTEST) * u128::from(rate.period().get());
+        match u128::from(rate.amount()) * 1_000_000 > most {
+            true => Err(format!("more than {FASTEST}/s is more than one machine can send")),
+            false if phase.count() == 0 => Err(format!("{length} is too short for a single request")),
+            false => Ok(phase),
+        }
+    }
+
+    /// How many are due.
+    fn count(&self) -> u64 {
+        let all = u128::from(self.rate.amount()) * u128::from(self.length.get());
+        u64::try_from(all.div_ceil(u128::from(self.rate.period().get()))).unwrap_or(u64::MAX)
+    }
+
+    /// When the one of this number is due. Whatever the rate, nothing is rounded but the moment itself.
+    fn due(&self, number: u64) -> Micros {
+        let at =
+            u128::from(number) * u128::from(self.rate.period().get()) / u128::from(self.rate.amount().max(1));
+        Micros::new(u64::try_from(at).unwrap_or(u64::MAX))
+    }
+}
+
+impl FromStr for Phase {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (length, rate) =
+            text.split_once('@').ok_or("a phase is a time, `@` and a rate; write 10s@100/s")?;
+        let length = time::parse_length(length.trim()).map_err(|error| error.to_string())?;
+        let rate = parse_rate(rate.trim()).map_err(|error| error.to_string())?;
+        Self::new(length, rate)
+    }
+}
+
+impl Schedule {
+    pub(crate) fn new(phases: Vec<Phase>) -> Self {
+        Self { phases }
+    }
+
+    /// How long it lasts.
+    pub(crate) fn length(&self) -> Micros {
+        self.phases.iter().fold(Micros::ZERO, |sum, phase| sum.plus(phase.length))
+    }
+
+    /// The moments, counted from the start.
+    pub(crate) fn moments(&self) -> impl Iterator<Item = Micros> {
+        let mut start = Micros::ZERO;
+        let starts: Vec<Micros> = self
+            .phases
+            .iter()
+            .map(|phase| {
+                let this = start;
+                start = start.plus(phase.length);
+                this
+            })
+            .collect();
+        let phases = self.phases.iter().zip(starts);
+        phases.flat_map(|(phase, start)| (0..phase.count()).map(move |number| start.plus(phase.due(number))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn phase(text: &str) -> Phase {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn each_request_has_its_moment_and_none_drifts() {
+        let schedule = Schedule::new(vec![phase("1s@3/s"), phase("500ms@4/s")]);
+        let moments: Vec<u64> = schedule.moments().map(Micros::get).collect();
+        assert_eq!(moments, [0, 333_333, 666_666, 1_000_000, 1_250_000]);
+        assert_eq!(schedule.length(), Micros::from_millis(1_500));
+        // A seventh of a second a million times is off by less than a microsecond.
+        let long = phase("142858s@7/s");
+        assert_eq!(long.due(700_000), Micros::from_secs(100_000));
+        assert_eq!(phase("2min@30/min").count(), 60);
+    }
+
+    #[test]
+    fn what_is_no_phase_is_refused() {
+        for text in ["10s", "@5/s", "0s@5/s", "10s@many", "10s@2000000/s", "1s@3 at once"] {
+            assert!(text.parse::<Phase>().is_err(), "{text}");
+        }
+    }
+}

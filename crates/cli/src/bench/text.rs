@@ -1,0 +1,150 @@
+//! What became of a load, in words.
+
+use super::{Outcome, outcome::Expected, run::MOST_WAITING};
+use crate::{
+    simulate::time::rough,
+    terminal::{Paint, Tone, harmless},
+};
+use std::fmt::Write as _;
+use tidegate_core::Micros;
+
+/// The report. Writing to a string does not fail.
+pub(crate) fn text(outcome: &Outcome, url: &str, paint: Paint) -> String {
+    let mut text = format!(
+        "{}: {} requests in {}, {:.1}/s\n",
+        paint.tone(Tone::Strong, harmless(url)),
+        outcome.sent,
+        rough(outcome.took),
+        each_second(outcome)
+    );
+    let faint = |name: &str| paint.tone(Tone::Faint, format!("{name:<10}"));
+    let statuses = outcome.statuses.iter().map(|(status, count)| format!("{status} × {count}"));
+    let failures: u64 = outcome.failures.values().sum();
+    let failed = (failures > 0).then(|| format!("none × {failures}"));
+    let _ = writeln!(text, "{}{}", faint("answers"), statuses.chain(failed).collect::<Vec<_>>().join(", "));
+    for (why, count) in &outcome.failures {
+        let line = format!("{count} without an answer: {}", harmless(why));
+        let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
+    }
+    let latency = &outcome.latency;
+    if latency.count() > 0 {
+        let at = |permille| rough(latency.permille(permille));
+        let _ = writeln!(
+            text,
+            "{}p50 {}, p90 {}, p99 {}, p99.9 {}, most {}, from when each was due",
+            faint("latency"),
+            at(500),
+            at(900),
+            at(990),
+            at(999),
+            rough(latency.most())
+        );
+    }
+    let _ = writeln!(text, "{}{}", faint("schedule"), schedule(outcome));
+    if outcome.unsent > 0 {
+        let line = format!(
+            "{} were not sent: {MOST_WAITING} waited for one of {} connections; give it more with --connections",
+            outcome.unsent, outcome.busiest
+        );
+        let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
+    }
+    if outcome.given_up > 0 {
+        let line = format!("{} were due and not sent any more: it was ended before", outcome.given_up);
+        let _ = writeln!(text, "{}{}", faint(""), paint.tone(Tone::Alarm, line));
+    }
+    let _ = writeln!(text, "{}{} admitted, {} denied", faint("decisions"), outcome.admitted, outcome.denied);
+    if let Some(expected) = &outcome.expected {
+        compared(&mut text, outcome, expected, paint);
+    }
+    text
+}
+
+/// How true the schedule was kept.
+fn schedule(outcome: &Outcome) -> String {
+    let busiest = format!("at most {} at once", outcome.busiest);
+    match outcome.late {
+        0 => format!("all of {} sent when they were due, {busiest}", outcome.sent),
+        late => format!(
+            "{late} of {} sent more than 1ms late, the latest by {}, {busiest}",
+            outcome.sent,
+            rough(outcome.latest)
+        ),
+    }
+}
+
+fn compared(text: &mut String, outcome: &Outcome, expected: &Expected, paint: Paint) {
+    let faint = |name: &str| paint.tone(Tone::Faint, format!("{name:<10}"));
+    let difference = outcome.difference().unwrap_or(0);
+    let verdict = match difference {
+        0 => paint.tone(Tone::Passed, "no difference"),
+        1 => paint.tone(Tone::Alarm, "1 request differs"),
+        count => paint.tone(Tone::Alarm, format!("{count} requests differ")),
+    };
+    let _ = writeln!(
+        text,
+        "{}{} admitted, {} denied: {verdict}",
+        faint("expected"),
+        expected.admitted,
+        expected.denied
+    );
+    let asked = expected.rules.iter().filter(|(name, denied)| *denied > 0 || outcome.told.contains_key(name));
+    for (name, denied) in asked {
+        let told = outcome.told.get(name).copied().unwrap_or(0);
+        let _ = writeln!(text, "{}rule {}: {told} denied, {denied} expected", faint(""), harmless(name));
+    }
+    let (keys, count) = outcome.differing();
+    for key in &keys {
+        let _ =
+            writeln!(text, "{}{}: {} admitted, {} expected", faint(""), key.key, key.admitted, key.expected);
+    }
+    if count > keys.len() {
+        let _ = writeln!(text, "{}and {} keys more", faint(""), count - keys.len());
+    }
+    for note in &expected.notes {
+        let _ = writeln!(text, "{}{}", faint("note"), harmless(note));
+    }
+}
+
+pub(super) fn each_second(outcome: &Outcome) -> f64 {
+    outcome.sent as f64 * 1e6 / outcome.took.max(Micros::new(1)).get() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_tells_what_differs() {
+        let mut outcome =
+            Outcome { due: 20, sent: 20, took: Micros::from_secs(2), busiest: 3, ..Outcome::default() };
+        outcome.statuses = [(200, 11), (429, 8)].into();
+        outcome.failures = [("connection refused".to_owned(), 1)].into();
+        (outcome.admitted, outcome.denied, outcome.late, outcome.latest) = (11, 8, 2, Micros::from_millis(5));
+        outcome.told = [("login\u{1b}".to_owned(), 8)].into();
+        (0..19).for_each(|_| outcome.latency.add(Micros::from_millis(2)));
+        outcome.unsent = 4;
+        outcome.expected = Some(Expected {
+            admitted: 10,
+            denied: 10,
+            rules: vec![("other".to_owned(), 0), ("login\u{1b}".to_owned(), 10)],
+            keys: vec![(5, 5), (6, 5)],
+            notes: vec!["something".to_owned()],
+        });
+        assert_eq!(
+            text(&outcome, "http://a/", Paint::Plain),
+            "\
+http://a/: 20 requests in 2s, 10.0/s
+answers   200 × 11, 429 × 8, none × 1
+          1 without an answer: connection refused
+latency   p50 2ms, p90 2ms, p99 2ms, p99.9 2ms, most 2ms, from when each was due
+schedule  2 of 20 sent more than 1ms late, the latest by 5ms, at most 3 at once
+          4 were not sent: 100000 waited for one of 3 connections; give it more with --connections
+decisions 11 admitted, 8 denied
+expected  10 admitted, 10 denied: 1 request differs
+          rule login\u{fffd}: 8 denied, 10 expected
+          key-1: 6 admitted, 5 expected
+note      something
+"
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! The policy in memory, asked about each request when it is sent: what should have been admitted.
+
+use super::request::Sent;
+use crate::failure::Failure;
+use http::HeaderMap;
+use std::{collections::BTreeSet, path::Path};
+use tidegate::{Clock, ClockHand};
+use tidegate_core::Micros;
+use tidegate_policy::{
+    Policy,
+    compile::{Compiler, Foresight, PolicyGate, PolicyStay},
+    model::{Fallback, OnLimit, Stores},
+};
+use tidegate_rule::{Rules, request::Reply};
+
+/// A policy that has counted nothing but what it is asked here.
+pub(crate) struct Twin {
+    gate: PolicyGate,
+    hand: ClockHand,
+    now: Micros,
+    foresight: Foresight,
+    /// When schedules are followed next; never where there are none.
+    follow: Option<Micros>,
+    names: Vec<String>,
+    statuses: BTreeSet<u16>,
+    notes: Vec<String>,
+}
+
+/// What should become of a request.
+pub(super) struct Foretold {
+    /// The rule that denies it.
+    pub(super) denied_by: Option<usize>,
+    /// What it holds until it is answered.
+    pub(super) stay: Option<PolicyStay>,
+}
+
+/// How often schedules are followed.
+const MOMENT: Micros = Micros::from_secs(1);
+
+impl Twin {
+    /// A policy from this moment on, as a gateway would have it that has just begun. Names of files in it start from `base`.
+    pub(crate) fn new(policy: &Policy, base: &Path, start: Micros) -> Result<Self, Failure> {
+        let mut notes = Vec::new();
+        if policy.rules.iter().any(|rule| rule.store.is_some()) || policy.stores != Stores::default() {
+            notes.push(
+                "what was counted in stores before, or by others meanwhile, is not known here".to_owned(),
+            );
+        }
+        let mut policy = Policy { stores: Stores::default(), ..policy.clone() };
+        policy.rules.iter_mut().for_each(|rule| rule.store = None);
+        let (clock, hand) = Clock::manual();
+        // Before anything is made: what is counted is counted from when it was made.
+        hand.set(start);
+        let compiler = Compiler::new(Rules::new()).base(base).clock(clock);
+        let gate = compiler.compile(&policy, None).map_err(|error| Failure::input(error.to_string()))?;
+        let mut statuses = BTreeSet::new();
+        for rule in &policy.rules {
+            match status(&rule.on_limit) {
+                Ok(status) => _ = statuses.insert(status),
+                Err(what) => {
+                    notes.push(format!("rule `{}` {what}, which is not seen to be a denial", rule.name));
+                }
+            }
+        }
+        Ok(Self {
+            follow: gate.has_schedules().then_some(start),
+            names: policy.rules.iter().map(|rule| rule.name.clone()).collect(),
+            foresight: Foresight::default(),
+            now: start,
+            gate,
+            hand,
+            statuses,
+            notes,
+        })
+    }
+
+    /// The names of the rules, in the order of the policy.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// How denials are answered.
+    pub(crate) fn statuses(&self) -> &BTreeSet<u16> {
+        &self.statuses
+    }
+
+    /// What it cannot know.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Asks about a request that is sent now.
+    pub(super) fn ask(&mut self, sent: &Sent<'_>, now: Micros) -> Foretold {
+        self.advance(now);
+        self.gate.approach(&self.gate.see(sent), &mut self.foresight);
+        self.gate.foresee(sent, &mut self.foresight);
+        let denied_by = self.foresight.refusal().map(|refusal| refusal.rule);
+        Foretold { denied_by, stay: self.foresight.take_stay() }
+    }
+
+    /// A request was answered.
+    pub(super) fn settle(&mut self, mut stay: PolicyStay, answer: &Answered<'_>, now: Micros) {
+        self.advance(now);
+        stay.leave_queues();
+        drop(self.gate.settle_foreseen(stay, answer));
+    }
+
+    fn advance(&mut self, now: Micros) {
+        if now > self.now {
+            self.now = now;
+            self.hand.set(now);
+        }
+        if self.follow.is_some_and(|next| next <= self.now) {
+            self.gate.follow_time();
+            self.follow = Some(self.now.plus(MOMENT));
+        }
+    }
+}
+
+/// How a rule answers who is over its limit, or what it does instead.
+fn status(on_limit: &OnLimit) -> Result<u16, &'static str> {
+    match on_limit {
+        OnLimit::Reject(reject) => Ok(reject.status.unwrap_or(429)),
+        OnLimit::Redirect { status, .. } => Ok(*status),
+        OnLimit::Drop => Ok(444),
+        OnLimit::Fallback(Fallback::Body { .. }) => Err("answers with something else"),
+        OnLimit::Fallback(Fallback::Upstream(_)) => Err("asks somebody else"),
+    }
+}
+
+/// An answer, or that there was none.
+pub(super) struct Answered<'a> {
+    pub(super) status: u16,
+    pub(super) headers: Option<&'a HeaderMap>,
+}
+
+impl Reply for Answered<'_> {
+    fn status(&self) -> u16 {
+        self.status
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers?.get(name).map(http::HeaderValue::as_bytes)
+    }
+}

@@ -1,0 +1,202 @@
+//! `tidegate bench`: does the gateway admit what its policy says?
+
+use super::check;
+use crate::{
+    bench::{self, Outcome, Phase, Plan, Schedule, Target, Template, Twin},
+    failure::Failure,
+    progress::Bar,
+    simulate::{load::parse_rate, time},
+    terminal::{self, Paint},
+};
+use bytes::Bytes;
+use clap::ValueHint;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use tidegate::Clock;
+use tidegate_core::{Micros, Share};
+use tidegate_replay::Progress;
+use tokio::runtime::Builder;
+
+/// Send a load by an exact schedule, and compare what was admitted with what a policy says.
+///
+/// Each request has a moment at which it is due and goes then, whatever the gateway does; how long an answer took counts from
+/// that moment. With a policy, each request is also asked of that policy in memory, at the moment it was sent, as if the gateway
+/// had just begun.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where to send it, as in http://127.0.0.1:8080/login
+    #[arg(value_name = "URL", value_hint = ValueHint::Url)]
+    url: String,
+
+    /// How much, as in 500/s or 30/min
+    #[arg(long, value_name = "RATE", default_value = "100/s")]
+    rate: String,
+
+    /// How long
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time::parse_length)]
+    duration: Micros,
+
+    /// So much for so long, as in 10s@100/s; several follow each other
+    #[arg(long = "phase", value_name = "TIME@RATE", conflicts_with_all = ["rate", "duration"])]
+    phases: Vec<Phase>,
+
+    /// How many keys take turns, in a header: key-0, key-1 and so on [default: no header]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    keys: Option<u32>,
+
+    /// The header that tells keys apart
+    #[arg(long, value_name = "NAME", default_value = "x-user", requires = "keys")]
+    key_header: HeaderName,
+
+    /// Connections, each with one request at a time
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    connections: u16,
+
+    /// The method of requests
+    #[arg(long, value_name = "METHOD", default_value = "GET")]
+    method: Method,
+
+    /// One of their headers, as in 'x-plan: gold'
+    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+
+    /// Their body: a text, or @FILE
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    body: String,
+
+    /// How long an answer may take
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time::parse_length)]
+    timeout: Micros,
+
+    /// The policy that the gateway serves, to compare with
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    policy: Option<PathBuf>,
+
+    /// End with 3 if more than this part of the requests was admitted or denied against the policy [without a share: 1%]
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "1%", requires = "policy")]
+    expect: Option<Share>,
+
+    /// Another status that is a denial, beside 429 and those of the policy
+    #[arg(long = "denied", value_name = "STATUS", value_parser = clap::value_parser!(u16).range(100..=599))]
+    denied: Vec<u16>,
+
+    /// Send it even if that is not this machine: a load that nobody expects is an attack
+    #[arg(long)]
+    remote: bool,
+
+    /// Print the report for programs
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Exit codes: 0 done, 1 the report could not be written, 2 nothing could be sent, 3 it is not what was expected (with --expect).
+
+Examples:
+  tidegate bench http://127.0.0.1:8080/ --rate 500/s --duration 30s
+  tidegate bench http://127.0.0.1:8080/login --phase 10s@5/s --phase 2s@200/s --keys 20 --policy policy.yaml
+  tidegate bench http://127.0.0.1:8080/ --keys 100 --key-header x-api-key --policy policy.yaml --expect 0.5%";
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let plan = plan(args)?;
+    let length = plan.schedule.length();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut bar = Bar::new();
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::input(format!("no runtime: {error}")))?;
+    let outcome = runtime.block_on(async {
+        let heard = stop.clone();
+        tokio::spawn(async move {
+            // What was sent until then is told.
+            if tokio::signal::ctrl_c().await.is_ok() {
+                heard.store(true, Ordering::Relaxed);
+            }
+        });
+        let show = |requests, since: Micros| {
+            bar.show(Progress { requests, read: since.get(), size: Some(length.get()) });
+        };
+        bench::run(plan, stop.clone(), show).await
+    });
+    bar.clear();
+    let outcome = outcome?;
+    match args.json {
+        true => terminal::print(&format!("{:#}\n", bench::json(&outcome, &args.url)))?,
+        false => terminal::print(&bench::text(&outcome, &args.url, Paint::of_stdout()))?,
+    }
+    args.expect.map_or(Ok(()), |most| is_expected(&outcome, most))
+}
+
+fn plan(args: &Args) -> Result<Plan, Failure> {
+    let target = Target::read(&args.url)?;
+    if !target.is_here() && !args.remote {
+        return Err(Failure::input(format!(
+            "{} is {}, which is not this machine; say --remote if whoever runs it expects a load",
+            args.url,
+            target.address.ip()
+        )));
+    }
+    let phases = match args.phases.is_empty() {
+        false => args.phases.clone(),
+        true => vec![Phase::new(args.duration, parse_rate(&args.rate)?).map_err(Failure::input)?],
+    };
+    let twin = args.policy.as_deref().map(twin).transpose()?;
+    let of_policy = twin.iter().flat_map(|twin| twin.statuses().iter().copied());
+    let denied: BTreeSet<u16> = args.denied.iter().copied().chain([429]).chain(of_policy).collect();
+    let mut headers = HeaderMap::new();
+    args.headers.iter().for_each(|(name, value)| _ = headers.append(name.clone(), value.clone()));
+    let keys = args.keys.map(|count| (args.key_header.clone(), count));
+    let template = Template { method: args.method.clone(), headers, body: body(&args.body)?, keys };
+    Ok(Plan {
+        target,
+        template,
+        schedule: Schedule::new(phases),
+        connections: args.connections.into(),
+        patience: args.timeout.into(),
+        denied,
+        twin,
+    })
+}
+
+fn twin(path: &Path) -> Result<Twin, Failure> {
+    let policy = check::read(path)?;
+    // Names of files in it were read with it.
+    Twin::new(&policy, Path::new(""), Clock::system().now())
+}
+
+fn is_expected(outcome: &Outcome, most: Share) -> Result<(), Failure> {
+    let difference = outcome.difference().unwrap_or(0);
+    let allowed = (outcome.sent as f64 * most.as_f64()) as u64;
+    match difference > allowed {
+        false => Ok(()),
+        true => Err(Failure::Differs(format!(
+            "{difference} of {} requests were admitted or denied against the policy, more than {most} of them",
+            outcome.sent
+        ))),
+    }
+}
+
+fn body(text: &str) -> Result<Bytes, Failure> {
+    match text.strip_prefix('@') {
+        None => Ok(Bytes::from(text.to_owned())),
+        Some(path) => match fs::read(path) {
+            Ok(bytes) => Ok(bytes.into()),
+            Err(error) => Err(Failure::input(format!("--body: cannot read {path}: {error}"))),
+        },
+    }
+}
+
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let wrong = || "a header is a name, a colon and a value; write 'x-plan: gold'".to_owned();
+    let (name, value) = text.split_once(':').ok_or_else(wrong)?;
+    let name = HeaderName::try_from(name.trim()).map_err(|_| wrong())?;
+    Ok((name, HeaderValue::try_from(value.trim()).map_err(|_| wrong())?))
+}

@@ -1,0 +1,52 @@
+//! `tidegate man`: its pages of the manual.
+
+use crate::{failure::Failure, terminal};
+use clap::{Command, ValueHint};
+use clap_mangen::Man;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Print the page of the manual, or write a page for each verb into a folder.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// A folder for all pages, which is made if it is not there
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    folder: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate man | man -l -
+  tidegate man ~/.local/share/man/man1 && man tidegate-replay";
+
+pub(crate) fn run(args: &Args, program: Command) -> Result<(), Failure> {
+    let mut program = program.disable_help_subcommand(true);
+    program.build();
+    match &args.folder {
+        None => terminal::print(&page(&program).1),
+        Some(folder) => {
+            fs::create_dir_all(folder).map_err(|error| Failure::write(folder, &error))?;
+            write(&program, folder)
+        }
+    }
+}
+
+/// Writes the page of a command, and those of its verbs.
+fn write(command: &Command, folder: &Path) -> Result<(), Failure> {
+    let (name, text) = page(command);
+    let path = folder.join(name);
+    fs::write(&path, text).map_err(|error| Failure::write(&path, &error))?;
+    command.get_subcommands().filter(|verb| !verb.is_hide_set()).try_for_each(|verb| write(verb, folder))
+}
+
+/// The page of one command: its file, and its text.
+fn page(command: &Command) -> (String, String) {
+    let page = Man::new(command.clone());
+    let mut text = Vec::new();
+    // Writing to memory does not fail.
+    let _ = page.render(&mut text);
+    (page.get_filename(), String::from_utf8_lossy(&text).into_owned())
+}

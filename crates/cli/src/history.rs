@@ -1,0 +1,159 @@
+//! What a running gateway remembers of its last requests, as a log.
+
+use crate::{admin::Operator, failure::Failure};
+use bytes::Bytes;
+use std::{
+    collections::HashSet,
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+};
+use tidegate_policy::model::{Key, Part};
+
+/// The last requests of a gateway.
+#[derive(Debug)]
+pub(crate) struct History {
+    /// What it is called where logs are named.
+    pub(crate) name: String,
+    /// Lines of JSON, in the order of time.
+    pub(crate) lines: Arc<[u8]>,
+    /// The part of the clients whose requests are kept.
+    share: f64,
+    /// What stands for clients where only their hashes are kept.
+    hashes: HashSet<u64>,
+}
+
+/// All that a gateway gives at once.
+const ALL: &str = "/api/v1/history?limit=1000000";
+const SHARE: &str = "tidegate-share";
+
+impl History {
+    /// Asks a gateway for all that it has.
+    pub(crate) async fn of(operator: &Operator) -> Result<Self, Failure> {
+        let (headers, body) = operator.text(ALL).await?;
+        let share = headers.get(SHARE).and_then(|share| share.to_str().ok()?.parse().ok()).unwrap_or(1.0);
+        Self::read(operator.url(), share, &body)
+    }
+
+    fn read(url: &str, share: f64, body: &Bytes) -> Result<Self, Failure> {
+        if body.is_empty() {
+            return Err(Failure::input(format!(
+                "{url} remembers no request; have its policy say `observe: {{ history: 100000 }}`, and ask again when some \
+                 have come"
+            )));
+        }
+        let mut lines = Vec::with_capacity(body.len());
+        let mut hashes = HashSet::new();
+        for line in body.split_inclusive(|byte| *byte == b'\n') {
+            match hash_in(line) {
+                Some((before, hash, behind)) => {
+                    hashes.insert(hash);
+                    lines.extend_from_slice(before);
+                    lines.extend_from_slice(stand_in(hash).to_string().as_bytes());
+                    lines.extend_from_slice(behind);
+                }
+                None => lines.extend_from_slice(line),
+            }
+        }
+        let of = match share < 1.0 {
+            true => format!(" of {} % of its clients", (share * 1e6).round() / 1e4),
+            false => String::new(),
+        };
+        Ok(Self { name: format!("the history of {url}{of}"), lines: lines.into(), share, hashes })
+    }
+
+    /// Whether a key can be counted by what is there: where only some clients are kept, nobody knows what all do together.
+    pub(crate) fn can_tell(&self, key: &Key, said: &str) -> Result<(), Failure> {
+        if self.share >= 1.0 || is_by_client(key) {
+            return Ok(());
+        }
+        Err(Failure::input(format!(
+            "--key {said}: {} is too little for that, since others share their keys; count by ip, or leave out `share` in \
+             `observe`",
+            self.name
+        )))
+    }
+
+    /// A key as the gateway tells it: a hash again, where the address only stands for one.
+    pub(crate) fn told(&self, key: &str) -> String {
+        let mut told = key.to_owned();
+        let is_of_address = |sign: char| sign.is_ascii_hexdigit() || sign == ':';
+        for part in key.split(|sign| !is_of_address(sign)) {
+            let hash = part.parse().ok().map(|address: Ipv6Addr| (address.to_bits() >> 64) as u64);
+            if let Some(hash) = hash.filter(|hash| self.hashes.contains(hash)) {
+                told = told.replace(part, &format!("{hash:016x}"));
+            }
+        }
+        told
+    }
+}
+
+/// An address that stands for a hash. A client of IPv6 is its first 64 bits, so that the hash is there.
+fn stand_in(hash: u64) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from_bits(u128::from(hash) << 64))
+}
+
+/// The hash that a line has for its client, with what is before and behind it.
+fn hash_in(line: &[u8]) -> Option<(&[u8], u64, &[u8])> {
+    let text = str::from_utf8(line).ok()?;
+    let start = text.find(MEMBER)? + MEMBER.len();
+    let digits = text.get(start..start + 16).filter(|_| text.as_bytes().get(start + 16) == Some(&b'"'))?;
+    let is_hash = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let hash = is_hash.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
+    Some((&line[..start], hash, &line[start + 16..]))
+}
+
+/// How a line says who the client is. Within a text a quote would have a backslash before it.
+const MEMBER: &str = "\"ip\":\"";
+
+fn is_by_client(key: &Key) -> bool {
+    match key {
+        Key::Part(Part::Ip { .. }) => true,
+        Key::Every(keys) => keys.iter().any(is_by_client),
+        Key::First(keys) => !keys.is_empty() && keys.iter().all(is_by_client),
+        Key::All | Key::Part(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_replay::suggest::Wish;
+
+    fn line(ip: &str, path: &str) -> String {
+        format!("{{\"host\":null,\"ip\":{ip},\"method\":\"GET\",\"path\":\"{path}\"}}\n")
+    }
+
+    #[test]
+    fn hashes_become_addresses_and_hashes_again() {
+        let body = line("\"00ff00ff00ff00ff\"", "/") + &line("\"192.0.2.7\"", "/x") + &line("null", "/y");
+        let history = History::read("http://a", 1.0, &body.into()).unwrap();
+        let lines = String::from_utf8(history.lines.to_vec()).unwrap();
+        assert_eq!(
+            lines,
+            line("\"ff:ff:ff:ff::\"", "/") + &line("\"192.0.2.7\"", "/x") + &line("null", "/y")
+        );
+        assert_eq!(history.told("ff:ff:ff:ff::"), "00ff00ff00ff00ff");
+        assert_eq!(history.told("ff:ff:ff:ff::\u{1f}/login"), "00ff00ff00ff00ff\u{1f}/login");
+        assert_eq!(history.told("2001:db8::"), "2001:db8::");
+        let odd = line("\"2001:db8:1:2::aa\"", "/\\\"ip\\\":\\\"00ff00ff00ff00ff\\\"");
+        assert_eq!(History::read("http://a", 1.0, &odd.clone().into()).unwrap().lines[..], *odd.as_bytes());
+    }
+
+    #[test]
+    fn an_empty_history_says_how_to_have_one() {
+        let failure = History::read("http://a", 1.0, &Bytes::new()).unwrap_err().to_string();
+        assert!(failure.contains("observe: { history: 100000 }"), "{failure}");
+    }
+
+    #[test]
+    fn a_part_of_the_clients_tells_only_of_clients() {
+        let share = History::read("http://a", 0.1, &line("\"192.0.2.7\"", "/").into()).unwrap();
+        assert_eq!(share.name, "the history of http://a of 10 % of its clients");
+        for (key, is_fine) in
+            [("ip", true), ("[ip, path]", true), ("user", false), ("path", false), ("all", false)]
+        {
+            let wish = Wish::read(key, "1%".parse().unwrap()).unwrap();
+            assert_eq!(share.can_tell(&wish.key, key).is_ok(), is_fine, "{key}");
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! What is looked at, as text: rules, upstreams, stores, keys.
+
+use super::{
+    View, number,
+    view::{Row, list},
+};
+use crate::terminal::{Paint, Tone, harmless};
+use serde_json::Value;
+
+/// How it is to be drawn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame<'a> {
+    /// Columns.
+    pub(crate) width: usize,
+    /// Lines; `None` where there is no end.
+    pub(crate) height: Option<usize>,
+    pub(crate) paint: Paint,
+    /// Where the gateway is.
+    pub(crate) url: &'a str,
+    /// The last line.
+    pub(crate) foot: Option<&'a str>,
+    /// Why nothing new is told.
+    pub(crate) trouble: Option<&'a str>,
+}
+
+/// Columns of numbers, and of what is before them.
+const NUMBER: usize = 7;
+const MODE: usize = 8;
+const NAME: usize = 12;
+/// Rules that are shown however few lines there are.
+const FEWEST: usize = 3;
+
+/// All of it, in lines.
+pub(crate) fn draw(view: &View, frame: &Frame<'_>) -> String {
+    let mut above = about(view, frame);
+    above.push(String::new());
+    let mut below = Vec::new();
+    for part in [upstreams(view, frame), stores(view, frame), keys(view, frame)] {
+        if !part.is_empty() {
+            below.push(String::new());
+            below.extend(part);
+        }
+    }
+    let foot = frame.foot.map(|foot| frame.paint.tone(Tone::Faint, cut(foot, frame.width)));
+    below.extend(foot.iter().map(|_| String::new()));
+    let foot: Vec<String> = foot.into_iter().collect();
+    let room = frame
+        .height
+        .map(|height| height.saturating_sub(above.len() + below.len() + foot.len()).max(FEWEST + 2));
+    let mut lines = above;
+    lines.extend(rules(view, frame, room.unwrap_or(usize::MAX)));
+    lines.extend(below);
+    if let Some(height) = frame.height {
+        lines.truncate(height.saturating_sub(foot.len()));
+    }
+    lines.extend(foot);
+    lines.into_iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// Who it is, and all requests together.
+fn about(view: &View, frame: &Frame<'_>) -> Vec<String> {
+    let Frame { width, paint, url, .. } = *frame;
+    let now = &view.now;
+    let policy = &now["policy"];
+    let file = policy["file"].as_str().map(|file| format!(" of {}", cell(file))).unwrap_or_default();
+    let version = |value: &Value| cell(value.as_str().unwrap_or("?"));
+    let name = format!("tidegate {}", version(&now["version"]));
+    let rest = format!(
+        " at {url}, up {}, policy {}{file}",
+        number::age(now["uptime"].as_f64().unwrap_or(0.0)),
+        version(&policy["version"]),
+    );
+    let mut lines =
+        vec![format!("{}{}", paint.tone(Tone::Strong, &name), cut(&rest, width.saturating_sub(name.len())))];
+    let requests = |member: &'static str| match view.rate(|told| &told["requests"][member]) {
+        Some(each) => format!("{}/s", number::rate(each)),
+        None => number::count(now["requests"][member].as_u64().unwrap_or(0)),
+    };
+    let slowest = now["latency"]["decision"]["p99"].as_f64();
+    let slowest = slowest.map(|seconds| format!(", decisions within {}", number::length(seconds)));
+    lines.push(cut(
+        &format!(
+            "requests {}, admitted {}, refused {}, in flight {}{}",
+            requests("total"),
+            requests("admitted"),
+            requests("refused"),
+            now["requests"]["in-flight"].as_u64().unwrap_or(0),
+            slowest.unwrap_or_default()
+        ),
+        width,
+    ));
+    let refused = policy["error"]
+        .as_str()
+        .map(|error| format!("the policy in the file is not in force: {}", cell(error)));
+    let trouble = frame.trouble.map(cell);
+    lines.extend(trouble.into_iter().chain(refused).map(|text| paint.tone(Tone::Alarm, cut(&text, width))));
+    lines
+}
+
+/// A line for each rule, and another one where there is more to say; at most so many.
+fn rules(view: &View, frame: &Frame<'_>, room: usize) -> Vec<String> {
+    let Frame { width, paint, .. } = *frame;
+    let rows = view.rows();
+    let longest = rows.iter().map(|row| cell(row.name).chars().count()).max().unwrap_or(0);
+    let name = longest.clamp(NAME, width.saturating_sub(MODE + 8 * NUMBER + 4).max(NAME));
+    let group = 4 * NUMBER;
+    let head =
+        format!("{:<before$}{:>group$}   {:>group$}", "", "per second", "in all", before = name + MODE + 1);
+    let words: String =
+        ["admit", "delay", "deny", "shadow"].iter().map(|word| format!("{word:>NUMBER$}")).collect();
+    let mut lines = vec![
+        paint.tone(Tone::Faint, cut(&head, width)),
+        paint.tone(Tone::Faint, cut(&format!("{:<name$} {:<MODE$}{words}   {words}", "rule", "mode"), width)),
+    ];
+    let mut shown = 0;
+    for row in &rows {
+        let of_row = rule(row, name, frame);
+        // The last line may have to say how many are left.
+        let left = usize::from(shown + 1 < rows.len());
+        if lines.len() + of_row.len() + left > room {
+            break;
+        }
+        lines.extend(of_row);
+        shown += 1;
+    }
+    match rows.len() - shown {
+        0 if rows.is_empty() => lines.push("the policy has no rules".to_owned()),
+        0 => {}
+        more => lines.push(paint.tone(Tone::Faint, format!("… and {more} more"))),
+    }
+    lines
+}
+
+fn rule(row: &Row<'_>, name: usize, frame: &Frame<'_>) -> Vec<String> {
+    let Frame { width, paint, .. } = *frame;
+    let mode = row.told["mode"].as_str().unwrap_or("?");
+    let mut line = format!("{:<name$} {:<MODE$}", cut(&cell(row.name), name), cut(&cell(mode), MODE - 1));
+    let tones = [Tone::Passed, Tone::Waited, Tone::Alarm, Tone::Waited];
+    let rates = row.rates.map(|rates| rates.map(number::rate));
+    let rates = rates.unwrap_or_else(|| ["-"; 4].map(str::to_owned));
+    let counts = row.counts.map(number::count);
+    for (between, cells) in [("", rates), ("   ", counts)] {
+        line.push_str(between);
+        for (text, tone) in cells.iter().zip(tones) {
+            let tone = if matches!(text.as_str(), "0" | "-") { Tone::Faint } else { tone };
+            line.push_str(&paint.tone(tone, format!("{text:>NUMBER$}")));
+        }
+    }
+    let state = state(row);
+    match state.is_empty() {
+        true => vec![line],
+        false => {
+            vec![line, paint.tone(Tone::Waited, cut(&format!("  {}", state.join(", ")), width))]
+        }
+    }
+}
+
+/// What there is to say of a rule beside its counts.
+fn state(row: &Row<'_>) -> Vec<String> {
+    let told = row.told;
+    let positive = |value: &Value| value.as_u64().filter(|number| *number > 0);
+    let mut state = Vec::new();
+    state.extend(told["percent"].as_f64().map(|percent| format!("for {percent} % of keys")));
+    state.extend(positive(&told["queue"]["waiting"]).map(|waiting| format!("{waiting} waiting")));
+    let breaker = told["breaker"]["state"].as_str().filter(|state| *state != "closed");
+    state.extend(breaker.map(|state| format!("breaker {}", cell(state))));
+    let adaptive = &told["adaptive"];
+    let adaptive = adaptive["in-flight"].as_u64().zip(adaptive["limit"].as_u64());
+    state.extend(adaptive.map(|(flight, limit)| format!("{flight} of {limit} in flight")));
+    state.extend(
+        (row.degraded >= 0.05).then(|| format!("{}/s without the store", number::rate(row.degraded))),
+    );
+    let overflowed = positive(&told["table"]["overflowed"]);
+    state.extend(overflowed.map(|keys| format!("{} keys found no room", number::count(keys))));
+    state.extend(positive(&told["bans"]).map(|bans| format!("{bans} banned")));
+    state
+}
+
+fn upstreams(view: &View, frame: &Frame<'_>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for upstream in list(&view.now["upstreams"]) {
+        for server in list(&upstream["servers"]) {
+            let health = server["health"].as_str().unwrap_or("?");
+            let breaker = &server["breaker"];
+            let breaker = breaker["state"].as_str().or(breaker.as_str()).filter(|state| *state != "closed");
+            let breaker = breaker.map(|state| format!(", breaker {}", cell(state))).unwrap_or_default();
+            let flight = server["in-flight"].as_u64().unwrap_or(0);
+            let (name, address) = (text(&upstream["name"]), text(&server["address"]));
+            let is_well = health == "good" && breaker.is_empty();
+            let line = format!("upstream {name} {address}: {}, {flight} in flight{breaker}", cell(health));
+            lines.push(toned(frame, is_well, &line));
+        }
+    }
+    lines
+}
+
+fn stores(view: &View, frame: &Frame<'_>) -> Vec<String> {
+    let store = |store: &Value| {
+        let health = store["health"].as_str().unwrap_or("?");
+        let trouble =
+            store["trouble"].as_str().map(|trouble| format!(" ({})", cell(trouble))).unwrap_or_default();
+        let slow = store["latency"]["p99"].as_f64();
+        let slow = slow.map(|seconds| format!(", answers within {}", number::length(seconds)));
+        let line = format!(
+            "store {}: {}{trouble}, {} calls, {} failed{}",
+            text(&store["name"]),
+            cell(health),
+            number::count(store["calls"].as_u64().unwrap_or(0)),
+            number::count(store["failures"].as_u64().unwrap_or(0)),
+            slow.unwrap_or_default()
+        );
+        toned(frame, health == "well", &line)
+    };
+    list(&view.now["stores"]).map(store).collect()
+}
+
+fn keys(view: &View, frame: &Frame<'_>) -> Vec<String> {
+    let most = list(&view.keys["keys"]).map(|key| {
+        let share = key["share"].as_f64().unwrap_or(0.0) * 100.0;
+        let count = number::count(key["count"].as_u64().unwrap_or(0));
+        cut(
+            &format!("{count:>NUMBER$} {share:>4.0} %  {}  {}", text(&key["rule"]), text(&key["key"])),
+            frame.width,
+        )
+    });
+    let mut lines: Vec<String> = most.collect();
+    if !lines.is_empty() {
+        lines.insert(0, frame.paint.tone(Tone::Faint, " denied  share  rule and key"));
+    }
+    lines
+}
+
+fn toned(frame: &Frame<'_>, is_well: bool, line: &str) -> String {
+    let tone = if is_well { Tone::Normal } else { Tone::Alarm };
+    frame.paint.tone(tone, cut(line, frame.width))
+}
+
+fn text(value: &Value) -> String {
+    cell(value.as_str().unwrap_or("?"))
+}
+
+/// What others have named, in one line.
+fn cell(text: &str) -> String {
+    harmless(text).replace('\n', "\u{fffd}")
+}
+
+/// As much of it as there is room for.
+fn cut(text: &str, width: usize) -> String {
+    match text.chars().count() > width {
+        true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn snapshot(uptime: f64, part: u64) -> Value {
+        let counts = |admitted: u64, denied: u64| json!({ "admitted": admitted * part, "delayed": 0, "denied": denied * part, "shadow-denied": 2, "degraded": 0 });
+        json!({
+            "version": "0.1.0", "uptime": uptime, "observe": {},
+            "policy": { "version": "9f0c5d1e2a3b4c5d", "file": "policy.yaml", "error": null },
+            "requests": { "total": 1000 * part, "admitted": 900 * part, "refused": 100 * part, "in-flight": 3 },
+            "latency": { "decision": { "p99": 0.000_002 } },
+            "rules": [
+                { "name": "everybody", "mode": "enforce", "percent": null, "counts": counts(890, 0), "queue": null,
+                  "breaker": null, "adaptive": null, "table": { "overflowed": 0 }, "bans": 0 },
+                { "name": "log\u{1b}[2J\nin", "mode": "shadow", "percent": 25.0, "counts": counts(10, 100),
+                  "queue": { "waiting": 4 }, "breaker": { "state": "open" }, "adaptive": { "limit": 20, "in-flight": 3 },
+                  "table": { "overflowed": 7 }, "bans": 1 },
+            ],
+            "upstreams": [ { "name": "app", "servers": [
+                { "address": "127.0.0.1:9000", "health": "good", "in-flight": 3, "breaker": null },
+                { "address": "127.0.0.1:9001", "health": "down", "in-flight": 0, "breaker": null } ] } ],
+            "stores": [ { "name": "default", "health": "away", "trouble": "no answer", "calls": 12_345, "failures": 5,
+                "latency": { "p99": null } } ],
+        })
+    }
+
+    fn view() -> View {
+        let mut view = View::default();
+        view.add(snapshot(10.0, 1), None);
+        let keys = json!({ "keys": [ { "rule": "login", "key": "192.0.2.7\u{7}", "count": 81_200, "share": 0.41 } ] });
+        view.add(snapshot(12.0, 2), Some(keys));
+        view
+    }
+
+    const FRAME: Frame<'_> = Frame {
+        width: 80,
+        height: None,
+        paint: Paint::Plain,
+        url: "http://127.0.0.1:9091",
+        foot: Some("q ends"),
+        trouble: None,
+    };
+
+    #[test]
+    fn a_table_tells_all_of_it_and_nothing_steers_the_terminal() {
+        let drawn = draw(&view(), &FRAME);
+        assert_eq!(
+            drawn,
+            "\
+tidegate 0.1.0 at http://127.0.0.1:9091, up 12 s, policy 9f0c5d1e2a3b4c5d of po…
+requests 500/s, admitted 450/s, refused 50/s, in flight 3, decisions within 2 µs
+
+                                       per second                         in all
+rule         mode      admit  delay   deny shadow     admit  delay   deny shadow
+everybody    enforce     445      0      0      0      1780      0      0      2
+log�[2J�in   shadow      5.0      0     50      0        20      0    200      2
+  for 25 % of keys, 4 waiting, breaker open, 3 of 20 in flight, 7 keys found no…
+
+upstream app 127.0.0.1:9000: good, 3 in flight
+upstream app 127.0.0.1:9001: down, 0 in flight
+
+store default: away (no answer), 12.3k calls, 5 failed
+
+ denied  share  rule and key
+  81.2k   41 %  login  192.0.2.7�
+
+q ends
+"
+        );
+        let painted = draw(&view(), &Frame { paint: Paint::Ansi, ..FRAME });
+        assert!(painted.contains("\x1b[1;31m     50\x1b[0m"), "{painted}");
+        assert!(!painted.contains("\x1b[2J") && !painted.contains('\u{7}'));
+    }
+
+    #[test]
+    fn it_fits_into_what_there_is() {
+        let mut view = view();
+        let mut many = snapshot(13.0, 3);
+        let rule = many["rules"][0].clone();
+        many["rules"] = (0..50).map(|_| rule.clone()).collect();
+        view.add(many, None);
+        for (width, height) in [(80, 24), (40, 30), (200, 60), (80, 16)] {
+            let drawn = draw(&view, &Frame { width, height: Some(height), ..FRAME });
+            assert_eq!(drawn.lines().count(), height.min(64), "{width} by {height}: {drawn}");
+            assert!(drawn.contains(" more\n") && drawn.contains("q ends"), "{drawn}");
+        }
+        let tiny = draw(&view, &Frame { width: 10, height: Some(4), ..FRAME });
+        assert_eq!(tiny.lines().count(), 4);
+        let trouble = draw(&view, &Frame { trouble: Some("no gateway answers"), ..FRAME });
+        assert!(trouble.contains("\nno gateway answers\n"), "{trouble}");
+    }
+}

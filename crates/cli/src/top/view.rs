@@ -1,0 +1,174 @@
+//! What is looked at: the last two snapshots, and in which order.
+
+use clap::ValueEnum;
+use serde_json::Value;
+use std::cmp::Reverse;
+
+/// The order of rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// As in the policy
+    #[default]
+    Policy,
+    /// Those that deny most each second come first
+    Denied,
+    /// Those that are asked most each second come first
+    Asked,
+    /// By name
+    Name,
+}
+
+impl Order {
+    /// The one after it.
+    pub(crate) fn next(self) -> Self {
+        match self {
+            Self::Policy => Self::Denied,
+            Self::Denied => Self::Asked,
+            Self::Asked => Self::Name,
+            Self::Name => Self::Policy,
+        }
+    }
+
+    /// It in a few words.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Policy => "as in the policy",
+            Self::Denied => "by denied",
+            Self::Asked => "by asked",
+            Self::Name => "by name",
+        }
+    }
+}
+
+/// What is looked at.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    pub(crate) now: Value,
+    before: Value,
+    pub(crate) keys: Value,
+    pub(crate) order: Order,
+}
+
+/// One rule, with what it did in the last second. Of each four: admitted, delayed, denied, denied in shadow.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row<'a> {
+    pub(crate) told: &'a Value,
+    pub(crate) name: &'a str,
+    pub(crate) counts: [u64; 4],
+    /// `None` until there are two snapshots.
+    pub(crate) rates: Option<[f64; 4]>,
+    pub(crate) degraded: f64,
+}
+
+const COUNTS: [&str; 4] = ["admitted", "delayed", "denied", "shadow-denied"];
+
+impl View {
+    /// Nothing yet, in this order.
+    pub(crate) fn new(order: Order) -> Self {
+        Self { order, ..Self::default() }
+    }
+
+    /// Takes another snapshot in.
+    pub(crate) fn add(&mut self, snapshot: Value, keys: Option<Value>) {
+        self.before = std::mem::replace(&mut self.now, snapshot);
+        if let Some(keys) = keys {
+            self.keys = keys;
+        }
+    }
+
+    /// Whether there are rates: two snapshots of the same process.
+    pub(crate) fn has_rates(&self) -> bool {
+        self.seconds().is_some()
+    }
+
+    /// How often something was counted each second, found in a snapshot.
+    pub(crate) fn rate(&self, find: impl Fn(&Value) -> &Value) -> Option<f64> {
+        Some(difference(find(&self.now), find(&self.before)) / self.seconds()?)
+    }
+
+    /// The rules, in order.
+    pub(crate) fn rows(&self) -> Vec<Row<'_>> {
+        let mut rows: Vec<Row<'_>> = list(&self.now["rules"]).map(|rule| self.row(rule)).collect();
+        let each = |row: &Row<'_>, all: &[usize]| {
+            let rates = row.rates.unwrap_or_default();
+            // In thousandths, which can be ordered.
+            let rate: f64 = all.iter().map(|at| rates[*at]).sum();
+            let count: u64 = all.iter().map(|at| row.counts[*at]).sum();
+            (Reverse((rate * 1e3) as u64), Reverse(count))
+        };
+        match self.order {
+            Order::Policy => {}
+            Order::Denied => rows.sort_by_key(|row| each(row, &[2, 3])),
+            Order::Asked => rows.sort_by_key(|row| each(row, &[0, 1, 2, 3])),
+            Order::Name => rows.sort_by_key(|row| row.name),
+        }
+        rows
+    }
+
+    fn row<'a>(&self, told: &'a Value) -> Row<'a> {
+        let name = told["name"].as_str().unwrap_or_default();
+        let before = list(&self.before["rules"]).find(|rule| rule["name"] == name).unwrap_or(&Value::Null);
+        let difference = |member: &str| difference(&told["counts"][member], &before["counts"][member]);
+        let seconds = self.seconds();
+        Row {
+            told,
+            name,
+            counts: COUNTS.map(|member| told["counts"][member].as_u64().unwrap_or(0)),
+            rates: seconds.map(|seconds| COUNTS.map(|member| difference(member) / seconds)),
+            degraded: seconds.map_or(0.0, |seconds| difference("degraded") / seconds),
+        }
+    }
+
+    /// The time between both snapshots; `None` if there are not two, or the process has begun anew.
+    fn seconds(&self) -> Option<f64> {
+        let (now, before) = (self.now["uptime"].as_f64()?, self.before["uptime"].as_f64()?);
+        Some(now - before).filter(|seconds| *seconds > 0.0)
+    }
+}
+
+/// What there is in a list; nothing where there is none.
+pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// How much was counted between; nothing where a count has begun anew.
+fn difference(now: &Value, before: &Value) -> f64 {
+    now.as_u64().unwrap_or(0).saturating_sub(before.as_u64().unwrap_or(0)) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn snapshot(uptime: f64, denied: [u64; 2]) -> Value {
+        let rule =
+            |name: &str, denied: u64| json!({ "name": name, "counts": { "admitted": 10, "denied": denied } });
+        json!({ "uptime": uptime, "rules": [rule("b", denied[0]), rule("a", denied[1])] })
+    }
+
+    #[test]
+    fn rates_are_differences_of_one_process() {
+        let mut view = View::default();
+        view.add(snapshot(1.0, [0, 100]), None);
+        assert_eq!(view.rows()[0].rates, None);
+        view.add(snapshot(3.0, [10, 100]), None);
+        assert_eq!(view.rows()[0].rates, Some([0.0, 0.0, 5.0, 0.0]));
+        view.add(snapshot(0.5, [0, 0]), None);
+        assert!(!view.has_rates());
+    }
+
+    #[test]
+    fn rules_are_ordered_as_asked_for() {
+        let mut view = View::default();
+        view.add(snapshot(1.0, [0, 100]), None);
+        view.add(snapshot(2.0, [1, 100]), None);
+        let mut names = Vec::new();
+        for _ in 0..4 {
+            names.push(view.rows().iter().map(|row| row.name).collect::<String>());
+            view.order = view.order.next();
+        }
+        assert_eq!(names, ["ba", "ba", "ba", "ab"]);
+        assert_eq!(view.order, Order::Policy);
+    }
+}

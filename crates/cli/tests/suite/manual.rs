@@ -1,0 +1,89 @@
+//! Completions and the manual: that those who read them can.
+
+#![allow(clippy::expect_used, reason = "this is how a test fails")]
+
+use crate::program::{text, tidegate};
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+const VERBS: [&str; 8] = ["check", "completions", "explain", "man", "replay", "serve", "suggest", "why"];
+
+/// Gives a program this text; what it said, or `None` where it is not there.
+fn given(program: &str, args: &[&str], input: &str) -> Option<(bool, String)> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().ok()?;
+    let mut stdin = child.stdin.take()?;
+    let input = input.to_owned();
+    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().expect("it ends");
+    writer.join().expect("it is written").expect("it is read");
+    Some((output.status.success(), text(&output.stdout) + &text(&output.stderr)))
+}
+
+fn completions(shell: &str) -> String {
+    let output = tidegate(&["completions", shell]);
+    assert!(output.status.success(), "{shell}: {}", text(&output.stderr));
+    let script = text(&output.stdout);
+    for word in ["suggest", "target-denied"] {
+        assert!(script.contains(word), "no word of {word} for {shell}");
+    }
+    script
+}
+
+#[test]
+fn shells_accept_their_completions() {
+    for (shell, args) in [("bash", ["-n"].as_slice()), ("zsh", &["-n"]), ("fish", &["--no-execute"])] {
+        let script = completions(shell);
+        // Where a shell is not there, nobody is served by it either.
+        if let Some((is_fine, said)) = given(shell, args, &script) {
+            assert!(is_fine, "{shell}: {said}");
+        }
+    }
+    completions("elvish");
+    completions("powershell");
+    let output = tidegate(&["completions", "tcsh"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("bash"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn bash_completes_a_verb_and_an_option() {
+    let script = completions("bash");
+    for (words, at, wanted) in
+        [("tidegate sug", 1, "suggest"), ("tidegate suggest --targ", 2, "--target-denied")]
+    {
+        let last = words.rsplit(' ').next().unwrap_or_default();
+        let ask = format!(
+            "{script}\nCOMP_WORDS=({words}); COMP_CWORD={at}\n_tidegate tidegate '{last}' tidegate; echo \"${{COMPREPLY[*]}}\"\n"
+        );
+        let (_, said) = given("bash", &[], &ask).expect("bash is there");
+        assert_eq!(said.trim(), wanted, "{words}");
+    }
+}
+
+#[test]
+fn each_verb_has_a_page_that_can_be_set() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("manual/man1");
+    let output = tidegate(&["man", folder.to_str().expect("a name in UTF-8")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for verb in VERBS {
+        assert!(folder.join(format!("tidegate-{verb}.1")).is_file(), "there is no page of {verb}");
+    }
+    let pages = fs::read_dir(&folder).expect("the folder is there");
+    for page in pages.map(|page| page.expect("a page").path()) {
+        let source = fs::read_to_string(&page).expect("it is text");
+        assert!(source.contains("\n.TH tidegate") && source.contains("\n.SH NAME"), "{}", page.display());
+        // All that it warns of, and nothing that is set.
+        if let Some((is_fine, said)) = given("groff", &["-man", "-ww", "-z"], &source) {
+            assert!(is_fine && said.is_empty(), "{}: {said}", page.display());
+        }
+    }
+    let main = tidegate(&["man"]);
+    let own = fs::read(folder.join("tidegate.1")).expect("a page of the program");
+    assert_eq!(text(&main.stdout), text(&own));
+}
