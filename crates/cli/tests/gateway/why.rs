@@ -77,3 +77,26 @@ async fn a_proxy_that_asks_is_told_an_id_too() {
         assert!(text.contains(part), "{part} is not in {text}");
     }
 }
+
+#[tokio::test]
+async fn a_program_that_asks_is_told_an_id_too() {
+    let policy = "decisions: 127.0.0.1:0\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\nobserve: { denials: 10, keys: plain }\n\
+                  rules: [{ name: mails, key: header x-user, quota: 2/h }]\n";
+    let gateway = Gateway::serve(policy).await;
+    let (admin, decide) = (gateway.told_behind("admin").await, gateway.told_behind("decide").await);
+    let url = format!("{decide}/v1/check");
+    let (_, denied) = curl(&["-i", "-d", r#"{"rule":"mails","key":"ann","cost":3}"#, &url]).await;
+    let id = denied.lines().find_map(|line| line.strip_prefix("tidegate-denial: ")).unwrap().trim();
+    assert!(denied.contains(&format!(r#""instance":"urn:tidegate:denial:{id}""#)), "{denied}");
+    let told = why(&[id, "--admin", &admin]).await;
+    let text = String::from_utf8(told.stdout).unwrap();
+    for part in
+        ["By rule `mails`", "key      ann\n", "cost     3\n", "before   2 of 2 left", "answer   429\n"]
+    {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(!text.contains("request"), "there was none: {text}");
+    let several = r#"[{"rule":"mails","key":"bob","cost":9},{"rule":"mails","key":"bob"}]"#;
+    let (_, several) = curl(&["-d", several, &url]).await;
+    assert_eq!(several.matches("urn:tidegate:denial:").count(), 1, "{several}");
+}

@@ -160,7 +160,14 @@ impl Space {
         question: Question,
         overflow: Overflow,
     ) -> Decision {
-        let Self::Word { plans, .. } = self else { return self.reserve(owner, clock, question, overflow).0 };
+        let Self::Word { table, plans, .. } = self else {
+            return self.reserve(owner, clock, question, overflow).0;
+        };
+        if let Some(cell) = table.nearby(owner)
+            && let Some(answer) = Word::decide(&cell, plans, clock, question.demand)
+        {
+            return answer.decision;
+        }
         loop {
             let (cell, _guard) = match self.spot(owner, Stripe::Free, clock.now(), overflow) {
                 Spot::Own(cell) => (cell, None),

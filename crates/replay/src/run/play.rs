@@ -36,7 +36,7 @@ pub struct Progress {
 const TOLD: u64 = 1 << 14;
 
 /// How many requests are looked at together, so that what is known of them comes from memory at the same time.
-const TOGETHER: usize = 16;
+const TOGETHER: usize = 32;
 
 /// What the tables of all rules may take together.
 #[derive(Clone, Copy, PartialEq, Eq)]

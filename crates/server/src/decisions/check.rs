@@ -23,7 +23,7 @@ pub(super) async fn answer(
 ) -> Result<Response, Problem> {
     let now = desk.now();
     let questions = questions(&asked, &now.gate)?;
-    let told = match asked.form {
+    let mut told = match asked.form {
         Form::Together => {
             let (claims, told) = together(desk, &questions).await;
             claims.into_iter().flatten().for_each(keep);
@@ -32,7 +32,7 @@ pub(super) async fn answer(
         _ => each(&questions, touch).await,
     };
     if touch == Touch::Take {
-        now.count(&told);
+        now.count(&mut told, deny);
     }
     Ok(answered(asked.form, told, now.gate.gate().told(), deny))
 }

@@ -1,6 +1,10 @@
 //! Where questions are answered: the policy in force, who may ask, and what is held.
 
-use super::{ledger::Ledger, tokens::Tokens, told::Told};
+use super::{
+    ledger::Ledger,
+    tokens::Tokens,
+    told::{DenyAs, Told},
+};
 use crate::observe::{Tally, Watcher};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
@@ -27,10 +31,15 @@ pub(super) struct InForce {
 }
 
 impl InForce {
-    /// Counts what was answered.
-    pub(super) fn count<'t>(&self, told: impl IntoIterator<Item = &'t Told<'t>>) {
-        for (rule, counted, decision) in told.into_iter().filter_map(Told::counted) {
-            self.tally.asked(rule, counted, decision);
+    /// Counts what was answered, and keeps why it was no.
+    pub(super) fn count(&self, told: &mut [Told<'_>], deny: DenyAs) {
+        for told in told {
+            if let Some((rule, counted, decision)) = told.counted() {
+                self.tally.asked(rule, counted, decision);
+            }
+            if let Some(watcher) = &self.watcher {
+                told.keep(watcher, deny);
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use http::StatusCode;
 use std::sync::Arc;
-use tidegate_core::{Decision, spelling};
+use tidegate_core::{Decision, Quota, spelling};
 use tidegate_engine::{Limiter, OwnedAsk, SharedLimiter};
 use tidegate_policy::compile::{Holds, NamedRule, PolicyGate};
 use tidegate_rule::{Mode, Rule, request::KeyValue};
@@ -53,6 +53,19 @@ impl<'a> Question<'a> {
     /// Where the rule is in the policy.
     pub(super) fn place(&self) -> usize {
         self.named.place()
+    }
+
+    pub(super) fn key(&self) -> &KeyValue<'a> {
+        &self.key
+    }
+
+    pub(super) fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// The quota of its rule at this place.
+    pub(super) fn quota(&self, place: usize) -> Option<Quota> {
+        self.rule().quotas().get(place).copied()
     }
 
     /// What the quotas of its rule are of.

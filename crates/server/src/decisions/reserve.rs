@@ -70,8 +70,8 @@ pub(super) async fn held<T>(
     };
     let (mut told, mut times) = (Vec::with_capacity(questions.len()), times.into_iter());
     for group in groups {
-        let (claims, answers) = together(desk, group).await;
-        now.count(&answers);
+        let (claims, mut answers) = together(desk, group).await;
+        now.count(&mut answers, deny);
         let is_allowed = answers.iter().all(Told::is_allowed);
         for ((answer, claim), time) in answers.into_iter().zip(claims).zip(times.by_ref()) {
             told.push(match is_allowed {

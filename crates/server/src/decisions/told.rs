@@ -1,7 +1,10 @@
 //! What is answered: the numbers of a decision, as JSON and as headers.
 
 use super::{Response, ledger::Entry, problem::Problem, question::Question};
-use crate::observe::Counted;
+use crate::{
+    gateway::DENIAL,
+    observe::{Counted, Told as Kept, Watcher},
+};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
@@ -17,6 +20,8 @@ pub(super) struct Told<'a> {
     turn: Turn,
     /// What is held for it.
     held: Option<Entry>,
+    /// What its denial is known by.
+    denial_id: Option<String>,
     deny: DenyAs,
 }
 
@@ -41,7 +46,7 @@ const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary
 impl<'a> Told<'a> {
     /// This was decided; nothing, where there was nothing to be asked.
     pub(super) fn new(question: &'a Question<'a>, decision: Option<Decision>) -> Self {
-        Self { question, decision, turn: Turn::Asked, held: None, deny: DenyAs::Usual }
+        Self { question, decision, turn: Turn::Asked, held: None, denial_id: None, deny: DenyAs::Usual }
     }
 
     /// Another was denied before it was asked.
@@ -62,6 +67,22 @@ impl<'a> Told<'a> {
     fn denial(&self) -> Option<&Decision> {
         let denies = |decision: &&Decision| self.question.mode == Mode::Enforce && !decision.is_granted();
         self.decision.as_ref().filter(denies)
+    }
+
+    /// Has it kept why it was denied, if it was.
+    pub(super) fn keep(&mut self, watcher: &Watcher, deny: DenyAs) {
+        let Some(decision) = self.denial().copied() else { return };
+        let question = self.question;
+        let status = self.status(Some(&decision), deny).as_u16();
+        let quota = question.quota(decision.quota());
+        let kept = watcher.told_no(
+            question.place(),
+            question.rule().name(),
+            (question.key(), question.cost()),
+            (decision, quota),
+            status,
+        );
+        self.denial_id = kept.map(|Kept(id)| id);
     }
 
     /// The place of the rule that was asked, and what it said; nothing, where it was not asked.
@@ -116,6 +137,9 @@ impl<'a> Told<'a> {
         map.serialize_entry("title", title)?;
         map.serialize_entry("status", &self.problem_status(denial).as_u16())?;
         map.serialize_entry("detail", &self.detail(denial))?;
+        if let Some(id) = &self.denial_id {
+            map.serialize_entry("instance", &format_args!("urn:tidegate:denial:{id}"))?;
+        }
         map.serialize_entry("violated-policies", &[self.question.rule().name()])
     }
 
@@ -125,6 +149,15 @@ impl<'a> Told<'a> {
             DenyAs::Status(status) if !status.is_success() => status,
             _ if denial.is_closed() => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+
+    /// The status of an answer of its own.
+    fn status(&self, denial: Option<&Decision>, deny: DenyAs) -> StatusCode {
+        match (denial, deny) {
+            (None, _) => StatusCode::OK,
+            (Some(_), DenyAs::Status(status)) => status,
+            (Some(denial), DenyAs::Usual) => self.problem_status(denial),
         }
     }
 
@@ -143,11 +176,7 @@ impl<'a> Told<'a> {
     /// It as the answer to a single question.
     pub(super) fn response(mut self, fields: Fields, deny: DenyAs) -> Response {
         self.deny = deny;
-        let status = match (self.denial(), deny) {
-            (None, _) => StatusCode::OK,
-            (Some(_), DenyAs::Status(status)) => status,
-            (Some(denial), DenyAs::Usual) => self.problem_status(denial),
-        };
+        let status = self.status(self.denial(), deny);
         let kind = match status.is_success() {
             true => "application/json",
             false => "application/problem+json",
@@ -159,6 +188,9 @@ impl<'a> Told<'a> {
 
     fn write_headers(&self, fields: Fields, headers: &mut HeaderMap) {
         let Some(decision) = &self.decision else { return };
+        if let Some(id) = self.denial_id.as_deref().and_then(|id| HeaderValue::from_str(id).ok()) {
+            headers.insert(DENIAL, id);
+        }
         if let Some(after) = self.denial().and_then(field::retry_after) {
             headers.insert(header::RETRY_AFTER, after.into());
         }

@@ -18,8 +18,9 @@ pub(crate) struct Denial {
     /// What it was counted by.
     pub(crate) key: Option<Who>,
     pub(crate) client: Option<Who>,
-    pub(crate) method: String,
-    pub(crate) path: String,
+    /// `None` where a program has asked, without a request.
+    pub(crate) method: Option<String>,
+    pub(crate) path: Option<String>,
     pub(crate) host: Option<String>,
     pub(crate) cost: u64,
     /// The numbers, and the quota that they are of. A denial changes nothing, so they are those before it.

@@ -7,14 +7,14 @@ use super::{
     who::{Who, short},
 };
 use std::{fmt, net::IpAddr, sync::Arc};
-use tidegate_core::Micros;
+use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
 use tidegate_policy::{
     compile::{Admission, Instead, PolicyGate, Refusal, Said},
     model::Observe,
 };
 use tidegate_rule::{
     is_chosen, key_hash,
-    request::{Head, host_name},
+    request::{Head, KeyValue, host_name},
 };
 
 /// Keeps what a policy says of single requests: denials, keys that come often, a history.
@@ -136,7 +136,48 @@ impl Watcher {
         self.tally.saw(place, by, key_hash(rule.name(), &key), weight, name);
     }
 
+    /// A program was told no by the rule at this place.
+    pub(crate) fn told_no(
+        &self,
+        place: usize,
+        rule: &str,
+        (key, cost): (&KeyValue<'_>, u64),
+        (decision, quota): (Decision, Option<Quota>),
+        status: u16,
+    ) -> Option<Told> {
+        if self.terms.denials == 0 {
+            return None;
+        }
+        let who = || Who::of_key(self.terms.keys, rule, key);
+        self.tally.saw(place, TopBy::Denied, key_hash(rule, key), 1, || who().shown());
+        self.keep_of(|denial| Denial {
+            rule: Some(rule.into()),
+            reason: if decision.is_closed() { Reason::StoreAway } else { Reason::Limited },
+            key: Some(who()),
+            cost,
+            decision: Some((decision, quota)),
+            retry_after: match decision.outcome() {
+                Outcome::Deny(Retry::After(wait)) => Some(wait),
+                _ => None,
+            },
+            status: Some(status),
+            ..denial
+        })
+    }
+
     fn keep(&self, gate: &PolicyGate, head: &dyn Head, fill: impl FnOnce(Denial) -> Denial) -> Option<Told> {
+        self.keep_of(|denial| {
+            fill(Denial {
+                client: gate.proxies().client(head).map(|client| self.client(client)),
+                method: Some(short(&head.method())),
+                path: Some(short(&head.path())),
+                host: head.host().and_then(host_name).map(|host| short(&host)),
+                ..denial
+            })
+        })
+    }
+
+    fn keep_of(&self, fill: impl FnOnce(Denial) -> Denial) -> Option<Told> {
         let at = self.observer.clock.now();
         if self.tally.may_keep(at) == Sampled::No {
             return None;
@@ -148,10 +189,10 @@ impl Watcher {
             rule: None,
             reason: Reason::Banned,
             key: None,
-            client: gate.proxies().client(head).map(|client| self.client(client)),
-            method: short(&head.method()),
-            path: short(&head.path()),
-            host: head.host().and_then(host_name).map(|host| short(&host)),
+            client: None,
+            method: None,
+            path: None,
+            host: None,
             cost: 1,
             decision: None,
             retry_after: None,

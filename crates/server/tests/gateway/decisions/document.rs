@@ -95,6 +95,7 @@ fn every_status_of_the_code_is_in_the_document_and_the_reverse() {
 
 const EVERY: &str = "
 decisions: 127.0.0.1:0
+observe: { denials: 10 }
 rules:
   - { name: hour, key: header x-user, quota: 1/h }
   - { name: queue, key: header x-user, quota: 1/h leaky-bucket queue 9 }
