@@ -101,7 +101,8 @@ async fn a_gateway_that_comes_back_is_heard_again() {
 
 /// `tidegate top` on a terminal that util-linux makes; what it has written so far.
 fn on_terminal(admin: &str) -> Child {
-    let command = format!("{} top --admin {admin}", env!("CARGO_BIN_EXE_tidegate"));
+    // In the place of the shell, which would hear Ctrl-C, too.
+    let command = format!("exec {} top --admin {admin}", env!("CARGO_BIN_EXE_tidegate"));
     let mut script = Command::new("script");
     script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
     script.stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -109,7 +109,7 @@ impl Judge for PolicyJudge {
                 let seen = served.tells().then(|| (parts.clone(), origin.clone()));
                 Judged::Later(Box::pin(async move {
                     let passage = asking.await;
-                    served.tally.end(begun);
+                    served.tally.end_waiting(begun);
                     let head = seen.as_ref().map(|(parts, origin)| GatewayHead::new(parts, origin));
                     served.conclude(passage, target, head.as_ref())
                 }))

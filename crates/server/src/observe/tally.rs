@@ -122,12 +122,21 @@ impl Tally {
         self.clock.now()
     }
 
-    /// A decision has ended that began then.
+    /// A decision has ended that began then: one of many that are alike, and stands for all of them.
     pub(crate) fn end(&self, begun: Micros) {
+        self.ended(begun, TIMED);
+    }
+
+    /// A decision has ended that was waited for since then.
+    pub(crate) fn end_waiting(&self, begun: Micros) {
+        self.ended(begun, 1);
+    }
+
+    fn ended(&self, begun: Micros, stands_for: u64) {
         let took = self.clock.now().since(begun);
         self.here(|shard| {
-            shard.times[Times::place(took)].add(1);
-            shard.took.add(took.get());
+            shard.times[Times::place(took)].add(stands_for);
+            shard.took.add(took.get().saturating_mul(stands_for));
         });
     }
 
