@@ -44,8 +44,15 @@ pub trait Key: Hash + fmt::Debug {}
 impl<K: Hash + fmt::Debug + ?Sized> Key for K {}
 
 /// What stands for a key in one limiter; see [`Limiter::mark`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mark(u64);
+
+impl Mark {
+    /// It as a number: another for almost every key, and the same for one key of one limiter as long as that is there.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
 
 /// What happens to a new key when the table is full of keys that are still limited. It is counted in
 /// [`Stats::overflowed`] either way, and never at the expense of a key that is already there.

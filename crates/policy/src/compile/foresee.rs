@@ -7,7 +7,7 @@ use super::{
 use crate::matching::Seen;
 use std::{fmt, time::Duration};
 use tidegate_core::Report;
-use tidegate_engine::Standing;
+use tidegate_engine::{Mark, Standing};
 use tidegate_rule::{
     Aim, Foreseen, Foretold, HeldSlots, Mode, Rulings, Stay, Waiting,
     request::{Head, KeyValue, Reply},
@@ -32,6 +32,8 @@ pub struct RuleForetold {
     pub rule: usize,
     /// Whether it would be enforced for this request.
     pub mode: Mode,
+    /// What stands for the key, where that was found ahead.
+    pub mark: Option<Mark>,
     /// What it would say.
     pub outcome: RuleOutcome,
 }
@@ -89,7 +91,12 @@ impl Foresight {
     }
 
     fn deny(&mut self, rule: usize, why: Why) {
-        self.said.push(RuleForetold { rule, mode: Mode::Enforce, outcome: RuleOutcome::Denied(why) });
+        self.said.push(RuleForetold {
+            rule,
+            mode: Mode::Enforce,
+            mark: None,
+            outcome: RuleOutcome::Denied(why),
+        });
     }
 }
 
@@ -146,9 +153,10 @@ impl PolicyGate {
         }
         let Foresight { limits, aims, told, .. } = foresight;
         let Stay { rulings, waiting } = inner.gate.foresee(head, limits, aims, told);
-        for told in &foresight.told {
+        for (at, told) in foresight.told.iter().enumerate() {
             let Some(rule) = inner.owners.get(told.place) else { continue };
-            foresight.said.push(RuleForetold { rule: *rule, mode: told.mode, outcome: outcome(told) });
+            let mark = foresight.aims.get(at).and_then(|aim| aim.mark_at(told.place));
+            foresight.said.push(RuleForetold { rule: *rule, mode: told.mode, mark, outcome: outcome(told) });
         }
         if foresight.refusal().is_some() {
             for (place, guest) in guests {
@@ -179,7 +187,7 @@ impl PolicyGate {
             Some(Err(barred)) => {
                 let why = if barred.retry_after.is_some() { Why::Banned } else { Why::Denied };
                 let outcome = RuleOutcome::Denied(why);
-                foresight.said.push(RuleForetold { rule: place, mode, outcome });
+                foresight.said.push(RuleForetold { rule: place, mode, mark: None, outcome });
                 if mode == Mode::Enforce {
                     return Err(());
                 }
@@ -213,6 +221,11 @@ impl PolicyGate {
     /// For whom the rule at this place counts a request; `None` if it has no such key.
     pub fn key_at<'a>(&self, rule: usize, head: &'a dyn Head) -> Option<KeyValue<'a>> {
         self.inner.rules.get(rule)?.key_of(head)
+    }
+
+    /// What stands for whom the rule at this place counts a request for; `None` where it counts nothing in memory.
+    pub fn mark_at(&self, rule: usize, head: &dyn Head) -> Option<Mark> {
+        self.inner.gate.mark_at(self.inner.rules.get(rule)?.limit?, head)
     }
 
     /// Whether the request has what the rule at this place counts by, and is not only counted with all others that lack it.

@@ -29,7 +29,7 @@ pub struct Replay {
     ahead: Vec<Foresight>,
     next: Range<usize>,
     tally: Tally,
-    hasher: FixedState,
+    identities: Identities,
     /// Requests that hold something, by when that ends.
     stays: BinaryHeap<Reverse<Staying>>,
     order: u64,
@@ -72,7 +72,7 @@ impl Replay {
             ahead: Vec::new(),
             next: 0..0,
             tally: Tally::new(policy.rules.iter().map(|rule| rule.name.clone()), start),
-            hasher: FixedState::default(),
+            identities: Identities::default(),
             stays: BinaryHeap::new(),
             order: 0,
             keys: policy.rules.iter().map(|rule| said(&rule.key, policy.user.as_ref())).collect(),
@@ -105,7 +105,7 @@ impl Replay {
     /// For whom a request is counted by the rule at this place, as it is shown; and a number that stands for it.
     pub fn key_of(&self, rule: usize, line: &Line<'_>) -> (u64, String) {
         match self.gate.key_at(rule, line) {
-            Some(key) => (self.hasher.hash_one(&key), shown(&key.to_string())),
+            Some(key) => (self.identities.0.hash_one(&key), shown(&key.to_string())),
             None => (0, "(none)".to_owned()),
         }
     }
@@ -212,7 +212,7 @@ impl Replay {
 
     #[inline]
     fn note_rule(&mut self, said: RuleForetold, is_refused: bool, line: &Line<'_>, now: Micros) {
-        let RuleForetold { rule, mode, outcome } = said;
+        let RuleForetold { rule, mode, outcome, .. } = said;
         let gate = &self.gate;
         let Some(tally) = self.tally.rules.get_mut(rule) else { return };
         tally.asked += 1;
@@ -221,9 +221,9 @@ impl Replay {
         }
         match outcome {
             RuleOutcome::Denied(_) => {
-                let key = gate.key_at(rule, line);
-                let hash = key.as_ref().map_or(0, |key| self.hasher.hash_one(key));
-                let text = || key.map_or_else(|| "(none)".to_owned(), |key| shown(&key.to_string()));
+                let hash = self.identities.of(gate, said, line);
+                let key = || gate.key_at(rule, line);
+                let text = || key().map_or_else(|| "(none)".to_owned(), |key| shown(&key.to_string()));
                 tally.keys.add(hash, text, 1, 0);
                 tally.episodes.denied(hash, now);
                 let bin = tally.timeline.at(now);
@@ -241,8 +241,7 @@ impl Replay {
             _ if is_refused => {}
             granted => {
                 if !tally.episodes.is_quiet() {
-                    let key = gate.key_at(rule, line);
-                    tally.episodes.admitted(key.map_or(0, |key| self.hasher.hash_one(&key)), now);
+                    tally.episodes.admitted(self.identities.of(gate, said, line), now);
                 }
                 let bin = tally.timeline.at(now);
                 if let RuleOutcome::Delayed(delay) = granted {
@@ -284,6 +283,20 @@ impl Replay {
         }
         let slots: HeldSlots = self.gate.settle_foreseen(staying.stay, &Status(staying.status));
         drop(slots);
+    }
+}
+
+/// Numbers that stand for keys, the same for one key of one rule each time.
+#[derive(Default)]
+struct Identities(FixedState);
+
+impl Identities {
+    #[inline]
+    fn of(&self, gate: &PolicyGate, said: RuleForetold, line: &Line<'_>) -> u64 {
+        match said.mark.or_else(|| gate.mark_at(said.rule, line)) {
+            Some(mark) => mark.get(),
+            None => gate.key_at(said.rule, line).map_or(0, |key| self.0.hash_one(&key)),
+        }
     }
 }
 

@@ -56,6 +56,14 @@ pub struct Aim {
     tier: usize,
 }
 
+impl Aim {
+    /// What stands for whom the limit at this place counts it for; `None` if it is the aim of another.
+    #[inline]
+    pub fn mark_at(&self, place: usize) -> Option<Mark> {
+        (self.place == place).then_some(self.mark)
+    }
+}
+
 impl Foretold {
     fn enforced(place: Place, decision: Decision) -> Self {
         Self { place, mode: Mode::Enforce, said: Foreseen::Decided(decision) }
@@ -118,6 +126,13 @@ impl Gate {
                 bucket.approach();
             }
         }
+    }
+
+    /// What stands for whom the limit at this place counts a request for, where it counts in memory.
+    pub fn mark_at(&self, place: usize, head: &dyn Head) -> Option<Mark> {
+        let limit = self.limits().get(place)?;
+        let Found::Key(key) = ask::find(limit, head) else { return None };
+        Some(limit.rule().limiter()?.in_memory()?.mark(&Shown(&key)))
     }
 
     /// A limit that decides by itself, with nothing to settle and nothing to hold.
