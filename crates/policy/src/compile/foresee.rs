@@ -131,8 +131,8 @@ impl PolicyGate {
         foresights.for_each(|foresight| self.inner.gate.fetch(&foresight.aims));
     }
 
-    /// Asks all rules that are about this request, which was approached, at the time that their clock shows. Nothing is waited for, no answer is
-    /// made, and nobody else may ask this gate meanwhile.
+    /// Asks all rules that are about this request, which was [approached](Self::approach), at the time that their clock
+    /// shows. Nothing is waited for, no answer is made, and nobody else may ask this gate meanwhile.
     ///
     /// What waiting would be is told as a delay. There is one difference from [`ask_seen`](Self::ask_seen): who would stand in
     /// line for a slot is refused, since nobody knows yet when one will be free.

@@ -37,6 +37,26 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
+    /// Who sends one of these tokens; `None` for nobody who is known.
+    pub(crate) fn of(
+        headers: &HeaderMap,
+        programs: &[(Arc<str>, Secret)],
+        operators: Option<&Secret>,
+    ) -> Option<Self> {
+        let given = headers.get(TOKEN).map(HeaderValue::as_bytes).or_else(|| bearer(headers));
+        // All are compared, so that time does not tell which one is close.
+        let is_operator = operators.is_some_and(|known| known.is(given));
+        let program = programs.iter().fold(None, |found, (name, known)| match known.is(given) {
+            true => Some(name),
+            false => found,
+        });
+        match program {
+            _ if is_operator => Some(Self::Operator),
+            Some(name) => Some(Self::Program(name.clone())),
+            None => None,
+        }
+    }
+
     /// Whether this one may settle what that one has made.
     pub(super) fn may_settle_of(&self, maker: &Self) -> bool {
         *maker == Self::Anybody || maker == self
@@ -45,6 +65,9 @@ impl Caller {
 
 /// Where a token may stand apart from `Authorization`, which may belong to the request that is judged.
 pub(super) const TOKEN: &str = "x-tidegate-token";
+
+/// What is told to those who send none that is known.
+pub(crate) const NEEDED: &str = "a token is needed; send `Authorization: Bearer TOKEN`";
 
 impl Tokens {
     /// Those of a policy, as the environment has them now.
@@ -70,18 +93,11 @@ impl Tokens {
 
     /// Who asks with these headers; 401 for nobody who may.
     pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let given = given(headers);
-        // All are compared, so that time does not tell which one is close.
-        let is_operator = self.operators.as_ref().is_some_and(|known| known.is(given));
-        let program = self.programs.iter().fold(None, |found, (name, known)| match known.is(given) {
-            true => Some(name),
-            false => found,
-        });
-        match program {
-            _ if is_operator => Ok(Caller::Operator),
-            Some(name) => Ok(Caller::Program(name.clone())),
+        let known = Caller::of(headers, &self.programs, self.operators.as_ref());
+        match known {
+            Some(caller) => Ok(caller),
             None if self.programs.is_empty() => Ok(Caller::Anybody),
-            None => Err(unauthorized("a token is needed; send `Authorization: Bearer TOKEN`")),
+            None => Err(unauthorized(NEEDED)),
         }
     }
 
@@ -127,11 +143,6 @@ impl Secret {
     pub(crate) fn is(&self, given: Option<&[u8]>) -> bool {
         given.is_some_and(|given| given.ct_eq(self.0.as_bytes()).into())
     }
-}
-
-/// The token that somebody sends.
-pub(crate) fn given(headers: &HeaderMap) -> Option<&[u8]> {
-    headers.get(TOKEN).map(HeaderValue::as_bytes).or_else(|| bearer(headers))
 }
 
 /// What stands behind `Bearer`.

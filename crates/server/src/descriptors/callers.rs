@@ -1,6 +1,6 @@
 //! Who may ask, where that is not everybody.
 
-use crate::decisions::{Caller, Secret, given};
+use crate::decisions::{Caller, Secret};
 use http::HeaderMap;
 use std::sync::Arc;
 
@@ -10,9 +10,6 @@ pub struct Callers {
     programs: Arc<[(Arc<str>, Secret)]>,
     operators: Option<Arc<Secret>>,
 }
-
-/// What is told to those who may not.
-pub(super) const NEEDED: &str = "a token is needed; send `Authorization: Bearer TOKEN`";
 
 impl Callers {
     /// Those who know one of these.
@@ -34,17 +31,7 @@ impl Callers {
         if self.programs.is_empty() {
             return Some(Caller::Anybody);
         }
-        let given = given(headers);
-        // All are compared, so that time does not tell which one is close.
-        let is_operator = self.operators.as_ref().is_some_and(|known| known.is(given));
-        let program = self.programs.iter().fold(None, |found, (name, known)| match known.is(given) {
-            true => Some(name),
-            false => found,
-        });
-        match program {
-            Some(name) => Some(Caller::Program(name.clone())),
-            None => is_operator.then_some(Caller::Operator),
-        }
+        Caller::of(headers, &self.programs, self.operators.as_deref())
     }
 }
 

@@ -7,14 +7,17 @@
 
 use super::{
     Callers, DescriptorService, DescriptorSource, Endpoint, Environment, GrpcEndpoint, Health, HealthStatus,
-    HostStores,
-    callers::NEEDED,
-    debug_page, health_page, metrics_page,
+    HostStores, debug_page, health_page, metrics_page,
     opening::{certificate, limits, settings},
     wire::{GrpcHealth, GrpcTerms, GrpcWire, JsonWire, Serving, SettleDesk, settle_router},
     xds::XdsClient,
 };
-use crate::{Bound, Fault, decisions::unauthorized, hall::Hall, tls::Certificate};
+use crate::{
+    Bound, Fault,
+    decisions::{NEEDED, unauthorized},
+    hall::Hall,
+    tls::Certificate,
+};
 use axum::{
     Router,
     body::Body,

@@ -4,7 +4,10 @@
 //! looked for first: nothing else stands between a connection and a decision.
 
 use super::{Accept, GrpcHealth, GrpcTerms, MOST_MESSAGE, Serving, serve::serve, translate};
-use crate::descriptors::{Callers, Decide, DescriptorFault, callers::NEEDED};
+use crate::{
+    decisions::NEEDED,
+    descriptors::{Callers, Decide, DescriptorFault},
+};
 use http::Request;
 use hyper::{body::Incoming, service};
 use std::{convert::Infallible, fmt, future::Future, sync::Arc};

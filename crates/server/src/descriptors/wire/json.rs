@@ -1,7 +1,10 @@
 //! `/json`: the same questions in JSON over HTTP, by any method.
 
 use super::{MOST_MESSAGE, translate};
-use crate::descriptors::{Callers, Decide, DescriptorFault, OverLimit, callers::NEEDED};
+use crate::{
+    decisions::NEEDED,
+    descriptors::{Callers, Decide, DescriptorFault, OverLimit},
+};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;

@@ -12,10 +12,10 @@
 
 use super::{MOST_MESSAGE, translate};
 use crate::{
-    decisions::{Caller, Ledger, Problem, bearer, gone, json_response, shortened, unauthorized},
+    decisions::{Caller, Ledger, NEEDED, Problem, bearer, gone, json_response, shortened, unauthorized},
     descriptors::{
         AdminToken, Callers, DescriptorFault, DescriptorService, DomainAsk, DomainVerdict, HeldHits,
-        OverLimit, callers::NEEDED,
+        OverLimit,
     },
 };
 use axum::{
