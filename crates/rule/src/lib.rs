@@ -61,7 +61,7 @@ pub use answer::{Answer, Fields};
 pub use declaration::Declaration;
 pub use facts::Facts;
 pub use gate::{
-    Aim, Asked, Asking, Charge, Foreseen, Foretold, Gate, HeldSlots, KeyQueue, Labels, Queue, Quick,
+    Aim, Asked, Asking, Charge, Gate, HeldSlots, Judged, Judgement, KeyQueue, Labels, Queue, Quick,
     QuickRuling, RequestLimit, Ruling, Rulings, Stay, Verdict, Waiting, is_chosen, key_hash,
 };
 pub use hold::Hold;

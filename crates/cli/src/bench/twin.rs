@@ -94,7 +94,7 @@ impl Twin {
         self.advance(now);
         self.gate.approach(&self.gate.see(sent), &mut self.foresight);
         self.gate.foresee(sent, &mut self.foresight);
-        let denied_by = self.foresight.refusal().map(|refusal| refusal.rule);
+        let denied_by = self.foresight.refusal();
         Foretold { denied_by, stay: self.foresight.take_stay() }
     }
 

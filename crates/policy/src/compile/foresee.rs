@@ -9,7 +9,7 @@ use std::{fmt, time::Duration};
 use tidegate_core::Report;
 use tidegate_engine::{Mark, Standing};
 use tidegate_rule::{
-    Aim, Foreseen, Foretold, HeldSlots, Mode, Rulings, Stay, Waiting,
+    Aim, HeldSlots, Judged, Judgement, Mode, Rulings, Stay, Waiting,
     request::{Head, KeyValue, Reply},
     surface::{Guest, called},
 };
@@ -20,8 +20,9 @@ pub struct Foresight {
     found: Vec<usize>,
     limits: Vec<usize>,
     aims: Vec<Aim>,
-    told: Vec<Foretold>,
+    told: Vec<Judged>,
     said: Vec<RuleForetold>,
+    refusal: Option<usize>,
     stay: PolicyStay,
 }
 
@@ -68,9 +69,10 @@ impl Foresight {
         &self.found
     }
 
-    /// The first rule that does not let the request through; `None` if it is let through.
-    pub fn refusal(&self) -> Option<&RuleForetold> {
-        self.said.iter().find(|said| said.refuses())
+    /// The place of the rule that does not let the request through, of several the one that it would be told of; `None` if
+    /// it is let through.
+    pub fn refusal(&self) -> Option<usize> {
+        self.refusal
     }
 
     /// How long the request waits before it goes: as long as for the longest.
@@ -91,6 +93,7 @@ impl Foresight {
     }
 
     fn deny(&mut self, rule: usize, why: Why) {
+        self.refusal = Some(rule);
         self.said.push(RuleForetold {
             rule,
             mode: Mode::Enforce,
@@ -139,6 +142,7 @@ impl PolicyGate {
     pub fn foresee(&self, head: &dyn Head, foresight: &mut Foresight) {
         let inner = &*self.inner;
         foresight.said.clear();
+        foresight.refusal = None;
         foresight.limits.clear();
         let mut guests = Vec::new();
         for at in 0..foresight.found.len() {
@@ -158,7 +162,10 @@ impl PolicyGate {
             let mark = foresight.aims.get(at).and_then(|aim| aim.mark_at(told.place));
             foresight.said.push(RuleForetold { rule: *rule, mode: told.mode, mark, outcome: outcome(told) });
         }
-        if foresight.refusal().is_some() {
+        let refusals = foresight.told.iter().filter(|told| told.refuses());
+        let refusal = Judged::gravest(refusals, |told| told).and_then(|told| inner.owners.get(told.place));
+        foresight.refusal = refusal.copied();
+        if foresight.refusal.is_some() {
             for (place, guest) in guests {
                 if foresight.said.iter().any(|said| said.rule == place && said.refuses()) {
                     Guest::answered(guest, Report::Failure);
@@ -186,11 +193,12 @@ impl PolicyGate {
         match rule.door.as_ref().map(|door| door.knock(head)) {
             Some(Err(barred)) => {
                 let why = if barred.retry_after.is_some() { Why::Banned } else { Why::Denied };
-                let outcome = RuleOutcome::Denied(why);
-                foresight.said.push(RuleForetold { rule: place, mode, mark: None, outcome });
                 if mode == Mode::Enforce {
+                    foresight.deny(place, why);
                     return Err(());
                 }
+                let outcome = RuleOutcome::Denied(why);
+                foresight.said.push(RuleForetold { rule: place, mode, mark: None, outcome });
             }
             // Past all other limits of this rule.
             Some(Ok(guest)) if guest.standing() == Standing::Allowed => return Ok(()),
@@ -252,11 +260,11 @@ impl PolicyStay {
     }
 }
 
-fn outcome(told: &Foretold) -> RuleOutcome {
-    match told.said {
-        Foreseen::NoKey => RuleOutcome::Denied(Why::NoKey),
+fn outcome(told: &Judged) -> RuleOutcome {
+    match told.judgement {
+        Judgement::NoKey => RuleOutcome::Denied(Why::NoKey),
         _ if told.is_denied() => RuleOutcome::Denied(Why::Limited),
-        Foreseen::Decided(decision) if decision.is_allowed() => RuleOutcome::Admitted,
+        Judgement::Decided(decision) if decision.is_allowed() => RuleOutcome::Admitted,
         _ => RuleOutcome::Delayed(told.delay()),
     }
 }

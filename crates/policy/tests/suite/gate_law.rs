@@ -39,12 +39,17 @@ fn said() -> impl Strategy<Value = Vec<Rule>> {
     })
 }
 
-/// The same with rules that only look on.
+/// The same with rules that only look on, or look on for some.
 fn said_in_modes() -> impl Strategy<Value = Vec<Rule>> {
-    let mode = prop_oneof![4 => Just(Mode::Enforce), 1 => Just(Mode::Shadow), 1 => Just(Mode::Off)];
+    let mode = prop_oneof![
+        4 => Just((Mode::Enforce, None)),
+        1 => Just((Mode::Enforce, Some(50.0))),
+        1 => Just((Mode::Shadow, None)),
+        1 => Just((Mode::Off, None)),
+    ];
     (said(), proptest::collection::vec(mode, 6)).prop_map(|(mut rules, modes)| {
-        for (rule, mode) in rules.iter_mut().zip(modes) {
-            rule.enforcement = Enforcement::All(mode);
+        for (rule, (mode, percent)) in rules.iter_mut().zip(modes) {
+            rule.enforcement = Enforcement::of(mode, percent).unwrap();
         }
         rules
     })
@@ -61,6 +66,23 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
         Request::of(&format!("{method} {path}")).from(&format!("192.0.2.{last}")).header("x-user", user)
     });
     proptest::collection::vec(one, 1..30)
+}
+
+#[test]
+fn of_several_who_refuse_the_one_is_foreseen_that_is_waited_for_longest() {
+    let said = vec![rule("minute", &["1/min"]), rule("hour", &["1/h"])];
+    let (clock, hand) = Clock::manual();
+    hand.set(Micros::from_secs(1_000_000));
+    let compiler = Compiler::new(Rules::new()).clock(clock);
+    let gate = compiler.compile(&policy(said), None).unwrap();
+    let request = Request::of("GET /").from("192.0.2.1");
+    let mut foresight = Foresight::default();
+    let mut refused_by = || {
+        gate.approach(&gate.see(&request), &mut foresight);
+        gate.foresee(&request, &mut foresight);
+        foresight.refusal()
+    };
+    assert_eq!((refused_by(), refused_by()), (None, Some(1)));
 }
 
 proptest! {
@@ -100,8 +122,8 @@ proptest! {
                 now = now.plus(Micros::from_secs(*step));
                 hand.set(now);
                 foreseen.foresee(request, foresight);
-                let said = foresight.refusal().map(|refusal| refusal.rule);
-                prop_assert_eq!(refusal(&asked, request).map(|refusal| refusal.place), said, "{:?}", request);
+                let done = refusal(&asked, request).map(|refusal| refusal.place);
+                prop_assert_eq!(done, foresight.refusal(), "{:?}", request);
             }
         }
     }

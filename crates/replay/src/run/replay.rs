@@ -184,7 +184,7 @@ impl Replay {
     /// Counts what was said.
     #[inline]
     fn note(&mut self, foresight: &Foresight, line: &Line<'_>, now: Micros) -> Verdict {
-        let refusal = foresight.refusal().map(|refusal| refusal.rule);
+        let refusal = foresight.refusal();
         for said in foresight.said() {
             self.note_rule(*said, refusal.is_some(), line, now);
         }

@@ -4,7 +4,7 @@ use super::{
     Gate, RequestLimit,
     limit::holds_slots,
     queue::{KeyQueue, Waiting},
-    rulings::{Held, Judgement, One, Rulings},
+    rulings::{Held, Judged, Judgement, Rulings},
     taken::Taken,
 };
 use crate::{
@@ -61,7 +61,7 @@ pub(super) type Place = usize;
 #[inline]
 pub(super) fn ask(gate: &Gate, head: &dyn Head) -> Asked {
     match ask_at_hand(gate, head) {
-        Some((place, decision)) => Asked::Now(Rulings::one(One::decided(place, Mode::Enforce, decision))),
+        Some((place, decision)) => Asked::Now(Rulings::one(Judged::decided(place, Mode::Enforce, decision))),
         None => ask_several(gate, head),
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn ask_those(gate: &Gate, head: &dyn Head, places: &[Place]) -> Asked
     if let [place] = *places
         && let Some(decision) = gate.limits().get(place).and_then(|only| decide_at_hand(only, head))
     {
-        return Asked::Now(Rulings::one(One::decided(place, Mode::Enforce, decision)));
+        return Asked::Now(Rulings::one(Judged::decided(place, Mode::Enforce, decision)));
     }
     ask_each(gate, head, places.iter().copied())
 }
@@ -202,7 +202,7 @@ fn questions(
         }
         let key = match find(limit, head) {
             Found::Key(key) => key,
-            Found::Refused if mode == Mode::Enforce => return Err(Rulings::one(One::without_key(place))),
+            Found::Refused if mode == Mode::Enforce => return Err(Rulings::one(Judged::without_key(place))),
             Found::Refused | Found::Nothing => continue,
         };
         let mode = limit.mode_for(mode, &key);
@@ -310,12 +310,12 @@ impl Rulings {
     /// Where there is no runtime to ask a store on.
     fn closed(places: &[Place]) -> Self {
         let decision = Decision::closed(0, Micros::from_secs(1));
-        let closed = places.iter().map(|place| One::decided(*place, Mode::Enforce, decision));
+        let closed = places.iter().map(|place| Judged::decided(*place, Mode::Enforce, decision));
         Self::of(closed.collect(), Held::default())
     }
 }
 
-impl One {
+impl Judged {
     pub(super) fn decided(place: Place, mode: Mode, decision: Decision) -> Self {
         Self { place, mode, judgement: Judgement::Decided(decision) }
     }

@@ -8,34 +8,10 @@ use super::{
     ask::{self, Found, Place},
     limit::holds_slots,
     queue::Waiting,
-    rulings::{Judgement, Rulings},
+    rulings::{Judged, Judgement, Rulings},
 };
 use crate::{Mode, key::Shown, request::Head};
-use std::time::Duration;
-use tidegate_core::{Decision, Outcome};
-use tidegate_engine::{Bucket, Limiter, Mark, Refused};
-
-/// What one rule would say to a request.
-#[derive(Clone, Copy, Debug)]
-pub struct Foretold {
-    /// Where the rule is in its gate.
-    pub place: usize,
-    /// Whether it would be enforced.
-    pub mode: Mode,
-    /// What it would say.
-    pub said: Foreseen,
-}
-
-/// What a rule would say.
-#[derive(Clone, Copy, Debug)]
-pub enum Foreseen {
-    /// This. A delay is granted and charged: it is over when the time that is played says so.
-    Decided(Decision),
-    /// There is no room to wait in.
-    Refused(Refused),
-    /// What names its bucket is not there, and the rule wants it to be.
-    NoKey,
-}
+use tidegate_engine::{Bucket, Limiter, Mark};
 
 /// What a request holds: tokens and slots until it has been answered, and places in queues until it has waited.
 #[must_use = "dropping it gives back the slots of the request"]
@@ -61,38 +37,6 @@ impl Aim {
     #[inline]
     pub fn mark_at(&self, place: usize) -> Option<Mark> {
         (self.place == place).then_some(self.mark)
-    }
-}
-
-impl Foretold {
-    fn enforced(place: Place, decision: Decision) -> Self {
-        Self { place, mode: Mode::Enforce, said: Foreseen::Decided(decision) }
-    }
-
-    /// Whether the request would not be let through because of it.
-    #[inline]
-    pub fn refuses(&self) -> bool {
-        self.mode == Mode::Enforce && self.is_denied()
-    }
-
-    /// Whether it would be denied, were the rule enforced.
-    #[inline]
-    pub fn is_denied(&self) -> bool {
-        match &self.said {
-            Foreseen::Decided(decision) => !decision.is_granted(),
-            Foreseen::Refused(_) | Foreseen::NoKey => true,
-        }
-    }
-
-    /// How long the request would wait for it.
-    pub fn delay(&self) -> Duration {
-        match &self.said {
-            Foreseen::Decided(decision) => match decision.outcome() {
-                Outcome::Delay(wait) => wait.to_duration(),
-                _ => Duration::ZERO,
-            },
-            Foreseen::Refused(_) | Foreseen::NoKey => Duration::ZERO,
-        }
     }
 }
 
@@ -148,7 +92,7 @@ impl Gate {
     ///
     /// Nothing is waited for, and nobody else may ask these rules meanwhile. Who would have to stand in line for a slot is
     /// refused: how long that takes depends on requests that are yet to come.
-    pub fn foresee(&self, head: &dyn Head, places: &[usize], aims: &[Aim], told: &mut Vec<Foretold>) -> Stay {
+    pub fn foresee(&self, head: &dyn Head, places: &[usize], aims: &[Aim], told: &mut Vec<Judged>) -> Stay {
         told.clear();
         let is_aimed = aims.len() == places.len();
         match is_aimed.then(|| self.foresee_quickly(aims, told)).flatten() {
@@ -162,7 +106,7 @@ impl Gate {
 
     /// Looks at all but the last, which is taken if no other is in the way; then takes from the others, too. `None` if there
     /// is more to it than when it was aimed at; nothing is taken then.
-    fn foresee_quickly(&self, aims: &[Aim], told: &mut Vec<Foretold>) -> Option<()> {
+    fn foresee_quickly(&self, aims: &[Aim], told: &mut Vec<Judged>) -> Option<()> {
         let Some((last, others)) = aims.split_last() else { return Some(()) };
         if !aims.iter().all(|aim| self.plain(aim.place).is_some()) {
             return None;
@@ -171,15 +115,15 @@ impl Gate {
         for aim in others {
             let decision = self.bucket(aim)?.peek(aim.cost);
             is_refused |= !decision.is_granted();
-            told.push(Foretold::enforced(aim.place, decision));
+            told.push(Judged::decided(aim.place, Mode::Enforce, decision));
         }
         let bucket = self.bucket(last)?;
         let decision = if is_refused { bucket.peek(last.cost) } else { bucket.check(last.cost) };
         is_refused |= !decision.is_granted();
-        told.push(Foretold::enforced(last.place, decision));
+        told.push(Judged::decided(last.place, Mode::Enforce, decision));
         if !is_refused {
             for (aim, told) in others.iter().zip(told) {
-                told.said = Foreseen::Decided(self.bucket(aim)?.check(aim.cost));
+                told.judgement = Judgement::Decided(self.bucket(aim)?.check(aim.cost));
             }
         }
         Some(())
@@ -194,18 +138,10 @@ impl Gate {
         })
     }
 
-    fn foresee_at_length(&self, head: &dyn Head, places: &[Place], told: &mut Vec<Foretold>) -> Stay {
+    fn foresee_at_length(&self, head: &dyn Head, places: &[Place], told: &mut Vec<Judged>) -> Stay {
         let mut waiting = Vec::new();
         let rulings = ask::ask_without_waiting(self, head, places.iter().copied(), &mut waiting);
-        told.extend(rulings.iter().map(|one| Foretold {
-            place: one.place,
-            mode: one.mode,
-            said: match one.judgement {
-                Judgement::Decided(decision) => Foreseen::Decided(decision),
-                Judgement::Refused(refused) => Foreseen::Refused(refused),
-                Judgement::NoKey => Foreseen::NoKey,
-            },
-        }));
+        told.extend(rulings.iter().copied());
         Stay { rulings, waiting }
     }
 

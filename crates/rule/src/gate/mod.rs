@@ -22,11 +22,11 @@ mod verdict;
 
 pub use ask::{Asked, Asking};
 pub use charge::Charge;
-pub use foresee::{Aim, Foreseen, Foretold, Stay};
+pub use foresee::{Aim, Stay};
 pub use labels::Labels;
 pub use limit::RequestLimit;
 pub use queue::{KeyQueue, Queue, Waiting};
-pub use rulings::{HeldSlots, Quick, QuickRuling, Rulings};
+pub use rulings::{HeldSlots, Judged, Judgement, Quick, QuickRuling, Rulings};
 pub use share::{is_chosen, key_hash};
 pub use verdict::{Ruling, Verdict};
 

@@ -2,8 +2,8 @@
 
 use super::{Gate, RequestLimit};
 use crate::{Mode, Rule, background, request::Reply};
-use std::fmt;
-use tidegate_core::Decision;
+use std::{fmt, time::Duration};
+use tidegate_core::{Decision, Micros, Outcome, Retry};
 use tidegate_engine::{Refused, SharedPermit, SharedReservation};
 
 /// What rules said to one request, and what it holds until it has been answered; [`Gate::verdict`] reads it.
@@ -12,8 +12,8 @@ use tidegate_engine::{Refused, SharedPermit, SharedReservation};
 #[must_use = "dropping it gives back the slots of the request"]
 #[derive(Default)]
 pub struct Rulings {
-    first: Option<One>,
-    more: Vec<One>,
+    first: Option<Judged>,
+    more: Vec<Judged>,
     held: Option<Box<Held>>,
 }
 
@@ -41,7 +41,7 @@ impl QuickRuling<'_> {
 
 impl From<QuickRuling<'_>> for Rulings {
     fn from(quick: QuickRuling<'_>) -> Self {
-        Self::one(One::decided(quick.place, Mode::Enforce, *quick.decision))
+        Self::one(Judged::decided(quick.place, Mode::Enforce, *quick.decision))
     }
 }
 
@@ -59,23 +59,27 @@ pub enum Quick<T> {
 impl<T> Quick<T> {
     #[cold]
     pub(super) fn refused(place: usize, decision: Decision) -> Self {
-        Self::Refused(Box::new(Rulings::one(One::decided(place, Mode::Enforce, decision))))
+        Self::Refused(Box::new(Rulings::one(Judged::decided(place, Mode::Enforce, decision))))
     }
 }
 
 /// What one rule said.
-#[derive(Clone, Debug)]
-pub(super) struct One {
+#[derive(Clone, Copy, Debug)]
+pub struct Judged {
     /// Where the rule is in its gate.
-    pub(super) place: usize,
-    pub(super) mode: Mode,
-    pub(super) judgement: Judgement,
+    pub place: usize,
+    /// Whether it was enforced.
+    pub mode: Mode,
+    /// What it said.
+    pub judgement: Judgement,
 }
 
-#[derive(Clone, Debug)]
-pub(super) enum Judgement {
+/// What a rule said.
+#[derive(Clone, Copy, Debug)]
+pub enum Judgement {
+    /// This.
     Decided(Decision),
-    /// It stood in line, and its turn did not come.
+    /// There was no room to wait in, or its turn in line did not come.
     Refused(Refused),
     /// What names its bucket is not there, and the rule wants it to be.
     NoKey,
@@ -89,15 +93,47 @@ pub(super) struct Held {
     pub(super) slots: Vec<SharedPermit<'static>>,
 }
 
-impl One {
+impl Judged {
     /// Whether the request is not let through because of it.
     #[inline]
-    pub(super) fn refuses(&self) -> bool {
-        self.mode == Mode::Enforce
-            && match &self.judgement {
-                Judgement::Decided(decision) => !decision.is_granted(),
-                Judgement::Refused(_) | Judgement::NoKey => true,
-            }
+    pub fn refuses(&self) -> bool {
+        self.mode == Mode::Enforce && self.is_denied()
+    }
+
+    /// Whether the request is denied, were the rule enforced.
+    #[inline]
+    pub fn is_denied(&self) -> bool {
+        match &self.judgement {
+            Judgement::Decided(decision) => !decision.is_granted(),
+            Judgement::Refused(_) | Judgement::NoKey => true,
+        }
+    }
+
+    /// How long the request waits for it.
+    pub fn delay(&self) -> Duration {
+        match &self.judgement {
+            Judgement::Decided(decision) => match decision.outcome() {
+                Outcome::Delay(wait) => wait.to_duration(),
+                _ => Duration::ZERO,
+            },
+            Judgement::Refused(_) | Judgement::NoKey => Duration::ZERO,
+        }
+    }
+
+    /// Of several who refuse a request, the one that it is told of: for which it has to wait longest.
+    pub fn gravest<T: Copy>(refusals: impl Iterator<Item = T>, of: impl Fn(&T) -> &Self) -> Option<T> {
+        refusals.reduce(|worst, other| if of(&other).weight() > of(&worst).weight() { other } else { worst })
+    }
+
+    /// How long the request has to wait for it: for ever weighs most.
+    fn weight(&self) -> (u8, Micros) {
+        let Judgement::Decided(decision) = &self.judgement else { return (3, Micros::ZERO) };
+        match decision.outcome() {
+            Outcome::Deny(Retry::Never) => (2, Micros::ZERO),
+            Outcome::Deny(Retry::WhenReleased) => (1, Micros::ZERO),
+            Outcome::Deny(Retry::After(wait)) => (0, wait),
+            Outcome::Allow | Outcome::Delay(_) => (0, Micros::ZERO),
+        }
     }
 }
 
@@ -108,11 +144,11 @@ impl Rulings {
     }
 
     #[inline]
-    pub(super) fn one(one: One) -> Self {
+    pub(super) fn one(one: Judged) -> Self {
         Self { first: Some(one), more: Vec::new(), held: None }
     }
 
-    pub(super) fn of(rulings: Vec<One>, held: Held) -> Self {
+    pub(super) fn of(rulings: Vec<Judged>, held: Held) -> Self {
         let mut rulings = rulings.into_iter();
         let is_empty = held.tokens.is_empty() && held.slots.is_empty();
         let held = if is_empty { None } else { Some(Box::new(held)) };
@@ -120,7 +156,7 @@ impl Rulings {
     }
 
     #[inline]
-    pub(super) fn iter(&self) -> impl Iterator<Item = &One> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Judged> {
         self.first.iter().chain(&self.more)
     }
 

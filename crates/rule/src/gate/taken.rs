@@ -4,7 +4,7 @@ use super::{
     Gate,
     ask::{InLine, Place, Question},
     queue::Waiting,
-    rulings::{Held, Judgement, One, Rulings},
+    rulings::{Held, Judged, Judgement, Rulings},
 };
 use crate::key::Shown;
 use std::{future::Future, time::Duration};
@@ -13,7 +13,7 @@ use tidegate_engine::{Claim, Refused, reserve_all, reserve_all_in_memory};
 /// What was said and taken so far. Dropping it gives everything back.
 #[derive(Default)]
 pub(super) struct Taken {
-    rulings: Vec<One>,
+    rulings: Vec<Judged>,
     claims: Vec<(Place, Claim)>,
     waiting: Vec<Waiting>,
 }
@@ -22,7 +22,7 @@ impl Taken {
     pub(super) fn put(&mut self, questions: &[Question], claims: Vec<Option<Claim>>) {
         for (question, claim) in questions.iter().zip(claims) {
             if let Some(claim) = claim {
-                self.rulings.push(One::decided(question.place, question.mode, *claim.decision()));
+                self.rulings.push(Judged::decided(question.place, question.mode, *claim.decision()));
                 self.claims.push((question.place, claim));
             }
         }
@@ -74,7 +74,7 @@ impl Taken {
                 Ok(waiting) => Some(waiting),
                 Err(full) => {
                     let (place, mode) = (question.place, question.mode);
-                    return self.rulings.push(One { place, mode, judgement: full.into() });
+                    return self.rulings.push(Judged { place, mode, judgement: full.into() });
                 }
             },
         };
@@ -92,7 +92,7 @@ impl Taken {
             Err(refused) => Judgement::Refused(refused),
         };
         drop(waiting);
-        self.rulings.push(One { place: question.place, mode: question.mode, judgement });
+        self.rulings.push(Judged { place: question.place, mode: question.mode, judgement });
     }
 
     /// Whether it could be had without a wait.
@@ -106,7 +106,7 @@ impl Taken {
     }
 
     pub(super) fn is_refused(&self) -> bool {
-        self.rulings.iter().any(One::refuses)
+        self.rulings.iter().any(Judged::refuses)
     }
 
     /// Whether there is nothing to wait for.

@@ -2,11 +2,11 @@
 
 use super::{
     Gate, RequestLimit, Rulings,
-    rulings::{Judgement, One},
+    rulings::{Judged, Judgement},
 };
 use crate::{Answer, Labels, Limited, Mode};
 use std::{sync::Arc, time::Duration};
-use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header::Label};
+use tidegate_core::{Decision, Outcome, Quota, Retry, header::Label};
 use tidegate_engine::{Cause, store::Choice};
 
 /// The rulings of one request, folded: whether it is let through, else who refused it, and all the numbers.
@@ -20,7 +20,7 @@ pub struct Verdict<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Ruling<'a> {
     limit: &'a RequestLimit,
-    one: &'a One,
+    one: &'a Judged,
 }
 
 impl<'a> Verdict<'a> {
@@ -32,7 +32,7 @@ impl<'a> Verdict<'a> {
     /// Whether the request is let through.
     #[inline]
     pub fn is_admitted(&self) -> bool {
-        !self.rulings.iter().any(One::refuses)
+        !self.rulings.iter().any(Judged::refuses)
     }
 
     /// What each rule said that was asked, in the order of the gate; those in shadow mode too.
@@ -44,7 +44,7 @@ impl<'a> Verdict<'a> {
 
     /// Who refused it: of several, the one for which it has to wait longest. `None` if it is let through.
     pub fn refusal(&self) -> Option<Ruling<'a>> {
-        self.refusals().reduce(|worst, other| if other.weight() > worst.weight() { other } else { worst })
+        Judged::gravest(self.refusals(), |ruling| ruling.one)
     }
 
     /// All who refused it.
@@ -187,16 +187,5 @@ impl<'a> Ruling<'a> {
     /// Whether time does not help.
     fn is_hopeless(&self) -> bool {
         matches!(self.decision().map(Decision::outcome), Some(Outcome::Deny(Retry::Never)))
-    }
-
-    /// How long it has to wait: for ever weighs most.
-    fn weight(&self) -> (u8, Micros) {
-        match self.decision().map(Decision::outcome) {
-            None => (3, Micros::ZERO),
-            Some(Outcome::Deny(Retry::Never)) => (2, Micros::ZERO),
-            Some(Outcome::Deny(Retry::WhenReleased)) => (1, Micros::ZERO),
-            Some(Outcome::Deny(Retry::After(wait))) => (0, wait),
-            Some(Outcome::Allow | Outcome::Delay(_)) => (0, Micros::ZERO),
-        }
     }
 }
