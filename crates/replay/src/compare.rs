@@ -5,12 +5,13 @@ use crate::{
     run::{Failure, Replay, Tally, Verdict},
     sketch::{Counted, TopKeys},
 };
-use tidegate_core::Micros;
+use tidegate_policy::compile::{Ahead, PolicyGate};
 
 /// The policy that another one is compared with, and what differs so far.
 #[derive(Debug)]
 pub struct Comparison {
     replay: Replay,
+    verdicts: Vec<Verdict>,
     counts: Difference,
     newly: TopKeys,
     no_longer: TopKeys,
@@ -54,7 +55,8 @@ impl Comparison {
     /// With this policy.
     pub fn with(replay: Replay) -> Self {
         let keys = || TopKeys::new(KEYS);
-        Self { replay, counts: Difference::default(), newly: keys(), no_longer: keys() }
+        let counts = Difference::default();
+        Self { replay, verdicts: Vec::new(), counts, newly: keys(), no_longer: keys() }
     }
 
     /// Whether there was no room for a key.
@@ -62,14 +64,28 @@ impl Comparison {
         self.replay.has_overflowed()
     }
 
-    /// These requests come next.
-    pub fn approach(&mut self, lines: Lines<'_>) {
-        self.replay.approach(lines);
+    /// The policy, for whoever finds out ahead what it has to know of requests.
+    pub(crate) fn gate(&self) -> &PolicyGate {
+        self.replay.gate()
     }
 
-    /// Asks it too, and notes whether it says the same as the policy has.
-    pub fn ask(&mut self, line: &Line<'_>, now: Micros, verdict: Verdict, policy: &Replay) {
-        let other = self.replay.ask(line, now);
+    /// Asks it too, and notes whether it says the same to each as the policy has.
+    pub fn ask(
+        &mut self,
+        lines: Lines<'_>,
+        known: Option<(&Ahead, usize)>,
+        verdicts: &[Verdict],
+        policy: &Replay,
+    ) {
+        let mut others = std::mem::take(&mut self.verdicts);
+        self.replay.ask(lines, known, &mut others);
+        for (((line, _), verdict), other) in lines.iter().zip(verdicts).zip(&others) {
+            self.note(&line, *verdict, *other, policy);
+        }
+        self.verdicts = others;
+    }
+
+    fn note(&mut self, line: &Line<'_>, verdict: Verdict, other: Verdict, policy: &Replay) {
         let counts = &mut self.counts;
         match (verdict, other) {
             (Verdict::Denied(_), Verdict::Denied(_)) => counts.denied_by_both += 1,
@@ -89,7 +105,7 @@ impl Comparison {
 
     /// What the other policy did, and all that differs.
     pub fn finish(self) -> Result<(Tally, Difference), Failure> {
-        let Self { replay, mut counts, newly, no_longer } = self;
+        let Self { replay, mut counts, newly, no_longer, .. } = self;
         let change = |counted: Counted, is_new: bool| KeyChange {
             newly_denied: if is_new { counted.count } else { 0 },
             no_longer_denied: if is_new { 0 } else { counted.count },

@@ -8,7 +8,7 @@ use tidegate::{Clock, ClockHand};
 use tidegate_core::Micros;
 use tidegate_policy::{
     Policy,
-    compile::{Compiler, Foresight, PolicyGate, PolicyStay},
+    compile::{Ahead, Compiler, Foresight, PolicyGate, PolicyStay},
     model::{Fallback, OnLimit, Stores},
 };
 use tidegate_rule::{Rules, request::Reply};
@@ -18,6 +18,7 @@ pub(crate) struct Twin {
     gate: PolicyGate,
     hand: ClockHand,
     now: Micros,
+    ahead: Ahead,
     foresight: Foresight,
     /// When schedules are followed next; never where there are none.
     follow: Option<Micros>,
@@ -65,6 +66,7 @@ impl Twin {
         Ok(Self {
             follow: gate.has_schedules().then_some(start),
             names: policy.rules.iter().map(|rule| rule.name.clone()).collect(),
+            ahead: Ahead::default(),
             foresight: Foresight::default(),
             now: start,
             gate,
@@ -92,8 +94,9 @@ impl Twin {
     /// Asks about a request that is sent now.
     pub(super) fn ask(&mut self, sent: &Sent<'_>, now: Micros) -> Foretold {
         self.advance(now);
-        self.gate.approach(&self.gate.see(sent), &mut self.foresight);
-        self.gate.foresee(sent, &mut self.foresight);
+        self.ahead.clear();
+        self.gate.approach(&self.gate.see(sent), &mut self.ahead);
+        self.gate.foresee(sent, (&self.ahead, 0), &mut self.foresight);
         let denied_by = self.foresight.refusal();
         Foretold { denied_by, stay: self.foresight.take_stay() }
     }

@@ -5,7 +5,7 @@ use super::{
     guards::{Leave, Stopped},
 };
 use crate::matching::Seen;
-use std::{fmt, time::Duration};
+use std::{fmt, ops::Range, time::Duration};
 use tidegate_core::Report;
 use tidegate_engine::{Mark, Standing};
 use tidegate_rule::{
@@ -14,12 +14,67 @@ use tidegate_rule::{
     surface::{Guest, called},
 };
 
+/// What is known of requests before they are asked about: which rules are about each, and for whom those count it.
+///
+/// That does not depend on what comes before them, nor on the time, so that it may be found out [ahead](PolicyGate::approach),
+/// and in another thread.
+#[derive(Debug, Default)]
+pub struct Ahead {
+    /// Of all requests, one after the other.
+    found: Vec<usize>,
+    aims: Vec<Aim>,
+    /// Where those of each request end.
+    ends: Vec<(usize, usize)>,
+    /// Of the request that is approached.
+    rules: Vec<usize>,
+    limits: Vec<usize>,
+}
+
+impl Ahead {
+    /// How many requests they are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// How many rules were found, for all of them together.
+    pub fn rules(&self) -> usize {
+        self.found.len()
+    }
+
+    /// Forgets them, and keeps its memory.
+    pub fn clear(&mut self) {
+        self.found.clear();
+        self.aims.clear();
+        self.ends.clear();
+    }
+
+    /// The places of all rules that are about this one of the requests, whether or not they are in force.
+    #[inline]
+    pub fn found(&self, at: usize) -> &[usize] {
+        self.at(at).0
+    }
+
+    #[inline]
+    fn at(&self, at: usize) -> (&[usize], &[Aim]) {
+        let (found, aims) = match at.checked_sub(1) {
+            Some(before) => self.ends.get(before).copied().unwrap_or_default(),
+            None => (0, 0),
+        };
+        let (found_end, aims_end) = self.ends.get(at).copied().unwrap_or((found, aims));
+        (&self.found[found..found_end], &self.aims[aims..aims_end])
+    }
+}
+
 /// What a policy would say to a request, rule by rule. To be used again for the next request: it keeps its memory.
 #[derive(Default)]
 pub struct Foresight {
-    found: Vec<usize>,
     limits: Vec<usize>,
-    aims: Vec<Aim>,
     told: Vec<Judged>,
     said: Vec<RuleForetold>,
     refusal: Option<usize>,
@@ -64,11 +119,6 @@ impl Foresight {
         &self.said
     }
 
-    /// The places of all rules that are about the request, whether or not they are in force.
-    pub fn found(&self) -> &[usize] {
-        &self.found
-    }
-
     /// The place of the rule that does not let the request through, of several the one that it would be told of; `None` if
     /// it is let through.
     pub fn refusal(&self) -> Option<usize> {
@@ -111,42 +161,45 @@ impl RuleForetold {
 }
 
 impl PolicyGate {
-    /// Finds the rules that are about this request, and for whom they count it; [`foresee`](Self::foresee) then asks them.
-    pub fn approach(&self, seen: &Seen<'_>, foresight: &mut Foresight) {
+    /// Finds the rules that are about this request, and for whom they count it, and adds that to what is known ahead;
+    /// [`foresee`](Self::foresee) then asks them.
+    pub fn approach(&self, seen: &Seen<'_>, ahead: &mut Ahead) {
         let inner = &*self.inner;
-        foresight.found.clear();
-        foresight.limits.clear();
-        foresight.aims.clear();
-        inner.index.find(seen, &mut foresight.found);
-        let rules = foresight.found.iter().filter_map(|place| inner.rules.get(*place));
-        for rule in rules {
-            if !rule.has_only_quotas() {
-                return;
-            }
-            foresight.limits.extend(rule.limit);
+        let Ahead { found, aims, ends, rules, limits } = ahead;
+        rules.clear();
+        limits.clear();
+        inner.index.find(seen, rules);
+        found.extend_from_slice(rules);
+        let mut rules = rules.iter().filter_map(|place| inner.rules.get(*place));
+        let is_plain = rules.all(|rule| {
+            limits.extend(rule.limit);
+            rule.has_only_quotas()
+        });
+        if is_plain {
+            inner.gate.aim(seen.head(), limits, aims);
         }
-        inner.gate.aim(seen.head(), &foresight.limits, &mut foresight.aims);
+        ends.push((found.len(), aims.len()));
     }
 
     /// Has fetched from memory what is known of those for whom these requests are counted. Whoever knows ahead which
     /// requests come waits for all of it together.
-    pub fn fetch<'f>(&self, foresights: impl Iterator<Item = &'f Foresight>) {
-        foresights.for_each(|foresight| self.inner.gate.fetch(&foresight.aims));
+    pub fn fetch(&self, ahead: &Ahead, requests: Range<usize>) {
+        requests.for_each(|at| self.inner.gate.fetch(ahead.at(at).1));
     }
 
-    /// Asks all rules that are about this request, which was [approached](Self::approach), at the time that their clock
+    /// Asks all rules that are about this request, one of those that were [approached](Self::approach), at the time that their clock
     /// shows. Nothing is waited for, no answer is made, and nobody else may ask this gate meanwhile.
     ///
     /// What waiting would be is told as a delay. There is one difference from [`ask_seen`](Self::ask_seen): who would stand in
     /// line for a slot is refused, since nobody knows yet when one will be free.
-    pub fn foresee(&self, head: &dyn Head, foresight: &mut Foresight) {
+    pub fn foresee(&self, head: &dyn Head, ahead: (&Ahead, usize), foresight: &mut Foresight) {
         let inner = &*self.inner;
+        let (found, aims) = ahead.0.at(ahead.1);
         foresight.said.clear();
         foresight.refusal = None;
         foresight.limits.clear();
         let mut guests = Vec::new();
-        for at in 0..foresight.found.len() {
-            let place = foresight.found[at];
+        for place in found.iter().copied() {
             let Some(rule) = inner.rules.get(place) else { continue };
             if rule.has_only_quotas() {
                 foresight.limits.extend(rule.limit);
@@ -155,11 +208,11 @@ impl PolicyGate {
                 return;
             }
         }
-        let Foresight { limits, aims, told, .. } = foresight;
+        let Foresight { limits, told, .. } = foresight;
         let Stay { rulings, waiting } = inner.gate.foresee(head, limits, aims, told);
         for (at, told) in foresight.told.iter().enumerate() {
             let Some(rule) = inner.owners.get(told.place) else { continue };
-            let mark = foresight.aims.get(at).and_then(|aim| aim.mark_at(told.place));
+            let mark = aims.get(at).and_then(|aim| aim.mark_at(told.place));
             foresight.said.push(RuleForetold { rule: *rule, mode: told.mode, mark, outcome: outcome(told) });
         }
         let refusals = foresight.told.iter().filter(|told| told.refuses());

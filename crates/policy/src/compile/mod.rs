@@ -20,7 +20,7 @@ mod view;
 
 pub use ask::{Admission, Asking, Held, Passage, PolicyAsked, Refusal, Said, Why};
 pub use error::{PolicyError, PolicyProblem};
-pub use foresee::{Foresight, PolicyStay, RuleForetold, RuleOutcome};
+pub use foresee::{Ahead, Foresight, PolicyStay, RuleForetold, RuleOutcome};
 pub use given::Given;
 pub use guards::breaker_settings;
 pub use instead::Instead;

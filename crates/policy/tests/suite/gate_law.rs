@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tidegate_core::Micros;
 use tidegate_engine::Clock;
 use tidegate_policy::{
-    compile::{Compiler, Foresight},
+    compile::{Ahead, Compiler, Foresight},
     model::{Enforcement, Key, Rule},
 };
 use tidegate_rule::{Asked, Mode, Rules};
@@ -76,10 +76,10 @@ fn of_several_who_refuse_the_one_is_foreseen_that_is_waited_for_longest() {
     let compiler = Compiler::new(Rules::new()).clock(clock);
     let gate = compiler.compile(&policy(said), None).unwrap();
     let request = Request::of("GET /").from("192.0.2.1");
-    let mut foresight = Foresight::default();
+    let (mut ahead, mut foresight) = (Ahead::default(), Foresight::default());
+    gate.approach(&gate.see(&request), &mut ahead);
     let mut refused_by = || {
-        gate.approach(&gate.see(&request), &mut foresight);
-        gate.foresee(&request, &mut foresight);
+        gate.foresee(&request, (&ahead, 0), &mut foresight);
         foresight.refusal()
     };
     assert_eq!((refused_by(), refused_by()), (None, Some(1)));
@@ -112,16 +112,17 @@ proptest! {
         };
         let (asked, foreseen) = (made(&said), made(&said));
         let mut now = Micros::from_secs(1_000_000);
+        let (mut ahead, mut foresight) = (Ahead::default(), Foresight::default());
         for (requests, steps) in requests.chunks(together).zip(steps.chunks(together)) {
-            let mut ahead: Vec<Foresight> = requests.iter().map(|_| Foresight::default()).collect();
-            for (request, foresight) in requests.iter().zip(&mut ahead) {
-                foreseen.approach(&foreseen.see(request), foresight);
+            ahead.clear();
+            for request in requests {
+                foreseen.approach(&foreseen.see(request), &mut ahead);
             }
-            foreseen.fetch(ahead.iter());
-            for ((request, foresight), step) in requests.iter().zip(&mut ahead).zip(steps) {
+            foreseen.fetch(&ahead, 0..requests.len());
+            for ((at, request), step) in requests.iter().enumerate().zip(steps) {
                 now = now.plus(Micros::from_secs(*step));
                 hand.set(now);
-                foreseen.foresee(request, foresight);
+                foreseen.foresee(request, (&ahead, at), &mut foresight);
                 let done = refusal(&asked, request).map(|refusal| refusal.place);
                 prop_assert_eq!(done, foresight.refusal(), "{:?}", request);
             }

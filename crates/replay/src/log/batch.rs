@@ -3,6 +3,7 @@
 use super::field::MOST_HEADERS;
 use std::{any::Any, net::IpAddr};
 use tidegate_core::Micros;
+use tidegate_policy::compile::{Ahead, PolicyGate};
 use tidegate_rule::request::Head;
 
 /// A part of the text of a batch. Nothing is copied from a line unless it was escaped.
@@ -77,8 +78,14 @@ pub struct Batch {
     pub(super) aside: String,
     /// In the order of time.
     pub(super) records: Vec<Record>,
+    /// What policies have to know of the first of these requests, or of all of them; one for each policy.
+    pub(super) ahead: Vec<Ahead>,
     pub(super) counts: Counts,
 }
+
+/// For how many rules requests are approached ahead in one batch. That bounds what a batch takes, however many rules are
+/// about each request.
+const MOST_RULES: usize = 1 << 17;
 
 /// What is told of the lines of a batch.
 #[derive(Clone, Debug, Default)]
@@ -94,6 +101,22 @@ pub(super) struct Counts {
 }
 
 impl Batch {
+    /// Finds out what these policies have to know of its requests.
+    pub(super) fn approach(&mut self, gates: &[PolicyGate], headers: &[String], user_header: Option<&str>) {
+        let mut all = std::mem::take(&mut self.ahead);
+        all.resize_with(gates.len(), Ahead::default);
+        for (gate, ahead) in gates.iter().zip(&mut all) {
+            ahead.clear();
+            for record in &self.records {
+                if ahead.rules() >= MOST_RULES {
+                    break;
+                }
+                gate.approach(&gate.see(&Line { batch: self, record, headers, user_header }), ahead);
+            }
+        }
+        self.ahead = all;
+    }
+
     #[inline]
     fn get(&self, span: Span) -> &str {
         let Span { start, len } = span;

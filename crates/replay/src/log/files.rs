@@ -9,12 +9,13 @@ use std::{
     io::{self, BufRead, BufReader, Read},
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
     },
     thread,
 };
+use tidegate_policy::compile::PolicyGate;
 
 /// How much of a log is read at once. A line that is longer is broken.
 pub(super) const BATCH: usize = 1 << 20;
@@ -100,16 +101,35 @@ impl fmt::Debug for Input {
 
 /// One log, read by a thread of its own.
 #[derive(Debug)]
-pub struct Reader {
+pub(super) struct Reader {
     pub(super) name: String,
     batches: Receiver<Result<Batch, LogError>>,
     /// Batches to be filled again.
     back: Sender<Batch>,
 }
 
+/// The policies that requests are read for; nobody knows them before the first request.
+pub(super) type Gates = Arc<OnceLock<Vec<PolicyGate>>>;
+
+/// Finds out what policies have to know of requests.
+#[derive(Debug)]
+pub(super) struct Scout {
+    pub(super) gates: Gates,
+    pub(super) formats: Arc<Formats>,
+    pub(super) user_header: Option<Arc<str>>,
+}
+
+impl Scout {
+    fn look_at(&self, batch: &mut Batch) {
+        if let Some(gates) = self.gates.get() {
+            batch.approach(gates, &self.formats.headers, self.user_header.as_deref());
+        }
+    }
+}
+
 impl Reader {
     /// Opens it. `read` counts the bytes that were read, packed as they are.
-    pub fn start(input: Input, formats: Arc<Formats>, read: Arc<AtomicU64>) -> Result<Self, LogError> {
+    pub(super) fn start(input: Input, scout: Scout, read: Arc<AtomicU64>) -> Result<Self, LogError> {
         let name = input.name.clone();
         let source = Counting { inner: input.open()?, read };
         let (sender, batches) = sync_channel(AHEAD);
@@ -119,7 +139,7 @@ impl Reader {
         thread::Builder::new()
             .name("log".to_owned())
             .spawn(move || {
-                let outcome = read_all(&of_thread, source, Parser::new(formats), &sender, &returned);
+                let outcome = read_all(&of_thread, source, &scout, &sender, &returned);
                 if let Err(error) = outcome {
                     // Nobody listens any more where this fails.
                     let _ = sender.send(Err(error));
@@ -130,12 +150,12 @@ impl Reader {
     }
 
     /// The next lines; `None` at the end.
-    pub fn next_batch(&mut self) -> Result<Option<Batch>, LogError> {
+    pub(super) fn next_batch(&mut self) -> Result<Option<Batch>, LogError> {
         self.batches.recv().ok().transpose()
     }
 
     /// Gives a batch back that nobody looks at any more.
-    pub fn give_back(&mut self, batch: Batch) {
+    pub(super) fn give_back(&mut self, batch: Batch) {
         // The thread may have come to its end.
         let _ = self.back.send(batch);
     }
@@ -144,12 +164,13 @@ impl Reader {
 fn read_all(
     name: &str,
     source: impl Read + Send,
-    mut parser: Parser,
+    scout: &Scout,
     sender: &SyncSender<Result<Batch, LogError>>,
     returned: &Receiver<Batch>,
 ) -> Result<(), LogError> {
     let failed = |error| LogError::Read { name: name.to_owned(), error };
     let mut text = unpacked(source).map_err(failed)?;
+    let mut parser = Parser::new(scout.formats.clone());
     let mut rest = Vec::new();
     let mut is_within_long = false;
     loop {
@@ -182,6 +203,7 @@ fn read_all(
             let text = String::from_utf8(bytes)
                 .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
             parser.read(name, text, &mut batch)?;
+            scout.look_at(&mut batch);
             if sender.send(Ok(batch)).is_err() {
                 return Ok(());
             }

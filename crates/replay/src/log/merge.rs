@@ -4,20 +4,23 @@
 //! place. One that comes later than that is passed on late: the clock stands, since time never goes back.
 
 use super::{
-    Formats, Input, Line, LogError, Reader,
+    Formats, Input, Line, LogError,
     batch::{Batch, Counts, Record},
+    files::{Gates, Reader, Scout},
 };
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 use tidegate_core::Micros;
+use tidegate_policy::compile::{Ahead, PolicyGate};
 
 /// The requests of several files, in the order of time.
 #[derive(Debug)]
 pub struct Log {
     formats: Arc<Formats>,
-    user_header: Option<String>,
+    user_header: Option<Arc<str>>,
+    gates: Gates,
     /// What it can be read from again; nothing where it cannot.
     inputs: Option<Vec<Input>>,
     sources: Vec<Source>,
@@ -84,6 +87,8 @@ impl Run {
 #[derive(Clone, Copy, Debug)]
 pub struct Lines<'a> {
     batch: &'a Batch,
+    /// Where they begin in it.
+    first: usize,
     records: &'a [Record],
     /// The moment of the last request before.
     since: u64,
@@ -92,10 +97,28 @@ pub struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
+    /// How many they are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there are none, which no log gives.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// What was found out ahead for [one of the policies](Log::look_ahead_for), and where they begin in it; `None` if they came
+    /// too early for that.
+    pub fn ahead(&self, policy: usize) -> Option<(&'a Ahead, usize)> {
+        let ahead = self.batch.ahead.get(policy)?;
+        (ahead.len() >= self.first + self.len()).then_some((ahead, self.first))
+    }
+
     /// Each of them, with the time that it is.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (Line<'a>, Micros)> + use<'a> {
-        let Self { batch, records, mut since, headers, user_header } = *self;
+        let Self { batch, records, mut since, headers, user_header, .. } = *self;
         records.iter().map(move |record| {
             since = since.max(record.time);
             (Line { batch, record, headers, user_header }, Micros::new(since))
@@ -113,7 +136,7 @@ enum Which {
 impl Log {
     /// Opens all of them. `user_header` is the header that names the user, where a log has a field for that.
     pub fn open(inputs: Vec<Input>, formats: Formats, user_header: Option<String>) -> Result<Self, LogError> {
-        Self::open_with(inputs, Arc::new(formats), user_header)
+        Self::open_with(inputs, Arc::new(formats), user_header.map(Into::into))
     }
 
     /// The same log from its start, if it can be read again.
@@ -125,8 +148,9 @@ impl Log {
     fn open_with(
         inputs: Vec<Input>,
         formats: Arc<Formats>,
-        user_header: Option<String>,
+        user_header: Option<Arc<str>>,
     ) -> Result<Self, LogError> {
+        let gates = Gates::default();
         let read = Arc::new(AtomicU64::new(0));
         let size = inputs.iter().map(Input::size).sum();
         let names = inputs.iter().map(|input| input.name().to_owned()).collect();
@@ -136,11 +160,16 @@ impl Log {
             ..LogStats::default()
         };
         let again = inputs.iter().map(Input::again).collect();
-        let mut log =
-            Self { formats, user_header, inputs: again, sources: Vec::new(), read, size, stats, now: 0 };
+        let sources = Vec::new();
+        let mut log = Self { formats, user_header, gates, inputs: again, sources, read, size, stats, now: 0 };
         let mut sources = Vec::new();
         for input in inputs {
-            let reader = Reader::start(input, log.formats.clone(), log.read.clone())?;
+            let scout = Scout {
+                gates: log.gates.clone(),
+                formats: log.formats.clone(),
+                user_header: log.user_header.clone(),
+            };
+            let reader = Reader::start(input, scout, log.read.clone())?;
             sources.push(Source { reader, early: Run::default(), later: Run::default() });
         }
         for mut source in sources {
@@ -148,6 +177,11 @@ impl Log {
             log.sources.push(source);
         }
         Ok(log)
+    }
+
+    /// From now on, what these policies have to know of requests is found out where they are read. To be called once.
+    pub fn look_ahead_for(&self, gates: Vec<PolicyGate>) {
+        let _ = self.gates.set(gates);
     }
 
     /// Whether it can be read from its start again.
@@ -191,6 +225,7 @@ impl Log {
         // The first is the next one, whatever others there are.
         let others = rest.iter().take(most).skip(1).take_while(|record| record.time < before);
         let records = &rest[..1 + others.count()];
+        let first = run.next;
         run.next += records.len();
         self.stats.requests += records.len() as u64;
         let since = self.now;
@@ -203,6 +238,7 @@ impl Log {
         }
         Ok(Some(Lines {
             batch: &run.batch,
+            first,
             records,
             since,
             headers: &self.formats.headers,

@@ -15,7 +15,7 @@ mod time;
 pub use batch::{Batch, Line, Record, Span};
 pub use error::LogError;
 pub use field::{Field, MOST_HEADERS};
-pub use files::{Input, Reader};
+pub use files::Input;
 pub use format::{Format, FormatError, Formats};
 pub use merge::{Lines, Log, LogStats};
 pub use parser::{Broken, Parser};

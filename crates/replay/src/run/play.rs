@@ -112,20 +112,17 @@ impl Playing {
 
     fn run(&mut self, log: &mut Log, told: &mut impl FnMut(Progress)) -> Result<Ended, Failure> {
         let Self { replay, against, .. } = self;
+        let gates = [Some(replay.gate()), against.as_ref().map(Comparison::gate)];
+        log.look_ahead_for(gates.into_iter().flatten().cloned().collect());
+        let mut verdicts = Vec::with_capacity(TOGETHER);
         let (mut requests, mut tell_at) = (0, TOLD);
         while let Some(lines) = log.next_lines(TOGETHER)? {
-            replay.approach(lines);
+            replay.ask(lines, lines.ahead(0), &mut verdicts);
             if let Some(other) = against {
-                other.approach(lines);
+                other.ask(lines, lines.ahead(1), &verdicts, replay);
             }
-            for (line, now) in lines.iter() {
-                let verdict = replay.ask(&line, now);
-                if let Some(other) = against {
-                    other.ask(&line, now, verdict, replay);
-                }
-                self.tells_length |= line.took().is_some();
-                requests += 1;
-            }
+            self.tells_length = self.tells_length || lines.iter().any(|(line, _)| line.took().is_some());
+            requests += lines.len() as u64;
             if requests >= tell_at {
                 tell_at += TOLD;
                 let (read, size) = log.progress();

@@ -7,7 +7,6 @@ use std::{
     cmp::{Ordering, Reverse},
     collections::BinaryHeap,
     hash::BuildHasher as _,
-    ops::Range,
     path::Path,
     time::Duration,
 };
@@ -15,7 +14,7 @@ use tidegate_core::Micros;
 use tidegate_engine::{Clock, ClockHand};
 use tidegate_policy::{
     Policy,
-    compile::{Compiler, Foresight, PolicyGate, PolicyStay, RuleForetold, RuleOutcome},
+    compile::{Ahead, Compiler, Foresight, PolicyGate, PolicyStay, RuleForetold, RuleOutcome},
     model::{Key, Part, Stores},
 };
 use tidegate_rule::{HeldSlots, Mode, Rules, request::Reply};
@@ -25,9 +24,8 @@ pub struct Replay {
     gate: PolicyGate,
     hand: ClockHand,
     now: Micros,
-    /// Of requests that come next: those in this range are still to be asked about, the others are to be used again.
-    ahead: Vec<Foresight>,
-    next: Range<usize>,
+    ahead: Ahead,
+    foresight: Foresight,
     tally: Tally,
     identities: Identities,
     /// Requests that hold something, by when that ends.
@@ -69,8 +67,8 @@ impl Replay {
             gate,
             hand,
             now: start,
-            ahead: Vec::new(),
-            next: 0..0,
+            ahead: Ahead::default(),
+            foresight: Foresight::default(),
             tally: Tally::new(policy.rules.iter().map(|rule| rule.name.clone()), start),
             identities: Identities::default(),
             stays: BinaryHeap::new(),
@@ -110,41 +108,31 @@ impl Replay {
         }
     }
 
-    /// These requests come next: finds what rules will be asked about them.
-    pub fn approach(&mut self, lines: Lines<'_>) {
-        self.next = 0..0;
-        for (line, _) in lines.iter() {
-            self.approach_one(&line);
-        }
-        self.gate.fetch(self.ahead[self.next.clone()].iter());
+    /// The policy, for whoever finds out ahead what it has to know of requests.
+    pub fn gate(&self) -> &PolicyGate {
+        &self.gate
     }
 
-    fn approach_one(&mut self, line: &Line<'_>) {
-        if self.next.end == self.ahead.len() {
-            self.ahead.push(Foresight::default());
+    /// Asks the policy about requests that follow each other; none is before those that it was asked about before. `known` is
+    /// what was found out ahead, and where they are in it. `verdicts` is emptied first, and gets what becomes of each.
+    pub fn ask(&mut self, lines: Lines<'_>, known: Option<(&Ahead, usize)>, verdicts: &mut Vec<Verdict>) {
+        let (mut own, mut foresight) = (std::mem::take(&mut self.ahead), std::mem::take(&mut self.foresight));
+        let (ahead, first) = known.unwrap_or_else(|| {
+            own.clear();
+            lines.iter().for_each(|(line, _)| self.gate.approach(&self.gate.see(&line), &mut own));
+            (&own, 0)
+        });
+        self.gate.fetch(ahead, first..first + lines.len());
+        verdicts.clear();
+        for (at, (line, now)) in lines.iter().enumerate() {
+            self.advance(now);
+            self.gate.foresee(&line, (ahead, first + at), &mut foresight);
+            verdicts.push(self.note(&foresight, &line, now));
+            if let Some(stay) = foresight.take_stay() {
+                self.keep(stay, foresight.delay(), &line, now);
+            }
         }
-        self.gate.approach(&self.gate.see(line), &mut self.ahead[self.next.end]);
-        self.next.end += 1;
-    }
-
-    /// Asks the policy about the next of those requests, at a moment that is not before that of the last one.
-    #[inline]
-    pub fn ask(&mut self, line: &Line<'_>, now: Micros) -> Verdict {
-        self.advance(now);
-        if self.next.is_empty() {
-            self.next = 0..0;
-            self.approach_one(line);
-        }
-        let mut ahead = std::mem::take(&mut self.ahead);
-        let foresight = &mut ahead[self.next.start];
-        self.next.start += 1;
-        self.gate.foresee(line, foresight);
-        let verdict = self.note(foresight, line, now);
-        if let Some(stay) = foresight.take_stay() {
-            self.keep(stay, foresight.delay(), line, now);
-        }
-        self.ahead = ahead;
-        verdict
+        (self.ahead, self.foresight) = (own, foresight);
     }
 
     /// Ends all that still holds something, and says what became of it all; or that a rule never found what it counts by.

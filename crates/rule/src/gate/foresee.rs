@@ -41,14 +41,14 @@ impl Aim {
 }
 
 impl Gate {
-    /// Finds out for whom the limits at these places count a request. `aims` is emptied first, and stays empty where a limit
-    /// is more than that.
+    /// Finds out for whom the limits at these places count a request, and adds that to `aims`; nothing where a limit is more
+    /// than that.
     pub fn aim(&self, head: &dyn Head, places: &[usize], aims: &mut Vec<Aim>) {
-        aims.clear();
+        let others = aims.len();
         for place in places {
             match self.aim_at(*place, head) {
                 Some(aim) => aims.push(aim),
-                None => return aims.clear(),
+                None => return aims.truncate(others),
             }
         }
     }
