@@ -4,13 +4,17 @@ use crate::{
     Bound, Fault,
     greeting::Greeting,
     listen::{Door, PlainDoor, welcome},
+    pulse::{Pulse, Pulsing},
     tls::Certificate,
     worker,
 };
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
-use hyper::{body::Incoming, service::Service};
+use hyper::{
+    body::Incoming,
+    service::{Service, service_fn},
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -241,8 +245,18 @@ impl<S> Hall<S> {
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (greeting, heard) = Greeting::new(stream, self.idle);
-        let builder = self.builder();
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(greeting), self.service));
+        let (builder, pulse, inner) = (self.builder(), Arc::new(Pulse::default()), self.service);
+        let io = TokioIo::new(Pulsing { io: greeting, pulse: pulse.clone() });
+        let (mut stopped, requests) = (pin!(pulse.stopped(self.idle)), pulse.clone());
+        let service = service_fn(move |request| {
+            let (busy, answer) = (requests.busy(), inner.call(request));
+            async move {
+                let answered = answer.await;
+                drop(busy);
+                answered
+            }
+        });
+        let mut connection = pin!(builder.serve_connection(io, service));
         let leave = async {
             // Without a sender it is over, too.
             let said = until.wait_for(|until| *until != Until::TheyEnd).await.map(|until| *until);
@@ -256,21 +270,20 @@ impl<S> Hall<S> {
         // Who went away hears nothing.
         tokio::select! {
             _ = connection.as_mut() => return,
+            () = stopped.as_mut() => return,
             () = leave => connection.as_mut().graceful_shutdown(),
         }
-        let _ = connection.await;
+        tokio::select! {
+            _ = connection => {}
+            () = stopped => {}
+        }
     }
 
     fn builder(&self) -> auto::Builder<TokioExecutor> {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         let head = self.head.saturating_add(SLACK);
         // Most heads and bodies are small: one buffer is cheaper to send than two.
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.idle)
-            .max_buf_size(head)
-            .writev(false);
+        builder.http1().header_read_timeout(None).max_buf_size(head).writev(false);
         let list = u32::try_from(self.head).unwrap_or(u32::MAX);
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(self.idle).max_header_list_size(list);
         builder
@@ -285,5 +298,70 @@ async fn refresh(certificate: Option<Arc<Certificate>>) {
     loop {
         time::sleep(REFRESH).await;
         certificate.refresh();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a story ends where it goes wrong")]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        time::Instant,
+    };
+
+    const IDLE: Duration = Duration::from_secs(60);
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n";
+
+    /// How long a connection is served whose client says this and then only listens; and what it hears. An answer comes after
+    /// so long, in so many pieces with so long between them.
+    async fn served(said: &[u8], answer: Duration, (pieces, between): (u32, Duration)) -> (Duration, String) {
+        let service = service_fn(move |_: Request<Incoming>| async move {
+            time::sleep(answer).await;
+            let body = stream::unfold(pieces, move |left| async move {
+                let left = left.checked_sub(1)?;
+                time::sleep(between).await;
+                Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"piece"))), left))
+            });
+            Ok::<_, Infallible>(Response::new(StreamBody::new(Box::pin(body))))
+        });
+        let terms = Connections { idle_timeout: IDLE, header_timeout: IDLE, ..Connections::default() };
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let (_stop, until) = watch::channel(Until::TheyEnd);
+        let start = Instant::now();
+        let serving = tokio::spawn(Hall::new(service, &terms).serve(server, until));
+        client.write_all(said).await.unwrap();
+        let mut heard = String::new();
+        client.read_to_string(&mut heard).await.unwrap();
+        serving.await.unwrap();
+        (start.elapsed(), heard)
+    }
+
+    fn is_after_rest(took: Duration, since: Duration) -> bool {
+        (since + IDLE..=since + IDLE * 3 / 2).contains(&took)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_half_a_head_is_not_waited_for() {
+        let (took, heard) = served(&REQUEST[..20], Duration::ZERO, (1, Duration::ZERO)).await;
+        assert!(heard.is_empty() && is_after_rest(took, Duration::ZERO), "{took:?} {heard}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_no_more_is_not_waited_for() {
+        let (took, heard) = served(REQUEST, Duration::ZERO, (1, Duration::ZERO)).await;
+        assert!(heard.contains("piece") && is_after_rest(took, Duration::ZERO), "{took:?} {heard}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_may_take_its_time() {
+        let (took, heard) = served(REQUEST, IDLE * 10, (1, Duration::ZERO)).await;
+        assert!(heard.contains("piece") && is_after_rest(took, IDLE * 10), "{took:?} {heard}");
+        let (took, heard) = served(REQUEST, Duration::ZERO, (20, IDLE / 2)).await;
+        assert_eq!(heard.matches("piece").count(), 20);
+        assert!(is_after_rest(took, IDLE * 10), "{took:?}");
     }
 }

@@ -41,6 +41,7 @@ mod observe;
 mod places;
 mod prometheus;
 mod proxy;
+mod pulse;
 mod run;
 mod stream;
 mod tls;

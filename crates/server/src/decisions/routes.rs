@@ -14,11 +14,17 @@ use super::{
     tokens::{Caller, TOKEN},
     told::DenyAs,
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, request};
 use http_body::Body;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use std::{error, time::Duration};
+use http_body_util::BodyExt as _;
+use std::{
+    error,
+    future::poll_fn,
+    pin::{Pin, pin},
+    task::Poll,
+    time::Duration,
+};
 use tidegate_core::spelling;
 use tokio::time::timeout;
 
@@ -199,15 +205,55 @@ pub(crate) async fn whole<B>(body: B) -> Result<Bytes, Problem>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {
-    let body = timeout(PATIENCE, Limited::new(body, LARGEST).collect()).await;
-    let late =
-        |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to come; send it at once");
-    match body.map_err(late)? {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let problem = format!("the body is too large; send {LARGEST} bytes at most");
-            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, problem))
-        }
-        Err(_) => Err(Problem::bad("the body broke off; send all of it")),
+    let mut reading = pin!(read(body));
+    // Most come with their heads: a timer is for those who have to be waited for.
+    if let Some(body) = at_once(reading.as_mut()).await {
+        return body;
     }
+    timeout(PATIENCE, reading).await.unwrap_or_else(|_| {
+        let problem = "the body took too long to come; send it at once";
+        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, problem))
+    })
+}
+
+/// What comes of it without waiting. A connection passes a body on only after it was asked for, so it is asked twice.
+async fn at_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    let mut was_asked = false;
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if was_asked => Poll::Ready(None),
+        Poll::Pending => {
+            was_asked = true;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+async fn read<B>(body: B) -> Result<Bytes, Problem>
+where
+    B: Body<Data = Bytes>,
+{
+    let mut body = pin!(body);
+    let (mut first, mut all) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.as_mut().frame().await {
+        let frame = frame.map_err(|_| Problem::bad("the body broke off; send all of it"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + all.len() + data.len() > LARGEST {
+            let problem = format!("the body is too large; send {LARGEST} bytes at most");
+            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, problem));
+        }
+        // Most are of one piece, which need not be copied.
+        if first.is_empty() && all.is_empty() {
+            first = data;
+        } else {
+            all.extend_from_slice(&std::mem::take(&mut first));
+            all.extend_from_slice(&data);
+        }
+        if body.is_end_stream() {
+            break;
+        }
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
 }
