@@ -1,7 +1,7 @@
 //! `tidegate serve --envoy-config`: limits by descriptors, for Envoy.
 
 use crate::failure::Failure;
-use std::{env, ffi::OsString, fs, path::Path, sync::Arc, time::Duration};
+use std::{env, ffi::OsString, fs, path::Path, sync::Arc};
 use tidegate_redis::{RedisStore, RedisStoreBuilder};
 use tidegate_server::descriptors::{Dotfiles, Environment, HostStores, ServiceHost, SourceSettings};
 
@@ -11,13 +11,10 @@ pub(crate) struct ServiceArgs {
     /// Serve limits by descriptors instead: from this folder of files in the form of envoyproxy/ratelimit, or from where the
     /// variables of its environment say (RUNTIME_ROOT, CONFIG_TYPE, REDIS_URL, GRPC_PORT, ...). What only Tidegate does is
     /// said by TIDEGATE_COUNTING (theirs, atomic, or shared with a fleet of envoyproxy/ratelimit), TIDEGATE_OUTAGE,
-    /// TIDEGATE_LEASE, TIDEGATE_HEADERS, TIDEGATE_BODY and TIDEGATE_ADMIN_TOKEN: see docs/envoy.md
+    /// TIDEGATE_DEADLINE, TIDEGATE_LEASE, TIDEGATE_HEADERS, TIDEGATE_BODY and TIDEGATE_ADMIN_TOKEN: see docs/envoy.md
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["file", "workers"])]
     envoy_config: Option<OsString>,
 }
-
-/// Envoy waits for 20 ms unless told otherwise.
-const DEADLINE: Duration = Duration::from_millis(10);
 
 impl ServiceArgs {
     /// What the environment says, if it is a decision service that is to be served.
@@ -60,7 +57,8 @@ pub(crate) fn open(environment: &Environment) -> Result<ServiceHost, Failure> {
 /// How stores are reached.
 fn builder(environment: &Environment) -> Result<RedisStoreBuilder, Failure> {
     let redis = &environment.redis;
-    let mut builder = RedisStore::builder().deadline(DEADLINE);
+    // A decision may take more than one question.
+    let mut builder = RedisStore::builder().deadline(environment.own.deadline * 2 / 3);
     if !environment.counting.prefix.is_empty() {
         // What is theirs under this prefix is not ours.
         builder = builder.prefix(&format!("{}tidegate", environment.counting.prefix));

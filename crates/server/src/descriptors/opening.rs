@@ -89,6 +89,7 @@ pub(super) fn settings(environment: &Environment, stores: HostStores) -> Result<
         per_second,
         shared,
         local_cache: counting.local_cache,
+        deadline: own.deadline,
         lease: own.lease,
         outage: own.outage,
         when_over: counting.over_limit,

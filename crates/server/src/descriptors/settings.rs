@@ -190,6 +190,9 @@ pub enum TellMetadata {
     Asked,
 }
 
+/// When a store is late, unless told otherwise: Envoy waits for 20 ms, and some of that is the way.
+pub(super) const USUAL_DEADLINE: Duration = Duration::from_millis(15);
+
 impl Default for ServiceSettings {
     fn default() -> Self {
         Self {
@@ -201,7 +204,7 @@ impl Default for ServiceSettings {
             local_cache: None,
             lease: None,
             outage: Outage::Closed,
-            deadline: Duration::from_millis(15),
+            deadline: USUAL_DEADLINE,
             capacity: Capacity::Bytes(64 << 20),
             clock: Clock::system(),
             enforcement: Enforcement::default(),

@@ -217,7 +217,7 @@ const IGNORED: [(&str, &str); 19] = [
     ("REDIS_PERSECOND_POOL_SIZE", "one connection carries all calls"),
     ("REDIS_PIPELINE_", "calls are gathered without a window"),
     ("REDIS_PERSECOND_PIPELINE_", "calls are gathered without a window"),
-    ("REDIS_TIMEOUT", "each decision has a deadline"),
+    ("REDIS_TIMEOUT", "each decision has a deadline; use TIDEGATE_DEADLINE"),
     ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "the store is always asked for health"),
     ("RUNTIME_WATCH_ROOT", "links and files are always watched"),
     ("GRPC_MAX_CONNECTION_AGE_GRACE", "calls in flight always end"),

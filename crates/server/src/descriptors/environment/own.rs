@@ -1,7 +1,7 @@
 //! What only we know: variables that start with `TIDEGATE_`.
 
 use super::{EnvironmentError, variables::Variables};
-use crate::descriptors::{Counting, HeaderNames, TellBody, TellHeaders};
+use crate::descriptors::{Counting, HeaderNames, TellBody, TellHeaders, settings::USUAL_DEADLINE};
 use std::{fmt, time::Duration};
 use tidegate_engine::Outage;
 use tidegate_policy::model::Tls;
@@ -13,6 +13,8 @@ pub struct OwnSettings {
     pub counting: CountingWay,
     /// `TIDEGATE_OUTAGE`: `closed`, `open`, or `local` with the number of processes that share a limit, as in `local 3`.
     pub outage: Outage,
+    /// `TIDEGATE_DEADLINE`: when a store is late with a decision.
+    pub deadline: Duration,
     /// `TIDEGATE_LEASE`: for how long tokens of a store may lie here; none are taken ahead unless it is set.
     pub lease: Option<Duration>,
     /// `TIDEGATE_HEADERS`: which headers are told, in place of theirs.
@@ -61,6 +63,7 @@ pub(super) fn settings(variables: &Variables) -> Result<OwnSettings, Environment
             _ => CountingWay::Theirs,
         },
         outage: outage(variables)?,
+        deadline: deadline(variables)?,
         lease: lease(variables)?,
         headers: match variables
             .choice("TIDEGATE_HEADERS", &["theirs", "ratelimit", "x-ratelimit", "ietf"])?
@@ -121,6 +124,15 @@ fn outage(variables: &Variables) -> Result<Outage, EnvironmentError> {
         _ => return Err(error()),
     };
     if words.next().is_some() { Err(error()) } else { Ok(outage) }
+}
+
+fn deadline(variables: &Variables) -> Result<Duration, EnvironmentError> {
+    const NAME: &str = "TIDEGATE_DEADLINE";
+    let time = variables.duration(NAME, USUAL_DEADLINE)?;
+    match (Duration::from_millis(1)..=Duration::from_secs(10)).contains(&time) {
+        true => Ok(time),
+        false => Err(variables.error(NAME, "a time from 1ms to 10s, less than Envoy waits, such as 15ms")),
+    }
 }
 
 fn lease(variables: &Variables) -> Result<Option<Duration>, EnvironmentError> {

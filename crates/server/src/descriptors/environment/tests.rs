@@ -147,10 +147,12 @@ fn stores_are_addresses() {
 fn what_only_we_know_is_read() {
     let usual = read(&[]).unwrap().own;
     assert_eq!((usual.counting, usual.outage, usual.lease), (CountingWay::Theirs, Outage::Closed, None));
+    assert_eq!(usual.deadline, Duration::from_millis(15));
     assert_eq!((usual.headers, usual.body), (None, TellBody::Nothing));
     let own = read(&[
         ("TIDEGATE_COUNTING", "SHARED"),
         ("TIDEGATE_OUTAGE", "local 3"),
+        ("TIDEGATE_DEADLINE", "40ms"),
         ("TIDEGATE_LEASE", "200ms"),
         ("TIDEGATE_HEADERS", "ietf"),
         ("TIDEGATE_BODY", "problem"),
@@ -158,7 +160,7 @@ fn what_only_we_know_is_read() {
     ]);
     let own = own.unwrap().own;
     assert_eq!((own.counting, own.outage), (CountingWay::Shared, Outage::Local { nodes: 3 }));
-    assert_eq!(own.lease, Some(Duration::from_millis(200)));
+    assert_eq!((own.deadline, own.lease), (Duration::from_millis(40), Some(Duration::from_millis(200))));
     assert_eq!((&own.headers, own.body), (&Some(TellHeaders::Ietf), TellBody::Problem));
     assert!(!format!("{own:?}").contains("hunter2"));
     assert_eq!(read(&[("TIDEGATE_OUTAGE", "open")]).unwrap().own.outage, Outage::Open);
@@ -169,7 +171,7 @@ fn what_only_we_know_is_read() {
 
 #[test]
 fn what_cannot_be_read_is_named_with_a_way_out() {
-    let table: [(&[(&str, &str)], &str); 18] = [
+    let table: [(&[(&str, &str)], &str); 19] = [
         (&[("PORT", "many")], "PORT is `many`; set it to a port from 0 to 65535"),
         (&[("HOST", "here")], "HOST is `here`; set it to an address such as 0.0.0.0, :: or 127.0.0.1"),
         (&[("SHADOW_MODE", "maybe")], "SHADOW_MODE is `maybe`; set it to true or false"),
@@ -205,6 +207,10 @@ fn what_cannot_be_read_is_named_with_a_way_out() {
         (
             &[("LIMIT_RESPONSE_HEADERS_ENABLED", "1"), ("LIMIT_LIMIT_HEADER", "a b")],
             "LIMIT_LIMIT_HEADER is `a b`; set it to the name of a header, such as RateLimit-Limit",
+        ),
+        (
+            &[("TIDEGATE_DEADLINE", "1m")],
+            "TIDEGATE_DEADLINE is `1m`; set it to a time from 1ms to 10s, less than Envoy waits, such as 15ms",
         ),
         (
             &[("BACKEND_TYPE", "memcache")],
