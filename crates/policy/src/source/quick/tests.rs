@@ -161,8 +161,8 @@ fn pieces_in_any_order_are_read_alike() {
 #[derive(Clone, Debug)]
 enum Tree {
     Word(&'static str),
-    List(Layout, Vec<Tree>),
-    Map(Layout, Vec<(&'static str, Tree)>),
+    List(Layout, Vec<Self>),
+    Map(Layout, Vec<(&'static str, Self)>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
