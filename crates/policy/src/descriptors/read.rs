@@ -6,7 +6,7 @@
 use super::{
     DescriptorError, DescriptorFile, DescriptorFlags, RawDescriptor, RawDomain, RawLimit, set::DEEPEST,
 };
-use crate::source::{Name, Node, Span, Value, documents, plain, position, short};
+use crate::source::{self, Span, Value, documents, plain, position, short};
 use serde_json::{Map, Number};
 use std::{borrow::Cow, collections::HashSet};
 
@@ -42,35 +42,40 @@ const OWN_KEYS: [&str; 3] = ["quota", "quotas", "lease"];
 const MERGE: &str = "<<";
 
 /// The domains of a file, one for each document.
-pub(super) fn domains(file: &DescriptorFile) -> Result<Vec<RawDomain>, DescriptorError> {
+pub(super) fn domains(file: &DescriptorFile) -> Result<Vec<RawDomain<Said<'_>>>, DescriptorError> {
     // The byte order mark of some editors says nothing.
     let text = file.text.strip_prefix('\u{feff}').unwrap_or(&file.text);
     let reader = Reader { file: &file.name, text };
     if text.len() > MOST_BYTES {
         return Err(reader.yaml(format!("{} bytes are more than 8 MiB; split the file", text.len())));
     }
-    let mut roots = documents(text)
+    let mut roots: Vec<Node<'_>> = documents(text)
         .map_err(|(line, fault)| reader.yaml(format!("line {line}: {}; {}", fault.problem, fault.fix)))?;
     roots.retain(|root| root.value != Value::Null);
     if roots.is_empty() {
-        return Ok(vec![RawDomain { source: file.name.clone(), ..RawDomain::default() }]);
+        return Ok(vec![RawDomain { source: file.name.as_str().into(), ..RawDomain::default() }]);
     }
     roots.iter().map(|root| reader.domain(root)).collect()
 }
 
-struct Reader<'a> {
-    file: &'a str,
-    text: &'a str,
+struct Reader<'t> {
+    file: &'t str,
+    text: &'t str,
 }
+
+/// A piece of the text, where what is said stands there as it is.
+type Said<'t> = Cow<'t, str>;
+type Node<'t> = source::Node<Said<'t>>;
+type Name<'t> = source::Name<Said<'t>>;
 
 /// The entries of a map, with those that it is merged with.
-struct Entries<'a> {
-    own: &'a [(Name, Node)],
-    merged: Vec<(&'a Name, &'a Node)>,
+struct Entries<'n, 't> {
+    own: &'n [(Name<'t>, Node<'t>)],
+    merged: Vec<(&'n Name<'t>, &'n Node<'t>)>,
 }
 
-impl<'a> Entries<'a> {
-    fn iter(&self) -> impl Iterator<Item = (&'a Name, &'a Node)> {
+impl<'n, 't> Entries<'n, 't> {
+    fn iter(&self) -> impl Iterator<Item = (&'n Name<'t>, &'n Node<'t>)> {
         let own = self.own.iter().filter(|(name, _)| name.text != MERGE);
         own.map(|(name, node)| (name, node)).chain(self.merged.iter().copied())
     }
@@ -83,12 +88,12 @@ enum Place {
     Elsewhere,
 }
 
-impl<'a> Reader<'a> {
-    fn domain(&self, root: &'a Node) -> Result<RawDomain, DescriptorError> {
+impl<'t> Reader<'t> {
+    fn domain(&self, root: &Node<'t>) -> Result<RawDomain<Said<'t>>, DescriptorError> {
         self.check(root, Place::Elsewhere, 0)?;
         let entries = self.map(root, "a file of descriptors")?;
         Ok(RawDomain {
-            source: self.file.to_owned(),
+            source: self.file.into(),
             domain: self.string(&entries, "domain")?,
             descriptors: self.descriptors(&entries, 0)?,
         })
@@ -96,18 +101,23 @@ impl<'a> Reader<'a> {
 
     fn descriptors(
         &self,
-        entries: &Entries<'a>,
+        entries: &Entries<'_, 't>,
         depth: usize,
-    ) -> Result<Vec<RawDescriptor>, DescriptorError> {
+    ) -> Result<Vec<RawDescriptor<Said<'t>>>, DescriptorError> {
         if depth > DEEPEST {
             let problem = format!("descriptors are more than {DEEPEST} levels deep; use fewer");
             return Err(DescriptorError::new(self.file, problem));
         }
         let items = self.list(entries, "descriptors")?;
-        items.iter().map(|item| self.descriptor(item, depth)).collect()
+        // There may be many: they are put where they stay.
+        let mut descriptors = Vec::with_capacity(items.len());
+        for item in items {
+            descriptors.push(self.descriptor(item, depth)?);
+        }
+        Ok(descriptors)
     }
 
-    fn descriptor(&self, node: &'a Node, depth: usize) -> Result<RawDescriptor, DescriptorError> {
+    fn descriptor(&self, node: &Node<'t>, depth: usize) -> Result<RawDescriptor<Said<'t>>, DescriptorError> {
         let entries = self.map(node, "a descriptor")?;
         let rate_limit = match find(&entries, "rate_limit") {
             None => None,
@@ -136,7 +146,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn limit(&self, entries: &Entries<'a>) -> Result<RawLimit, DescriptorError> {
+    fn limit(&self, entries: &Entries<'_, 't>) -> Result<RawLimit<Said<'t>>, DescriptorError> {
         let replaces = self.list(entries, "replaces")?.iter().map(|item| {
             let entries = self.map(item, "replaces")?;
             self.string(&entries, "name")
@@ -152,7 +162,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn quotas(&self, entries: &Entries<'a>) -> Result<Vec<String>, DescriptorError> {
+    fn quotas(&self, entries: &Entries<'_, 't>) -> Result<Vec<Said<'t>>, DescriptorError> {
         let error = |problem: &str| DescriptorError::new(self.file, problem);
         match (find(entries, "quota"), find(entries, "quotas")) {
             (None, None) => Ok(Vec::new()),
@@ -166,13 +176,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether all keys are known, and everything is of a kind that can be.
-    fn check(&self, node: &'a Node, place: Place, depth: usize) -> Result<(), DescriptorError> {
+    fn check(&self, node: &Node<'t>, place: Place, depth: usize) -> Result<(), DescriptorError> {
         let error = |problem: String| DescriptorError::new(self.file, format!("config error, {problem}"));
         if depth > MOST_NESTED {
             return Err(error(format!("maps and lists are more than {MOST_NESTED} levels deep")));
         }
         for (name, node) in self.map(node, "a file of descriptors")?.iter() {
-            let key = name.text.as_str();
+            let key = &*name.text;
             let is_own = place == Place::Limit && OWN_KEYS.contains(&key);
             if !is_own && !KEYS.contains(&key) {
                 return Err(error(match self.is_string(name) {
@@ -207,16 +217,16 @@ impl<'a> Reader<'a> {
     }
 
     /// The tree keeps keys as texts: one that was written without quotes and means something else is none.
-    fn is_string(&self, name: &Name) -> bool {
+    fn is_string(&self, name: &Name<'t>) -> bool {
         let written = self.text.get(name.at.start..name.at.end).unwrap_or_default().trim();
-        matches!(plain(written.to_owned()), Value::Text(_) | Value::Null)
+        matches!(plain(written), Value::Text(_) | Value::Null)
     }
 
-    fn map(&self, node: &'a Node, what: &str) -> Result<Entries<'a>, DescriptorError> {
+    fn map<'n>(&self, node: &'n Node<'t>, what: &str) -> Result<Entries<'n, 't>, DescriptorError> {
         merged(node).ok_or_else(|| self.kind(node, &format!("{what}, which is a map")))
     }
 
-    fn list(&self, entries: &Entries<'a>, key: &str) -> Result<&'a [Node], DescriptorError> {
+    fn list<'n>(&self, entries: &Entries<'n, 't>, key: &str) -> Result<&'n [Node<'t>], DescriptorError> {
         match find(entries, key).map(|node| (node, &node.value)) {
             None => Ok(&[]),
             Some((_, Value::List(items))) => Ok(items),
@@ -224,26 +234,26 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn string(&self, entries: &Entries<'a>, key: &str) -> Result<String, DescriptorError> {
-        find(entries, key).map_or(Ok(String::new()), |node| self.word(node))
+    fn string(&self, entries: &Entries<'_, 't>, key: &str) -> Result<Said<'t>, DescriptorError> {
+        find(entries, key).map_or(Ok(Said::default()), |node| self.word(node))
     }
 
     /// A word as it was written, whatever it means.
-    fn word(&self, node: &Node) -> Result<String, DescriptorError> {
+    fn word(&self, node: &Node<'t>) -> Result<Said<'t>, DescriptorError> {
         match &node.value {
             Value::Text(text) | Value::Number(text) => Ok(text.clone()),
             Value::Bool(is) => {
                 let written = self.text.get(node.at.start..node.at.end).unwrap_or_default();
-                let word = is.to_string();
-                Ok(if written.eq_ignore_ascii_case(&word) { written.to_owned() } else { word })
+                let word = if *is { "true" } else { "false" };
+                Ok(Said::from(if written.eq_ignore_ascii_case(word) { written } else { word }))
             }
-            Value::Null => Ok(String::new()),
+            Value::Null => Ok(Said::default()),
             Value::List(_) | Value::Map(_) => Err(self.kind(node, "string")),
         }
     }
 
     /// YAML 1.1 has more words for it than 1.2.
-    fn flag(&self, entries: &Entries<'a>, key: &str) -> Result<bool, DescriptorError> {
+    fn flag(&self, entries: &Entries<'_, 't>, key: &str) -> Result<bool, DescriptorError> {
         let Some(node) = find(entries, key) else { return Ok(false) };
         match &node.value {
             Value::Bool(is) => Ok(*is),
@@ -256,7 +266,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn whole(&self, entries: &Entries<'a>, key: &str) -> Result<Option<u32>, DescriptorError> {
+    fn whole(&self, entries: &Entries<'_, 't>, key: &str) -> Result<Option<u32>, DescriptorError> {
         let Some(node) = find(entries, key) else { return Ok(None) };
         let is_quoted = self.text.get(node.at.start..).is_some_and(|text| text.starts_with(['"', '\'']));
         let number = match &node.value {
@@ -266,7 +276,7 @@ impl<'a> Reader<'a> {
         number.map(Some).ok_or_else(|| self.kind(node, "uint32"))
     }
 
-    fn json(&self, node: &'a Node, depth: usize) -> Result<serde_json::Value, DescriptorError> {
+    fn json(&self, node: &Node<'t>, depth: usize) -> Result<serde_json::Value, DescriptorError> {
         if depth > MOST_NESTED {
             let problem = format!("metadata is more than {MOST_NESTED} levels deep; use fewer");
             return Err(DescriptorError::new(self.file, problem));
@@ -274,10 +284,8 @@ impl<'a> Reader<'a> {
         Ok(match &node.value {
             Value::Null => serde_json::Value::Null,
             Value::Bool(is) => (*is).into(),
-            Value::Number(text) => {
-                number(text).map_or_else(|| text.clone().into(), serde_json::Value::Number)
-            }
-            Value::Text(text) => text.clone().into(),
+            Value::Number(text) => number(text).map_or_else(|| (**text).into(), serde_json::Value::Number),
+            Value::Text(text) => (**text).into(),
             Value::List(items) => {
                 let items: Result<_, _> = items.iter().map(|item| self.json(item, depth + 1)).collect();
                 serde_json::Value::Array(items?)
@@ -285,14 +293,14 @@ impl<'a> Reader<'a> {
             Value::Map(_) => {
                 let mut map = Map::new();
                 for (name, node) in self.map(node, "metadata")?.iter() {
-                    map.insert(name.text.clone(), self.json(node, depth + 1)?);
+                    map.insert(name.text.to_string(), self.json(node, depth + 1)?);
                 }
                 serde_json::Value::Object(map)
             }
         })
     }
 
-    fn kind(&self, node: &Node, wanted: &str) -> DescriptorError {
+    fn kind(&self, node: &Node<'t>, wanted: &str) -> DescriptorError {
         let found = match &node.value {
             Value::Null => "!!null".to_owned(),
             Value::Bool(is) => format!("!!bool `{is}`"),
@@ -315,13 +323,13 @@ impl<'a> Reader<'a> {
 }
 
 /// The entries of a map, then those of the maps under `<<` that it does not have itself; `None` where it is no map.
-fn merged(node: &Node) -> Option<Entries<'_>> {
+fn merged<'n, 't>(node: &'n Node<'t>) -> Option<Entries<'n, 't>> {
     let Value::Map(own) = &node.value else { return None };
     let mut merged = Vec::new();
     let Some((_, merge)) = own.iter().find(|(name, _)| name.text == MERGE) else {
         return Some(Entries { own, merged });
     };
-    let mut known: HashSet<_> = own.iter().map(|(name, _)| name.text.as_str()).collect();
+    let mut known: HashSet<_> = own.iter().map(|(name, _)| &*name.text).collect();
     let mut ahead = vec![&merge.value];
     while let Some(value) = ahead.pop() {
         match value {
@@ -343,9 +351,10 @@ fn merged(node: &Node) -> Option<Entries<'_>> {
 }
 
 /// What a key says; `null` says nothing.
-fn find<'a>(entries: &Entries<'a>, key: &str) -> Option<&'a Node> {
-    let (_, node) = entries.iter().find(|(name, _)| name.text == key)?;
-    (node.value != Value::Null).then_some(node)
+fn find<'n, 't>(entries: &Entries<'n, 't>, key: &str) -> Option<&'n Node<'t>> {
+    let own = entries.own.iter().find(|(name, _)| name.text == key).map(|(_, node)| node);
+    let merged = || entries.merged.iter().find(|(name, _)| name.text == key).map(|(_, node)| *node);
+    own.or_else(merged).filter(|node| !matches!(node.value, Value::Null))
 }
 
 /// A whole number in any of the forms of YAML 1.1.
@@ -372,11 +381,11 @@ fn number(text: &str) -> Option<Number> {
 }
 
 /// A value in an error, as they show it.
-fn shown(node: &Node, depth: usize) -> String {
+fn shown(node: &Node<'_>, depth: usize) -> String {
     match &node.value {
         Value::Null => "<nil>".to_owned(),
         Value::Bool(is) => is.to_string(),
-        Value::Number(text) | Value::Text(text) => text.clone(),
+        Value::Number(text) | Value::Text(text) => text.to_string(),
         Value::Map(_) => "map[]".to_owned(),
         // Nobody reads more of it.
         Value::List(_) if depth > 2 => "[]".to_owned(),

@@ -74,13 +74,13 @@ impl DescriptorSet {
     }
 
     /// Takes what was said, if nothing is wrong with it.
-    pub fn build(
-        domains: impl IntoIterator<Item = RawDomain>,
+    pub fn build<T: AsRef<str>>(
+        domains: impl IntoIterator<Item = RawDomain<T>>,
         merge: Merge,
     ) -> Result<Self, DescriptorError> {
         let mut builder = Builder { set: Self::default(), names: 0 };
         for domain in domains {
-            builder.take(domain, merge)?;
+            builder.take(&domain, merge)?;
         }
         Ok(builder.set)
     }
@@ -134,47 +134,47 @@ struct Spot<'a> {
 }
 
 impl Builder {
-    fn take(&mut self, raw: RawDomain, merge: Merge) -> Result<(), DescriptorError> {
-        let RawDomain { source, domain: name, descriptors } = raw;
+    fn take<T: AsRef<str>>(&mut self, raw: &RawDomain<T>, merge: Merge) -> Result<(), DescriptorError> {
+        let (source, name) = (raw.source.as_ref(), raw.domain.as_ref());
         if name.is_empty() {
-            return Err(DescriptorError::new(&source, "config file cannot have empty domain"));
+            return Err(DescriptorError::new(source, "config file cannot have empty domain"));
         }
-        let domain = match (self.set.by_name.get(name.as_str()), merge) {
+        let domain = match (self.set.by_name.get(name), merge) {
             (Some(_), Merge::Refuse) => {
                 let problem = format!("duplicate domain '{name}' in config file");
-                return Err(DescriptorError::new(&source, problem));
+                return Err(DescriptorError::new(source, problem));
             }
             (Some(domain), Merge::Join) => *domain,
             (None, _) => {
-                self.set.domains.push(Domain::new(&name));
+                self.set.domains.push(Domain::new(name));
                 let domain = self.set.domains.len() - 1;
-                self.set.by_name.insert(name.as_str().into(), domain);
+                self.set.by_name.insert(name.into(), domain);
                 domain
             }
         };
-        let mut place = name;
-        let spot = Spot { source: &source, domain, parent: Domain::ROOT, depth: 0 };
-        self.add_all(&spot, &mut place, descriptors)
+        let mut place = name.to_owned();
+        let spot = Spot { source, domain, parent: Domain::ROOT, depth: 0 };
+        self.add_all(&spot, &mut place, &raw.descriptors)
     }
 
     /// Adds descriptors below a place, of which `place` is the name.
-    fn add_all(
+    fn add_all<T: AsRef<str>>(
         &mut self,
         spot: &Spot<'_>,
         place: &mut String,
-        descriptors: Vec<RawDescriptor>,
+        descriptors: &[RawDescriptor<T>],
     ) -> Result<(), DescriptorError> {
         let error = |problem: String| DescriptorError::new(spot.source, problem);
         if spot.depth >= DEEPEST && !descriptors.is_empty() {
             return Err(error(format!("descriptors are more than {DEEPEST} levels deep; use fewer")));
         }
         let length = place.len();
-        for descriptor in descriptors {
-            let RawDescriptor { key, value, rate_limit, flags, metadata, descriptors } = descriptor;
+        for raw in descriptors {
+            let (key, value, flags) = (raw.key.as_ref(), raw.value.as_ref(), raw.flags);
             if key.is_empty() {
                 return Err(error("descriptor has empty key".to_owned()));
             }
-            push(place, &key, &value);
+            push(place, key, value);
             self.names += place.len();
             if self.names > MOST_NAMES {
                 let problem =
@@ -182,21 +182,14 @@ impl Builder {
                 return Err(error(problem.to_owned()));
             }
             let Some(domain) = self.set.domains.get_mut(spot.domain) else { return Ok(()) };
-            let id = match domain.add(spot.parent, &key, &value, flags) {
+            let id = match domain.add(spot.parent, key, value, flags) {
                 Added::New(id) => id,
                 Added::Twice => {
                     return Err(error(format!("duplicate descriptor composite key '{place}'")));
                 }
             };
-            if let Some(limit) = rate_limit {
-                let limit = checked(limit).map_err(&error)?;
-                let limit = DescriptorLimit {
-                    place: place.as_str().into(),
-                    flags,
-                    metadata: metadata.map(Arc::new),
-                    ..limit
-                };
-                domain.put(id, Arc::new(limit));
+            if let Some(limit) = &raw.rate_limit {
+                domain.put(id, Arc::new(checked(limit, place, raw).map_err(&error)?));
             }
             let composite = place.get(length + 1..).unwrap_or_default();
             if flags.share_threshold && !composite.contains('*') {
@@ -205,47 +198,53 @@ impl Builder {
                 )));
             }
             let below = Spot { parent: id, depth: spot.depth + 1, ..*spot };
-            self.add_all(&below, place, descriptors)?;
+            self.add_all(&below, place, &raw.descriptors)?;
             place.truncate(length);
         }
         Ok(())
     }
 }
 
-/// What a limit says, without where it stands.
-fn checked(raw: RawLimit) -> Result<DescriptorLimit, String> {
-    let amount = amount(&raw)?;
-    for replaced in &raw.replaces {
+/// What a limit of a descriptor says, which stands at this place.
+fn checked<T: AsRef<str>>(
+    limit: &RawLimit<T>,
+    place: &str,
+    descriptor: &RawDescriptor<T>,
+) -> Result<DescriptorLimit, String> {
+    let amount = amount(limit)?;
+    let name = limit.name.as_ref();
+    for replaced in limit.replaces.iter().map(AsRef::as_ref) {
         if replaced.is_empty() {
             return Err("should not have an empty replaces entry".to_owned());
         }
-        if *replaced == raw.name {
+        if replaced == name {
             return Err("replaces should not contain name of same descriptor".to_owned());
         }
     }
     Ok(DescriptorLimit {
-        place: "".into(),
-        lease: lease(&raw)?,
+        place: place.into(),
+        lease: lease(limit)?,
         amount,
-        name: (!raw.name.is_empty()).then(|| raw.name.into()),
-        replaces: raw.replaces,
-        flags: super::DescriptorFlags::default(),
-        metadata: None,
+        name: (!name.is_empty()).then(|| name.into()),
+        replaces: limit.replaces.iter().map(|replaced| replaced.as_ref().to_owned()).collect(),
+        flags: descriptor.flags,
+        metadata: descriptor.metadata.clone().map(Arc::new),
     })
 }
 
-fn amount(raw: &RawLimit) -> Result<Amount, String> {
-    let unit = Unit::of_name(&raw.unit);
+fn amount<T: AsRef<str>>(raw: &RawLimit<T>) -> Result<Amount, String> {
+    let said = raw.unit.as_ref();
+    let unit = Unit::of_name(said);
     if !raw.quotas.is_empty() {
         if raw.unlimited {
             return Err("should not specify quotas when unlimited".to_owned());
         }
-        if !raw.unit.is_empty() || raw.requests_per_unit.is_some() {
+        if !said.is_empty() || raw.requests_per_unit.is_some() {
             return Err(
                 "should not specify quotas besides unit and requests_per_unit; leave either out".to_owned()
             );
         }
-        let quotas: Result<_, _> = raw.quotas.iter().map(|text| quota(text)).collect();
+        let quotas: Result<_, _> = raw.quotas.iter().map(|text| quota(text.as_ref())).collect();
         return Ok(Amount::Quotas(quotas?));
     }
     match (raw.unlimited, unit) {
@@ -254,25 +253,26 @@ fn amount(raw: &RawLimit) -> Result<Amount, String> {
         (false, Some(unit)) => {
             Ok(Amount::PerUnit { requests: raw.requests_per_unit.unwrap_or_default(), unit })
         }
-        (false, None) => Err(format!("invalid rate limit unit '{}'", raw.unit)),
+        (false, None) => Err(format!("invalid rate limit unit '{said}'")),
     }
 }
 
 /// How long tokens may lie elsewhere than in the store.
-fn lease(raw: &RawLimit) -> Result<Option<Duration>, String> {
-    if raw.lease.is_empty() {
+fn lease<T: AsRef<str>>(raw: &RawLimit<T>) -> Result<Option<Duration>, String> {
+    let said = raw.lease.as_ref();
+    if said.is_empty() {
         return Ok(None);
     }
     if raw.quotas.is_empty() {
         return Err("should not specify lease without quotas; use quotas such as [100/min]".to_owned());
     }
     // A time is written as the period of a quota.
-    let is_time = raw.lease.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    let quota: Option<Quota> = format!("1 per {}", raw.lease).parse().ok().filter(|_| is_time);
+    let is_time = said.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let quota: Option<Quota> = format!("1 per {said}").parse().ok().filter(|_| is_time);
     let time = quota.and_then(|quota| Some(Duration::from(quota.rate()?.period())));
     match time.filter(|time| LEASES.contains(time)) {
         Some(time) => Ok(Some(time)),
-        None => Err(format!("invalid lease '{}'; use a time from 2ms to 1min, such as '200ms'", raw.lease)),
+        None => Err(format!("invalid lease '{said}'; use a time from 2ms to 1min, such as '200ms'")),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{matching::GlobMatcher, model::Glob};
 use foldhash::fast::RandomState;
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
-type Map<T> = HashMap<Box<str>, T, RandomState>;
+type Map<T> = HashMap<Arc<str>, T, RandomState>;
 
 /// All that is said of a domain.
 #[derive(Clone, Debug)]
@@ -26,12 +26,20 @@ pub struct Domain {
 /// A place of the tree.
 #[derive(Clone, Debug, Default)]
 struct Node {
-    key: Box<str>,
+    /// Texts that it shares with the tables that it is found by.
+    key: Arc<str>,
     /// Empty where any will do.
-    value: Box<str>,
+    value: Arc<str>,
     flags: DescriptorFlags,
     limit: Option<Arc<DescriptorLimit>>,
-    below: Map<Keyed>,
+    /// Most places have nothing below them.
+    below: Option<Box<Below>>,
+}
+
+/// What leads on from a place.
+#[derive(Clone, Debug, Default)]
+struct Below {
+    keyed: Map<Keyed>,
     /// Those whose key is a pattern.
     any_key: Vec<AnyKey>,
 }
@@ -107,10 +115,12 @@ impl Domain {
     /// Adds a place below another.
     pub(super) fn add(&mut self, parent: usize, key: &str, value: &str, flags: DescriptorFlags) -> Added {
         let id = self.nodes.len();
-        let node = Node { key: key.into(), value: value.into(), flags, ..Node::default() };
         let Some(above) = self.nodes.get_mut(parent) else { return Added::Twice };
-        let keyed = above.below.entry(node.key.clone()).or_default();
-        let before = match node.value.is_empty() {
+        let below = above.below.get_or_insert_default();
+        let key = below.keyed.get_key_value(key).map_or_else(|| key.into(), |(known, _)| known.clone());
+        let node = Node { key, value: value.into(), flags, limit: None, below: None };
+        let keyed = below.keyed.entry(node.key.clone()).or_default();
+        let before = match value.is_empty() {
             true => keyed.alone.replace(id),
             false => keyed.valued.insert(node.value.clone(), id),
         };
@@ -119,10 +129,10 @@ impl Domain {
         }
         let glob = |text: &str| GlobMatcher::new(&Glob(text.to_owned()));
         if node.key.contains('*') {
-            let value = (!node.value.is_empty()).then(|| glob(&node.value));
-            above.any_key.push(AnyKey { key: glob(&node.key), value, node: id });
-        } else if node.value.contains('*') {
-            keyed.patterns.push((glob(&node.value), id));
+            let value = (!value.is_empty()).then(|| glob(value));
+            below.any_key.push(AnyKey { key: glob(&node.key), value, node: id });
+        } else if value.contains('*') {
+            keyed.patterns.push((glob(value), id));
         }
         self.nodes.push(node);
         Added::New(id)
@@ -137,7 +147,8 @@ impl Domain {
 
     /// What an entry leads to from a place.
     fn step(&self, from: &Node, entry: &Entry) -> Option<(&Node, How)> {
-        let keyed = from.below.get(entry.key.as_str());
+        let below = from.below.as_deref()?;
+        let keyed = below.keyed.get(entry.key.as_str());
         let exactly = keyed.and_then(|keyed| keyed.valued.get(entry.value.as_str()));
         let found = match exactly {
             Some(node) => (*node, How::Exactly),
@@ -145,7 +156,7 @@ impl Domain {
                 let value = entry.value.as_bytes();
                 let fits = |glob: &GlobMatcher| glob.fits(value);
                 let by_value = keyed.and_then(|keyed| keyed.patterns.iter().find(|(glob, _)| fits(glob)));
-                let by_key = from
+                let by_key = below
                     .any_key
                     .iter()
                     .find(|any| any.key.fits(entry.key.as_bytes()) && any.value.as_ref().is_none_or(fits));

@@ -2,6 +2,7 @@
 
 mod files;
 mod json;
+mod quick;
 mod toml;
 mod yaml;
 
@@ -10,7 +11,9 @@ pub(crate) use yaml::plain;
 pub use files::{Disk, Files};
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
+    ops::Deref,
     path::{Path, PathBuf},
 };
 
@@ -73,29 +76,36 @@ pub(crate) struct Span {
     pub(crate) end: usize,
 }
 
+/// What the texts of a tree are: their own, or pieces of the text that it was read from.
+pub(crate) trait Text<'a>: Clone + Deref<Target = str> + From<&'a str> + From<Cow<'a, str>> {}
+
+impl Text<'_> for String {}
+
+impl<'a> Text<'a> for Cow<'a, str> {}
+
 /// One value, and where it stands.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub(crate) value: Value,
+pub(crate) struct Node<T = String> {
+    pub(crate) value: Value<T>,
     pub(crate) at: Span,
 }
 
 /// What a value can be.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum Value<T = String> {
     Null,
     Bool(bool),
     /// As it was written, in decimal.
-    Number(String),
-    Text(String),
-    List(Vec<Node>),
-    Map(Vec<(Name, Node)>),
+    Number(T),
+    Text(T),
+    List(Vec<Node<T>>),
+    Map(Vec<(Name<T>, Node<T>)>),
 }
 
 /// The key of a map, and where it stands.
 #[derive(Clone, Debug)]
-pub(crate) struct Name {
-    pub(crate) text: String,
+pub(crate) struct Name<T = String> {
+    pub(crate) text: T,
     pub(crate) at: Span,
 }
 
@@ -128,26 +138,26 @@ impl Fault {
     }
 }
 
-impl Value {
+impl<T> Value<T> {
     pub(crate) fn is_map(&self) -> bool {
         matches!(self, Self::Map(_))
     }
 }
 
 /// Values are the same whether or not they stand at the same place.
-impl PartialEq for Node {
+impl<T: PartialEq> PartialEq for Node<T> {
     fn eq(&self, other: &Self) -> bool {
         self.value == other.value
     }
 }
 
-impl PartialEq for Name {
+impl<T: PartialEq> PartialEq for Name<T> {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
 }
 
-impl Node {
+impl<T: Deref<Target = str>> Node<T> {
     /// What a copy of it takes, about.
     pub(crate) fn weight(&self) -> usize {
         const EACH: usize = 64;
@@ -244,7 +254,7 @@ impl Sources {
 }
 
 /// All documents of a text in YAML, which is not kept; what is wrong with it has its line.
-pub(crate) fn documents(text: &str) -> Result<Vec<Node>, (usize, Fault)> {
+pub(crate) fn documents<'a, T: Text<'a>>(text: &'a str) -> Result<Vec<Node<T>>, (usize, Fault)> {
     yaml::documents(0, text).map_err(|fault| (position(text, fault.at.start).0, fault))
 }
 
@@ -270,18 +280,24 @@ impl Keys {
     const FEW: usize = 16;
 
     /// Takes the next name of a map that has these entries.
-    fn take(&mut self, text: &str, entries: &[(Name, Node)], name: &Name) -> Result<(), Fault> {
+    fn take<T: Deref<Target = str>>(
+        &mut self,
+        text: &str,
+        entries: &[(Name<T>, Node<T>)],
+        name: &Name<T>,
+    ) -> Result<(), Fault> {
         if name.text.len() > LONGEST_KEY && name.text.chars().count() > LONGEST_KEY {
             let problem = format!("a key of {} characters", name.text.chars().count());
             return Err(Fault::new(name.at, problem, format!("write up to {LONGEST_KEY}")));
         }
         let first = if entries.len() < Self::FEW {
-            entries.iter().find(|(known, _)| known.text == name.text).map(|(known, _)| known.at.start)
+            entries.iter().find(|(known, _)| *known.text == *name.text).map(|(known, _)| known.at.start)
         } else {
             if self.starts.is_empty() {
-                self.starts = entries.iter().map(|(known, _)| (known.text.clone(), known.at.start)).collect();
+                self.starts =
+                    entries.iter().map(|(known, _)| (known.text.to_string(), known.at.start)).collect();
             }
-            self.starts.insert(name.text.clone(), name.at.start)
+            self.starts.insert(name.text.to_string(), name.at.start)
         };
         match first {
             None => Ok(()),

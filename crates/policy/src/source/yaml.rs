@@ -3,9 +3,9 @@
 //! Words are what the core schema makes of them: `off` and `no` are texts, `true` is not. Aliases are followed while what
 //! they unfold to stays small; tags, keys that are no words, and more documents than are wanted are refused.
 
-use super::{DEEPEST, Fault, Keys, MOST_UNFOLDED, Name, Node, Span, Value, too_deep};
+use super::{DEEPEST, Fault, Keys, MOST_UNFOLDED, Name, Node, Span, Text, Value, quick, too_deep};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as Marked, Tag};
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, collections::HashMap, ops::Deref};
 
 /// The only document of a text.
 pub(super) fn parse(file: usize, text: &str) -> Result<Node, Fault> {
@@ -14,18 +14,30 @@ pub(super) fn parse(file: usize, text: &str) -> Result<Node, Fault> {
 }
 
 /// All documents of a text.
-pub(super) fn documents(file: usize, text: &str) -> Result<Vec<Node>, Fault> {
+pub(super) fn documents<'a, T: Text<'a>>(file: usize, text: &'a str) -> Result<Vec<Node<T>>, Fault> {
     read(file, text, Documents::Any)
 }
 
 /// How many documents a text may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Documents {
+pub(super) enum Documents {
     One,
     Any,
 }
 
-fn read(file: usize, text: &str, documents: Documents) -> Result<Vec<Node>, Fault> {
+fn read<'a, T: Text<'a>>(file: usize, text: &'a str, documents: Documents) -> Result<Vec<Node<T>>, Fault> {
+    match quick::read(file, text) {
+        Some(root) => Ok(vec![root]),
+        None => parsed(file, text, documents),
+    }
+}
+
+/// The same as the parser reads it, for which nothing in YAML is too odd.
+pub(super) fn parsed<'a, T: Text<'a>>(
+    file: usize,
+    text: &'a str,
+    documents: Documents,
+) -> Result<Vec<Node<T>>, Fault> {
     let mut builder = Builder {
         text,
         places: Places::new(file, text),
@@ -60,30 +72,30 @@ fn advice(info: &str) -> &'static str {
     known.map_or("write YAML, with texts in quotes where they have signs in them", |(_, advice)| advice)
 }
 
-struct Builder<'a> {
+struct Builder<'a, T> {
     text: &'a str,
     places: Places<'a>,
     documents: Documents,
-    open: Vec<Open>,
-    roots: Vec<Node>,
-    anchors: HashMap<usize, Node>,
+    open: Vec<Open<T>>,
+    roots: Vec<Node<T>>,
+    anchors: HashMap<usize, Node<T>>,
     unfolded: usize,
 }
 
 /// A list or a map whose end was not seen yet.
-struct Open {
+struct Open<T> {
     anchor: usize,
     at: Span,
-    holds: Holds,
+    holds: Holds<T>,
 }
 
-enum Holds {
-    List(Vec<Node>),
-    Map { entries: Vec<(Name, Node)>, keys: Keys, next: Option<Name> },
+enum Holds<T> {
+    List(Vec<Node<T>>),
+    Map { entries: Vec<(Name<T>, Node<T>)>, keys: Keys, next: Option<Name<T>> },
 }
 
-impl Builder<'_> {
-    fn hear(&mut self, event: Event<'_>, marked: Marked) -> Result<(), Fault> {
+impl<'a, T: Text<'a>> Builder<'a, T> {
+    fn hear(&mut self, event: Event<'a>, marked: Marked) -> Result<(), Fault> {
         let at = self.places.span(marked);
         match event {
             Event::DocumentStart(_) if self.documents == Documents::One && !self.roots.is_empty() => {
@@ -134,7 +146,7 @@ impl Builder<'_> {
         at: Span,
         tag: Option<&Tag>,
         kind: &str,
-        holds: Holds,
+        holds: Holds<T>,
     ) -> Result<(), Fault> {
         if let Some(tag) = tag.filter(|tag| !(tag.is_yaml_core_schema() && tag.suffix == kind)) {
             return Err(refused(tag, at));
@@ -146,7 +158,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn put(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
+    fn put(&mut self, node: Node<T>, anchor: usize) -> Result<(), Fault> {
         if anchor > 0 {
             // A map in which an anchor stands may be aliased too: what is kept for both is bounded with what is unfolded.
             self.unfolded += node.weight();
@@ -164,7 +176,7 @@ impl Builder<'_> {
                     let at = node.at;
                     let text = match node.value {
                         Value::Text(text) | Value::Number(text) => text,
-                        Value::Bool(is) => is.to_string(),
+                        Value::Bool(is) => T::from(if is { "true" } else { "false" }),
                         Value::Null | Value::List(_) | Value::Map(_) => {
                             let problem = format!("a key that is {}", node.kind());
                             return Err(Fault::new(at, problem, "write a word"));
@@ -181,29 +193,39 @@ impl Builder<'_> {
 }
 
 /// What a word is.
-fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>, at: Span) -> Result<Value, Fault> {
+fn scalar<'a, T: Text<'a>>(
+    text: Cow<'a, str>,
+    style: ScalarStyle,
+    tag: Option<&Tag>,
+    at: Span,
+) -> Result<Value<T>, Fault> {
     match tag {
         Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => {
-            return Ok(Value::Text(text.into_owned()));
+            return Ok(Value::Text(text.into()));
         }
         Some(tag) => return Err(refused(tag, at)),
         None => {}
     }
     Ok(match style {
-        ScalarStyle::Plain => plain(text.into_owned()),
-        _ => Value::Text(text.into_owned()),
+        ScalarStyle::Plain => plain(text.into()),
+        _ => Value::Text(text.into()),
     })
 }
 
 /// What a word without quotes is in the core schema.
-pub(crate) fn plain(text: String) -> Value {
-    match text.as_str() {
+pub(crate) fn plain<T: Deref<Target = str>>(text: T) -> Value<T> {
+    match &*text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "true" | "True" | "TRUE" => Value::Bool(true),
         "false" | "False" | "FALSE" => Value::Bool(false),
-        number if is_number(number) => Value::Number(text),
+        word if may_be_number(word) && is_number(word) => Value::Number(text),
         _ => Value::Text(text),
     }
+}
+
+/// Most words are none by their first sign.
+fn may_be_number(text: &str) -> bool {
+    matches!(text.as_bytes(), [b'0'..=b'9' | b'+' | b'-' | b'.', ..])
 }
 
 fn is_number(text: &str) -> bool {

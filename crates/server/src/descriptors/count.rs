@@ -212,7 +212,7 @@ impl DescriptorService {
 
     /// What a limiter's decision says.
     fn decided(&self, limited: &Limited<'_>, decision: &Decision) -> Finding {
-        let told = limited.state.map(|state| state.told.as_slice()).unwrap_or_default();
+        let told = limited.state.map(LimitState::amounts).unwrap_or_default();
         let quota = decision.quota().min(told.len().saturating_sub(1));
         let told = told.get(quota).copied().unwrap_or((u32::MAX, Unit::Second));
         let wait = match decision.is_granted() {

@@ -6,7 +6,11 @@ use super::{
     metrics::{Counts, LimitMetrics, ServiceMetrics},
     settings::{Counting, QuotaMode, ServiceSettings},
 };
-use std::{borrow::Cow, collections::HashMap, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 use tidegate_core::{Quota, header::Label};
 use tidegate_engine::Capacity;
 use tidegate_policy::descriptors::{Amount, DescriptorLimit, Entry, Matched, Unit};
@@ -21,16 +25,22 @@ pub(super) struct Force {
     limiters: HashMap<(Arc<str>, usize), PlaceLimiter>,
 }
 
-/// What there is for one limit.
+/// What there is for one limit. Of many thousands most are never asked for: what a request needs of one is made by the first.
 #[derive(Debug)]
 pub(super) struct LimitState {
     limit: Arc<DescriptorLimit>,
     how: How,
-    metrics: Arc<LimitMetrics>,
-    /// What clients are told of each of its quotas: how many, and in which time.
-    pub(super) told: Vec<(u32, Unit)>,
+    metrics: OnceLock<Arc<LimitMetrics>>,
+    told: OnceLock<Box<Told>>,
+}
+
+/// What clients are told of a limit.
+#[derive(Debug)]
+struct Told {
+    /// Of each of its quotas: how many, and in which time.
+    amounts: Vec<(u32, Unit)>,
     /// The same as `RateLimit-Policy` has it.
-    pub(super) policies: Vec<String>,
+    policies: Vec<String>,
 }
 
 /// How a limit is counted.
@@ -89,6 +99,20 @@ impl LimitState {
         unit(&self.limit)
     }
 
+    /// What clients are told of each of its quotas: how many, and in which time.
+    pub(super) fn amounts(&self) -> &[(u32, Unit)] {
+        &self.told().amounts
+    }
+
+    /// The same as `RateLimit-Policy` has it.
+    pub(super) fn policies(&self) -> &[String] {
+        &self.told().policies
+    }
+
+    fn told(&self) -> &Told {
+        self.told.get_or_init(|| Box::new(Told::of(&self.limit)))
+    }
+
     fn label(&self) -> &str {
         self.limit.name.as_ref().unwrap_or(&self.limit.place)
     }
@@ -103,11 +127,10 @@ impl Force {
     ) -> Self {
         let limits = set.limits();
         let places = limits.iter().map(|limit| &limit.place);
-        let known = metrics.of_places(places, |domain| set.domain(domain).is_some());
+        metrics.keep(places, |domain| set.domain(domain).is_some());
         let capacity = part(settings.capacity, limits.len() as u64);
         let (mut states, mut limiters) = (HashMap::with_capacity(limits.len()), HashMap::new());
         for limit in limits {
-            let Some(metrics) = known.get(&limit.place).cloned() else { continue };
             let how = match quotas(&limit.amount, settings.counting) {
                 Counted::As(how) => how,
                 Counted::By(quotas) => {
@@ -122,8 +145,8 @@ impl Force {
                     How::Charge(limiter)
                 }
             };
-            let (told, policies) = told(&limit);
-            states.insert(address(&limit), LimitState { limit, how, metrics, told, policies });
+            let (metrics, told) = (OnceLock::new(), OnceLock::new());
+            states.insert(address(&limit), LimitState { limit, how, metrics, told });
         }
         Self { set, states, limiters }
     }
@@ -161,7 +184,7 @@ impl Force {
         let subjects = found.into_iter().zip(&ask.descriptors).map(|(found, asked)| match found {
             Found::Nothing => Subject::Free,
             Found::Matched(_, state) if is_replaced(state) => Subject::Free,
-            Found::Matched(matched, state) => of_state(matched, state, &ask.domain, settings),
+            Found::Matched(matched, state) => of_state(matched, state, &ask.domain, (settings, metrics)),
             Found::Brought(Override { requests, unit }) => Subject::Limited(Limited {
                 counted: Cow::Borrowed(&asked.entries),
                 how: How::Compare { requests, unit },
@@ -178,14 +201,17 @@ fn of_state<'a>(
     matched: Matched<'a>,
     state: &'a LimitState,
     domain: &str,
-    settings: &ServiceSettings,
+    (settings, metrics): (&ServiceSettings, &ServiceMetrics),
 ) -> Subject<'a> {
     let flags = state.limit.flags;
     let manner = manner(flags.shadow_mode, flags.quota_mode, settings);
     match &state.how {
         How::Unlimited => Subject::Unlimited(state, manner),
         how => Subject::Limited(Limited {
-            counts: state.metrics.of(domain, &matched.metric),
+            counts: state
+                .metrics
+                .get_or_init(|| metrics.of_place(&state.limit.place))
+                .of(domain, &matched.metric),
             counted: matched.counted,
             how: how.clone(),
             manner,
@@ -230,23 +256,25 @@ fn unit(limit: &DescriptorLimit) -> Option<Unit> {
     }
 }
 
-/// What clients are told of a limit.
-fn told(limit: &DescriptorLimit) -> (Vec<(u32, Unit)>, Vec<String>) {
-    let name = limit.name.as_ref().unwrap_or(&limit.place);
-    match &limit.amount {
-        Amount::Unlimited => (Vec::new(), Vec::new()),
-        Amount::PerUnit { requests, unit } => {
-            (vec![(*requests, *unit)], vec![policy(name, *requests, *unit)])
-        }
-        Amount::Quotas(quotas) => quotas
-            .iter()
-            .enumerate()
-            .map(|(place, quota)| {
-                let label = Label::of_several(name, place, quota);
-                let most = u32::try_from(label.most()).unwrap_or(u32::MAX);
-                ((most, closest(label.window().unwrap_or(1))), label.policy().to_owned())
-            })
-            .unzip(),
+impl Told {
+    fn of(limit: &DescriptorLimit) -> Self {
+        let name = limit.name.as_ref().unwrap_or(&limit.place);
+        let (amounts, policies) = match &limit.amount {
+            Amount::Unlimited => (Vec::new(), Vec::new()),
+            Amount::PerUnit { requests, unit } => {
+                (vec![(*requests, *unit)], vec![policy(name, *requests, *unit)])
+            }
+            Amount::Quotas(quotas) => quotas
+                .iter()
+                .enumerate()
+                .map(|(place, quota)| {
+                    let label = Label::of_several(name, place, quota);
+                    let most = u32::try_from(label.most()).unwrap_or(u32::MAX);
+                    ((most, closest(label.window().unwrap_or(1))), label.policy().to_owned())
+                })
+                .unzip(),
+        };
+        Self { amounts, policies }
     }
 }
 

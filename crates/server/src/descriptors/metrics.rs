@@ -160,22 +160,25 @@ impl ServiceMetrics {
         strangers.iter().map(|(domain, count)| (domain.clone(), *count)).collect()
     }
 
-    /// Counts of these places; those of others go, and of limits that came along to domains that are not loaded any more.
-    pub(super) fn of_places<'a>(
+    /// Keeps the counts of these places; those of others go, and of limits that came along to domains that are not loaded any
+    /// more. A request that is being decided by files before these may bring one back, until the next are loaded.
+    pub(super) fn keep<'a>(
         &self,
         places: impl Iterator<Item = &'a Arc<str>>,
         is_loaded: impl Fn(&str) -> bool,
-    ) -> HashMap<Arc<str>, Arc<LimitMetrics>> {
+    ) {
         let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
-        let mut kept = BTreeMap::new();
-        for place in places {
-            let new = || Arc::new(LimitMetrics::new(place.clone(), self.most_details));
-            let known = limits.remove(place).or_else(|| kept.remove(place)).unwrap_or_else(new);
-            kept.insert(place.clone(), known);
+        if !limits.is_empty() {
+            *limits = places.filter_map(|place| limits.remove_entry(place)).collect();
         }
-        *limits = kept;
         self.overrides.write().unwrap_or_else(PoisonError::into_inner).retain(|domain, _| is_loaded(domain));
-        limits.iter().map(|(place, metrics)| (place.clone(), metrics.clone())).collect()
+    }
+
+    /// Counts of the limits at a place. There must be such a place, or there is no bound.
+    pub(super) fn of_place(&self, place: &Arc<str>) -> Arc<LimitMetrics> {
+        let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(LimitMetrics::new(place.clone(), self.most_details));
+        limits.entry(place.clone()).or_insert_with(new).clone()
     }
 
     /// Counts of all limits that requests bring along to a domain. There must be such a domain, or there is no bound.
@@ -329,10 +332,10 @@ mod tests {
     fn a_million_names_leave_the_registry_at_its_bound() {
         let metrics = ServiceMetrics::new(100);
         let place: Arc<str> = "shop.user".into();
-        let limits = metrics.of_places([&place].into_iter(), |_| true);
+        let limit = metrics.of_place(&place);
         let hit = Hit { hits: 1, after: 1, limit: 5, near: 4, shadow: Shadow::No, source: Source::Counted };
         for number in 0..1_000_000 {
-            limits[&place].of("shop", &Metric::Detailed(format!("shop.user_{number}"))).hit(hit);
+            limit.of("shop", &Metric::Detailed(format!("shop.user_{number}"))).hit(hit);
             metrics.of_override("shop").hit(hit);
             metrics.stranger(&number.to_string());
         }

@@ -124,7 +124,7 @@ fn ietf(found: &[Found<'_>]) -> Vec<(String, String)> {
     let (mut policies, mut left) = (Vec::new(), Vec::new());
     for (limited, finding) in told {
         let (requests, unit) = finding.told;
-        let known = limited.state.and_then(|state| state.policies.get(finding.quota)).cloned();
+        let known = limited.state.and_then(|state| state.policies().get(finding.quota)).cloned();
         let policy = known.unwrap_or_else(|| policy(limited.label(), requests, unit));
         let name = policy.rsplit_once(";q=").map_or_else(|| quoted(limited.label()), |(it, _)| it.to_owned());
         let more = finding.reset.map_or_else(String::new, |reset| format!(";t={}", reset.as_secs()));
