@@ -9,6 +9,7 @@ use crate::{
     worker,
 };
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::{
@@ -249,12 +250,8 @@ impl<S> Hall<S> {
         let io = TokioIo::new(Pulsing { io: greeting, pulse: pulse.clone() });
         let (mut stopped, requests) = (pin!(pulse.stopped(self.idle)), pulse.clone());
         let service = service_fn(move |request| {
-            let (busy, answer) = (requests.busy(), inner.call(request));
-            async move {
-                let answered = answer.await;
-                drop(busy);
-                answered
-            }
+            let busy = requests.busy();
+            inner.call(request).inspect(move |_| drop(busy))
         });
         let mut connection = pin!(builder.serve_connection(io, service));
         let leave = async {

@@ -236,7 +236,9 @@ impl<'a, T: Text<'a>> Reader<'a, T> {
     /// Goes over the colon behind a key.
     fn name(&mut self, key: &Word<'a>) -> Option<Name<T>> {
         let text = match key.value() {
-            Value::Text(text) | Value::Number(text) if self.is_colon() && key.text.len() < LONGEST_KEY => text,
+            Value::Text(text) | Value::Number(text) if self.is_colon() && key.text.len() < LONGEST_KEY => {
+                text
+            }
             _ => return None,
         };
         self.at += 1;

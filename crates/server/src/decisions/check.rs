@@ -25,7 +25,7 @@ pub(super) async fn answer(
     let questions = questions(&asked, &now.gate)?;
     let mut told = match asked.form {
         Form::Together => {
-            let (claims, told) = together(desk, &questions).await;
+            let (claims, told) = Box::pin(together(desk, &questions)).await;
             claims.into_iter().flatten().for_each(keep);
             told
         }
@@ -53,7 +53,7 @@ async fn each<'a>(questions: &'a [Question<'a>], touch: Touch) -> Vec<Told<'a>> 
     }
     if !later.is_empty() {
         let asking = later.iter().map(|(place, limiter)| questions[*place].touch_store(limiter, touch));
-        let decisions = join_all(asking).await;
+        let decisions = Box::pin(join_all(asking)).await;
         for ((place, _), decision) in later.iter().zip(decisions) {
             told[*place] = Told::new(&questions[*place], Some(decision));
         }

@@ -61,7 +61,7 @@ where
         "/v1/acquire" => Call::Acquire,
         "/v1/release" => Call::Release,
         "/v1/reset" => Call::Reset,
-        "/v1/auth" => return judge(desk, head).await.unwrap_or_else(Response::from),
+        "/v1/auth" => return Box::pin(judge(desk, head)).await.unwrap_or_else(Response::from),
         "/v1/openapi.json" => {
             return match head.method {
                 Method::GET | Method::HEAD => openapi::answer(),
@@ -116,15 +116,16 @@ where
     if asked.form == Form::Together && !charges {
         return Err(Problem::bad("nothing is charged here; leave `all-or-nothing` out"));
     }
+    // What is rare is boxed: all that an answer may need is moved for each request.
     match call {
         Call::Check => check::answer(desk, asked, Touch::Take, deny).await,
         Call::Peek => check::answer(desk, asked, Touch::Look, deny).await,
-        Call::Reserve => reserve::answer(desk, asked, deny, &caller).await,
-        Call::Commit => reserve::settle(desk, asked, End::Commit, &caller).await,
-        Call::Cancel => reserve::settle(desk, asked, End::Cancel, &caller).await,
-        Call::Acquire => permit::answer(desk, asked, deny, &caller).await,
+        Call::Reserve => Box::pin(reserve::answer(desk, asked, deny, &caller)).await,
+        Call::Commit => Box::pin(reserve::settle(desk, asked, End::Commit, &caller)).await,
+        Call::Cancel => Box::pin(reserve::settle(desk, asked, End::Cancel, &caller)).await,
+        Call::Acquire => Box::pin(permit::answer(desk, asked, deny, &caller)).await,
         Call::Release => permit::release(desk, &asked, &caller),
-        Call::Reset => reset::answer(desk, asked).await,
+        Call::Reset => Box::pin(reset::answer(desk, asked)).await,
     }
 }
 
