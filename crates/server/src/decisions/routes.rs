@@ -36,7 +36,7 @@ enum Call {
 }
 
 /// Bytes of a body.
-const LARGEST: usize = 1_000_000;
+pub(crate) const LARGEST: usize = 1_000_000;
 /// How long a body may take to come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -84,7 +84,7 @@ where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {
     // All of it, whatever the answer: some clients do not hear one that comes while they speak.
-    let body = whole(body).await;
+    let body = whole(body, LARGEST).await;
     // A page in a browser may send a request here, but none from its own place without saying so.
     if head.headers.contains_key(header::ORIGIN) {
         return Err(Problem::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
@@ -194,18 +194,18 @@ fn deny_status(text: &str) -> Result<StatusCode, Problem> {
     })
 }
 
-/// All of a body, if it is not too much and does not take too long.
-pub(crate) async fn whole<B>(body: B) -> Result<Bytes, Problem>
+/// All of a body, if it has so many bytes at most and does not take too long.
+pub(crate) async fn whole<B>(body: B, most: usize) -> Result<Bytes, Problem>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {
-    let body = timeout(PATIENCE, Limited::new(body, LARGEST).collect()).await;
+    let body = timeout(PATIENCE, Limited::new(body, most).collect()).await;
     let late =
         |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to come; send it at once");
     match body.map_err(late)? {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
-            let problem = format!("the body is too large; send {LARGEST} bytes at most");
+            let problem = format!("the body is too large; send {most} bytes at most");
             Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, problem))
         }
         Err(_) => Err(Problem::bad("the body broke off; send all of it")),
