@@ -98,7 +98,8 @@ where
     let deny = deny.map_or(DenyAs::Usual, DenyAs::Status);
     let body = body?;
     let members: &[&'static str] = match call {
-        Call::Check | Call::Peek => &Question::MEMBERS,
+        Call::Check => &check::MEMBERS,
+        Call::Peek => &Question::MEMBERS,
         Call::Reserve | Call::Acquire => &reserve::MEMBERS,
         Call::Commit => &reserve::COMMIT,
         Call::Cancel => &reserve::CANCEL,
