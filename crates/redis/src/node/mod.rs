@@ -247,6 +247,7 @@ impl Node {
 
 /// How long an answer may take before the server counts as away, unless a decision may take longer.
 const ANSWER: Duration = Duration::from_secs(1);
+
 /// The keys that a request is about.
 pub(crate) fn places(request: &Request) -> impl Iterator<Item = &Place> {
     let (asks, place): (&[_], Option<&Place>) = match request {
