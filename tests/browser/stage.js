@@ -7,12 +7,13 @@ import { createRequire } from 'node:module';
 import os from 'node:os';
 import path from 'node:path';
 import readline from 'node:readline';
+import { pathToFileURL } from 'node:url';
 
 const here = import.meta.dirname;
 const modules = process.env.TIDEGATE_BROWSER ?? path.join(here, '../../target/servers/browser');
 const { chromium } = createRequire(path.join(modules, 'package.json'))('playwright-core');
 const axe = await readFile(path.join(modules, 'node_modules/axe-core/axe.min.js'), 'utf8');
-const program = process.env.TIDEGATE ?? path.join(here, '../../target/debug/tidegate');
+export const program = process.env.TIDEGATE ?? path.join(here, '../../target/debug/tidegate');
 
 /** How long anything may take, in milliseconds: much longer than it does. */
 export const LONG = 60000;
@@ -61,7 +62,8 @@ export class Gateway {
 
   async #serve() {
     await writeFile(this.#file, this.policy);
-    this.#child = spawn(program, ['serve', this.#file, '--workers', '1'], {
+    this.#child = spawn(program, ['serve', path.basename(this.#file), '--workers', '1'], {
+      cwd: this.#directory,
       env: { ...process.env, ADMIN_TOKEN: this.#token },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
@@ -139,12 +141,29 @@ export class Browser {
   }
 
   /** A page at this place of the dashboard. */
-  async open(gateway, place = '', { phone = false, dark = false } = {}) {
+  async open(gateway, place = '', look = {}) {
+    const page = await this.#page(place, look);
+    await page.goto(`${gateway.admin}/#/${place}`);
+    await page.locator('#connection[data-state="live"]').waitFor();
+    return page;
+  }
+
+  /** A page that shows a file, without a network; and all that it asks for. */
+  async read(file, look = {}) {
+    const page = await this.#page(file, { ...look, offline: true });
+    const asked = [];
+    page.on('request', (request) => asked.push(request.url()));
+    await page.goto(pathToFileURL(file).href);
+    return { page, asked };
+  }
+
+  async #page(place, { phone = false, dark = false, offline = false }) {
     const context = await this.#browser.newContext({
       viewport: phone ? { width: 390, height: 844 } : { width: 1280, height: 860 },
       colorScheme: dark ? 'dark' : 'light',
       hasTouch: phone,
       reducedMotion: 'reduce',
+      offline,
     });
     context.setDefaultTimeout(LONG);
     const page = await context.newPage();
@@ -152,8 +171,6 @@ export class Browser {
     page.on('console', (message) => {
       if (/Content Security Policy|Refused to/i.test(message.text())) this.#broken.push(`${place}: ${message.text()}`);
     });
-    await page.goto(`${gateway.admin}/#/${place}`);
-    await page.locator('#connection[data-state="live"]').waitFor();
     return page;
   }
 

@@ -300,6 +300,7 @@ async fn refresh(certificate: Option<Arc<Certificate>>) {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a story ends where it goes wrong")]
+#[allow(clippy::disallowed_methods, reason = "its time is virtual")]
 mod tests {
     use super::*;
     use futures_util::stream;

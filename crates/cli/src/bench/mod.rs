@@ -11,6 +11,7 @@
 //! Requests go when they are due, whatever the gateway does: one that is slow is asked as much as one that is fast, and how long
 //! an answer took counts from when its request was due.
 
+mod connection;
 mod json;
 mod latency;
 mod outcome;
@@ -20,6 +21,7 @@ mod schedule;
 mod text;
 mod twin;
 
+pub(crate) use connection::Version;
 pub(crate) use json::json;
 pub(crate) use outcome::Outcome;
 pub(crate) use request::{Target, Template};

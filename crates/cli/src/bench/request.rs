@@ -1,5 +1,6 @@
 //! What is sent, and where to.
 
+use super::connection::{Tls, Version};
 use crate::failure::Failure;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
@@ -7,14 +8,17 @@ use http_body_util::Full;
 use std::{
     any::Any,
     net::{IpAddr, SocketAddr, ToSocketAddrs as _},
+    path::Path,
 };
 use tidegate_rule::request::Head;
 
-/// Where it goes.
-#[derive(Clone, Debug)]
+/// Where it goes, and how.
+#[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) url: String,
     pub(crate) address: SocketAddr,
+    pub(super) version: Version,
+    pub(super) tls: Option<Tls>,
     authority: HeaderValue,
     host: String,
     path: String,
@@ -22,19 +26,26 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Reads an address of HTTP and finds out where it is.
-    pub(crate) fn read(url: &str) -> Result<Self, Failure> {
+    /// Reads an address of HTTP and finds out where it is. With TLS, authorities of this file are believed, or those of the
+    /// system.
+    pub(crate) fn read(url: &str, version: Version, authorities: Option<&Path>) -> Result<Self, Failure> {
         let wrong =
             |why: &str| Failure::input(format!("`{url}` {why}; write it as in http://127.0.0.1:8080/path"));
         let uri: Uri = url.parse().map_err(|_| wrong("is no address"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(wrong("is encrypted, which this does not speak")),
-            _ => return Err(wrong("does not begin with http://")),
-        }
         let authority = uri.authority().ok_or_else(|| wrong("names no host"))?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = authority.port_u16().unwrap_or(80);
+        let (usual, tls) = match uri.scheme_str() {
+            Some("http") if authorities.is_some() => {
+                return Err(wrong("is not encrypted, and has no need of --cacert"));
+            }
+            Some("http") => (80, None),
+            Some("https") => {
+                let tls = Tls::new(&host, authorities.map(Path::to_owned), version);
+                (443, Some(tls.map_err(|why| Failure::input(format!("{url}: {why}")))?))
+            }
+            _ => return Err(wrong("does not begin with http:// or https://")),
+        };
+        let port = authority.port_u16().unwrap_or(usual);
         let found = (host.as_str(), port).to_socket_addrs();
         let mut found = found.map_err(|error| Failure::input(format!("`{host}` is not found: {error}")))?;
         let address = found.next().ok_or_else(|| wrong("is nowhere"))?;
@@ -42,6 +53,8 @@ impl Target {
         Ok(Self {
             url: url.to_owned(),
             address,
+            version,
+            tls,
             authority: HeaderValue::try_from(authority.as_str()).map_err(|_| wrong("names no host"))?,
             host: authority.as_str().to_owned(),
             path: path.to_owned(),
@@ -154,13 +167,14 @@ mod tests {
 
     #[test]
     fn targets_are_addresses_of_http() {
-        let target = Target::read("http://127.0.0.1:8080/a?b=c").unwrap();
-        assert!(target.is_here());
+        let read = |url| Target::read(url, Version::Http1, None);
+        let target = read("http://127.0.0.1:8080/a?b=c").unwrap();
+        assert!(target.is_here() && target.tls.is_none());
         assert_eq!((target.path.as_str(), target.query.as_deref()), ("/a", Some("b=c")));
-        assert!(Target::read("http://[::1]/").unwrap().is_here());
-        assert!(!Target::read("http://192.0.2.1").unwrap().is_here());
-        for url in ["https://127.0.0.1/", "127.0.0.1:8080", "ftp://127.0.0.1", "/path", "http://"] {
-            assert!(Target::read(url).is_err(), "{url}");
+        assert!(read("http://[::1]/").unwrap().is_here());
+        assert!(!read("http://192.0.2.1").unwrap().is_here());
+        for url in ["127.0.0.1:8080", "ftp://127.0.0.1", "/path", "http://"] {
+            assert!(read(url).is_err(), "{url}");
         }
     }
 
@@ -168,7 +182,7 @@ mod tests {
     fn keys_take_turns() {
         let keys = Some((HeaderName::from_static("x-user"), 3));
         let template = Template { method: Method::GET, headers: HeaderMap::new(), body: Bytes::new(), keys };
-        let target = Target::read("http://127.0.0.1/a?b").unwrap();
+        let target = Target::read("http://127.0.0.1/a?b", Version::Http1, None).unwrap();
         let names: Vec<String> = (0..4)
             .map(|number| template.request(&target, template.key_of(number)))
             .map(|request| request.headers()["x-user"].to_str().unwrap().to_owned())

@@ -2,6 +2,7 @@
 
 use super::{
     Outcome, Schedule, Target, Template, Twin,
+    connection::Connection,
     outcome::Expected,
     request::Sent,
     twin::{Answered, Foretold},
@@ -9,9 +10,7 @@ use super::{
 use crate::failure::Failure;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{body::Incoming, client::conn::http1};
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
 use rustix::event::{Timespec, poll};
 use std::{
     collections::BTreeSet,
@@ -26,7 +25,6 @@ use std::{
 use tidegate::Clock;
 use tidegate_core::Micros;
 use tokio::{
-    net::TcpStream,
     sync::{
         Mutex as Turn,
         mpsc::{Receiver, Sender, channel},
@@ -49,9 +47,8 @@ pub(crate) struct Plan {
 
 /// Requests that wait for a connection at most.
 pub(crate) const MOST_WAITING: usize = 100_000;
-/// The longest denial that is read for its rule, and the longest answer of all.
+/// The longest denial that is read for its rule.
 const LONGEST_DENIAL: usize = 64 << 10;
-const LONGEST: usize = 256 << 20;
 
 /// A request that is due.
 #[derive(Clone, Copy)]
@@ -275,52 +272,6 @@ fn rule_in(body: &[u8]) -> Option<String> {
     }
     let problem: serde_json::Value = serde_json::from_slice(body).ok()?;
     problem["violated-policies"][0].as_str().map(str::to_owned)
-}
-
-/// A connection that has one request at a time.
-struct Connection {
-    sender: http1::SendRequest<Full<Bytes>>,
-    from: IpAddr,
-}
-
-impl Connection {
-    async fn open(target: &Target) -> Result<Self, String> {
-        let stream = TcpStream::connect(target.address).await.map_err(|error| error.to_string())?;
-        let from = stream.local_addr().map_err(|error| error.to_string())?.ip();
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        let handshake = http1::handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = handshake.map_err(|error| error.to_string())?;
-        tokio::spawn(connection);
-        Ok(Self { sender, from })
-    }
-
-    /// Whether it takes another request.
-    async fn is_ready(&mut self) -> bool {
-        self.sender.ready().await.is_ok()
-    }
-
-    /// Sends a request, and reads its answer to the end.
-    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<(Response<()>, Bytes), String> {
-        let answer = self.sender.send_request(request).await.map_err(|error| told(&error))?;
-        let (head, body): (_, Incoming) = answer.into_parts();
-        let body = Limited::new(body, LONGEST).collect().await;
-        let body = body.map_err(|error| error.to_string())?.to_bytes();
-        Ok((Response::from_parts(head, ()), body))
-    }
-
-    /// Whether another request may follow this answer.
-    fn stays(&self, head: &Response<()>) -> bool {
-        let says = head.headers().get(http::header::CONNECTION);
-        !self.sender.is_closed() && says.is_none_or(|says| !says.as_bytes().eq_ignore_ascii_case(b"close"))
-    }
-}
-
-/// An error with what it came from, which says more.
-fn told(error: &hyper::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
 }
 
 fn silent(target: &Target, why: &str) -> Failure {

@@ -2,7 +2,7 @@
 
 use super::check;
 use crate::{
-    bench::{self, Outcome, Phase, Plan, Schedule, Target, Template, Twin},
+    bench::{self, Outcome, Phase, Plan, Schedule, Target, Template, Twin, Version},
     failure::Failure,
     progress::Bar,
     simulate::{load::parse_rate, time},
@@ -61,6 +61,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     connections: u16,
 
+    /// Speak HTTP/2: agreed on over https://, known beforehand over http://
+    #[arg(long)]
+    http2: bool,
+
+    /// Believe whom the authorities in this file know, in PEM, and nobody else [default: those of the system]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    cacert: Option<PathBuf>,
+
     /// The method of requests
     #[arg(long, value_name = "METHOD", default_value = "GET")]
     method: Method,
@@ -104,7 +112,8 @@ Exit codes: 0 done, 1 the report could not be written, 2 nothing could be sent, 
 Examples:
   tidegate bench http://127.0.0.1:8080/ --rate 500/s --duration 30s
   tidegate bench http://127.0.0.1:8080/login --phase 10s@5/s --phase 2s@200/s --keys 20 --policy policy.yaml
-  tidegate bench http://127.0.0.1:8080/ --keys 100 --key-header x-api-key --policy policy.yaml --expect 0.5%";
+  tidegate bench http://127.0.0.1:8080/ --keys 100 --key-header x-api-key --policy policy.yaml --expect 0.5%
+  tidegate bench https://localhost:8443/ --http2 --cacert authority.pem";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let plan = plan(args)?;
@@ -136,7 +145,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn plan(args: &Args) -> Result<Plan, Failure> {
-    let target = Target::read(&args.url)?;
+    let version = if args.http2 { Version::Http2 } else { Version::Http1 };
+    let target = Target::read(&args.url, version, args.cacert.as_deref())?;
     if !target.is_here() && !args.remote {
         return Err(Failure::input(format!(
             "{} is {}, which is not this machine; say --remote if whoever runs it expects a load",

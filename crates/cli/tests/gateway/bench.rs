@@ -6,6 +6,7 @@ use std::{
     fs,
     process::{Command, Output},
 };
+use tidegate_testkit::servers::Certificates;
 
 async fn bench(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
@@ -48,6 +49,55 @@ async fn what_is_admitted_is_what_the_policy_says() {
     assert_eq!((&expected["rules"], &expected["keys"]), (&rules, &json!([])));
 }
 
+/// What is decided does not depend on how it is asked, and it is asked as was said.
+#[tokio::test]
+async fn tls_and_the_next_version_are_spoken() {
+    let (server, directory) = (Server::ok().await, tempfile::tempdir().unwrap());
+    let authority = Certificates::create(directory.path()).unwrap().authority;
+    let secure = "{ address: '127.0.0.1:0', tls: { certificate: server.crt, key: server.key } }";
+    let rules =
+        policy(&server, "5/d").replace("listen: 127.0.0.1:0", &format!("log: json\nlisten: {secure}"));
+    let gateway = Gateway::serve_in(directory, &rules).await;
+    let (port, file) = (gateway.address.port(), gateway.policy());
+    let compared = ["--policy", file.to_str().unwrap(), "--json"];
+    let authority = ["--cacert", authority.to_str().unwrap()];
+    let https = format!("https://127.0.0.1:{port}/a?b");
+    let cases: [(&[&str], &str, Value); 2] = [
+        (&[], "HTTP/1.1", json!({ "200": 20, "429": 20 })),
+        (&["--http2"], "HTTP/2.0", json!({ "429": 40 })),
+    ];
+    for (how, version, statuses) in cases {
+        let output = bench(&[&[https.as_str()], &LOAD[..], &compared, &authority, how].concat()).await;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        let told: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&told["statuses"], &told["failures"]), (&statuses, &json!({})), "{version}");
+        assert_eq!(told["expected"]["admitted"], 20, "{version}: {told:#}");
+        gateway.until_told(&format!("\"version\":\"{version}\""), 40).await;
+    }
+    let refused = async |args: &[&str]| {
+        let output = bench(args).await;
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // Nobody knows its authority; and it has another name.
+    assert!(refused(&[&https]).await.contains("invalid peer certificate: UnknownIssuer"));
+    let other = format!("https://[::ffff:127.0.0.1]:{port}/");
+    let told = refused(&[&[other.as_str()], &authority[..]].concat()).await;
+    assert!(told.contains("nobody answers at https://[::ffff:127.0.0.1]"), "{told}");
+    let told = refused(&[&["http://127.0.0.1:9/"], &authority[..]].concat()).await;
+    assert!(told.contains("is not encrypted, and has no need of --cacert"), "{told}");
+    let told = refused(&[&https, "--cacert", "nowhere.pem"]).await;
+    assert!(told.contains("nowhere.pem: "), "{told}");
+
+    // Without TLS it is known beforehand; who does not know it is not asked.
+    let gateway = Gateway::serve(&format!("log: json\n{}", policy(&server, "5/d"))).await;
+    let output = bench(&[&[gateway.url("/").as_str(), "--http2", "--json"], &LOAD[..]].concat()).await;
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["statuses"], json!({ "200": 20, "429": 20 }), "{told:#}");
+    gateway.until_told("\"version\":\"HTTP/2.0\"", 40).await;
+}
+
 #[tokio::test]
 async fn a_gateway_that_does_something_else_is_found_out() {
     let server = Server::ok().await;
@@ -79,7 +129,7 @@ async fn what_cannot_be_sent_is_said() {
     for (args, part) in [
         (vec![here], "nobody answers at http://127.0.0.1:9/"),
         (vec!["http://192.0.2.1/"], "is not this machine; say --remote"),
-        (vec!["https://127.0.0.1/"], "is encrypted"),
+        (vec!["https://127.0.0.1:9/"], "nobody answers at https://127.0.0.1:9/"),
         (vec![here, "--rate", "much"], "--rate"),
         (vec![here, "--phase", "10s"], "write 10s@100/s"),
         (vec![here, "--expect"], "--policy"),

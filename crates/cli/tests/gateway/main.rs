@@ -10,6 +10,7 @@
 
 mod bench;
 mod curl;
+mod killed;
 mod large;
 mod outage;
 mod promote;

@@ -3,9 +3,10 @@
 //! `scripts/test loom` runs them: all orders with up to three preemptions, or as many as `LOOM_MAX_PREEMPTIONS` says.
 
 use super::{
+    charge::Charge,
     several::{decide_together, reserve_together},
     slots::SlotTable,
-    space::{Charge, Space, Spot},
+    space::{Space, Spot},
     table::Stripe,
     wide::{Hold, Layout, Question},
 };

@@ -1,6 +1,8 @@
 //! State in this process: a table of cells, and three ways to count in one.
 
 mod cell;
+mod charge;
+mod grip;
 #[cfg(all(test, loom))]
 mod loom;
 mod resets;
@@ -12,13 +14,14 @@ mod table;
 mod wide;
 mod word;
 
+pub(crate) use charge::Charge;
 pub(crate) use resets::Resets;
 pub(crate) use several::decide_together;
 #[cfg(feature = "tokio")]
 pub(crate) use several::reserve_together;
 pub(crate) use sketch::Sketch;
 pub(crate) use slots::{SlotTable, Taken};
-pub(crate) use space::{Charge, Space};
+pub(crate) use space::Space;
 pub(crate) use table::Table;
 #[cfg(feature = "tokio")]
 pub(crate) use wide::Counts;

@@ -2,7 +2,9 @@
 
 use super::{
     cell::Cell,
-    space::{Charge, Counted, Gripped, Space, Spot},
+    charge::{Charge, Counted},
+    grip::Gripped,
+    space::{Space, Spot},
     table::Stripe,
     wide::{Hold, Question},
 };

@@ -4,12 +4,13 @@
 use super::wide::Counts;
 use super::{
     cell::{Cell, LOCK},
+    charge::{Charge, Counted},
     resets::Resets,
     sketch::Sketch,
-    slots::{self, SlotGrip, SlotTable},
+    slots::{self, SlotTable},
     table::{OutOfMemory, Place, Stripe, Table},
-    wide::{Held, Hold, Layout, Question, Wide},
-    word::{Plan, Plans, Word, settlement},
+    wide::{Layout, Question, Wide},
+    word::{Plan, Plans, Word},
 };
 use crate::{
     clock::Clock,
@@ -36,40 +37,6 @@ pub(crate) enum Spot<'a> {
     /// Until the guard is dropped, see [`Place::Full`].
     Shared(Cell<'a>, Option<MutexGuard<'a, ()>>),
     NoRoom,
-}
-
-/// Which kind of cell a charge went to, and so where a refund belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counted {
-    Own,
-    Shared,
-}
-
-/// What was charged, and where: enough to give it back.
-#[derive(Clone, Debug)]
-pub(crate) struct Charge {
-    pub(crate) counted: Counted,
-    pub(crate) hold: Hold,
-    pub(crate) tier: usize,
-    /// The stretch of time in which the receipts are good; kept in the receipt itself where one word counts.
-    pub(crate) settlement: u64,
-    /// When it was decided.
-    pub(crate) at: Micros,
-    pub(crate) receipts: Vec<Receipt>,
-}
-
-impl Charge {
-    /// What nothing has been charged for yet.
-    pub(crate) fn of(question: &Question) -> Self {
-        let Question { hold, tier, .. } = *question;
-        Self { counted: Counted::Own, hold, tier, settlement: 0, at: Micros::ZERO, receipts: Vec::new() }
-    }
-
-    /// The proof of a part of it: of what one of several asks wanted of the same cell.
-    pub(crate) fn part(&self, cost: u64) -> Self {
-        let part = |receipt: &Receipt| Receipt { cost: receipt.cost.min(cost), ..*receipt };
-        Self { receipts: self.receipts.iter().map(part).collect(), ..self.clone() }
-    }
 }
 
 /// What is given to a key without room under [`Overflow::Deny`]: room is found when other keys are forgotten.
@@ -404,85 +371,6 @@ impl Space {
             Self::Word { plans, .. } => plans.limit(),
             Self::Slots(slots) => slots.limit(),
             Self::Wide(wide) => wide.limit(),
-        }
-    }
-
-    /// Locks a cell of either kind, for a decision that spans several.
-    pub(crate) fn hold<'a>(&'a self, cell: Cell<'a>, hold: Hold, now: Micros) -> Option<Gripped<'a>> {
-        match (self, hold) {
-            (Self::Word { plans, .. }, _) => {
-                // Before the word: a receipt must not outlive a reset that forgets what it proves.
-                let resets = plans.resets_of(cell.owner);
-                let word = cell.lock()?;
-                // Read under the lock, and once: all answers are then by the same plan.
-                Some(Gripped::Word { cell, plans, plan: plans.current(), resets, word })
-            }
-            (Self::Slots(slots), Hold::Nothing) => {
-                cell.is_ours().then_some(Gripped::Slots { cell, slots, grip: None })
-            }
-            (Self::Slots(slots), Hold::Permit) => {
-                let grip = Some(SlotGrip::of(cell)?);
-                Some(Gripped::Slots { cell, slots, grip })
-            }
-            (Self::Wide(wide), _) => wide.hold(cell, now).map(Gripped::Wide),
-        }
-    }
-}
-
-/// A locked cell of either kind.
-pub(crate) enum Gripped<'a> {
-    Word {
-        cell: Cell<'a>,
-        plans: &'a Plans,
-        plan: (u64, Plan),
-        /// How often its key had been forgotten.
-        resets: u64,
-        word: u64,
-    },
-    /// Locked only by those who take permits; without one to give it back, a slot is only looked at.
-    Slots {
-        cell: Cell<'a>,
-        slots: &'a SlotTable,
-        grip: Option<SlotGrip<'a>>,
-    },
-    Wide(Held<'a>),
-}
-
-impl Gripped<'_> {
-    /// Answers a question on the locked cell, and notes in `charge` what was charged.
-    pub(crate) fn decide(&mut self, now: Micros, question: Question, charge: &mut Charge) -> Decision {
-        match self {
-            Self::Word { plans, plan, resets, word, .. } => {
-                let (decision, next, level) = plans.decide_locked(*plan, *word, now, question.demand);
-                charge.at = now;
-                if next != *word {
-                    let cost = question.demand.cost;
-                    let stored = settlement(plan.0, *resets);
-                    charge.receipts.push(Receipt { cost, at: now, mark: level, stored });
-                }
-                *word = next;
-                decision
-            }
-            Self::Slots { slots, grip: Some(grip), .. } => {
-                let (decision, taken) = slots.decide_gripped(grip, question.demand);
-                charge.receipts.push(Receipt { cost: taken, ..Receipt::default() });
-                decision
-            }
-            Self::Slots { cell, slots, grip: None } => slots.look(cell, question.demand),
-            Self::Wide(held) => {
-                held.see(now);
-                charge.settlement = held.settlement();
-                charge.at = held.now;
-                held.decide(question, &mut charge.receipts)
-            }
-        }
-    }
-}
-
-impl Drop for Gripped<'_> {
-    fn drop(&mut self) {
-        if let Self::Word { cell, word, .. } = self {
-            cell.unlock(*word);
         }
     }
 }

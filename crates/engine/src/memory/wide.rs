@@ -11,9 +11,9 @@
 
 use super::{
     cell::{Cell, GENERATION, VALUE},
+    charge::Charge,
     resets::Resets,
     sketch::Sketch,
-    space::Charge,
     table::{OutOfMemory, Table},
     word::settlement,
 };

@@ -8,23 +8,25 @@ pub(super) fn splices(text: &str, format: Format, rule: &Node, mode: &str) -> Ve
     let Value::Map(entries) = &rule.value else { return Vec::new() };
     let entry = |key: &str| entries.iter().find(|(name, _)| name.text == key);
     match (entry("mode"), entry("name")) {
-        (Some((_, value)), _) => over(text, format, value, mode).into_iter().collect(),
+        (Some((_, value)), _) => over(text, format, value, mode),
         (None, Some(name)) => beside(text, format, rule, name, mode),
         (None, None) => Vec::new(),
     }
 }
 
 /// Over the value that is there, in the quotes that it has.
-fn over(text: &str, format: Format, value: &Node, mode: &str) -> Option<Splice> {
-    let Value::Text(said) = &value.value else { return None };
-    let removed = text.get(value.at.start..value.at.end)?.trim_end();
-    let quote = removed.chars().next().filter(|first| matches!(first, '"' | '\''));
-    let put = match quote {
-        Some(quote) if removed.len() > 1 && removed.ends_with(quote) => format!("{quote}{mode}{quote}"),
-        None if format == Format::Yaml && (removed == said || removed.starts_with('*')) => mode.to_owned(),
-        _ => return None,
+fn over(text: &str, format: Format, value: &Node, mode: &str) -> Vec<Splice> {
+    let there = text.get(value.at.start..value.at.end).unwrap_or_default();
+    let (Value::Text(said), whole) = (&value.value, there.trim_end()) else { return Vec::new() };
+    let splice = |removed: &str, put: String| Splice { at: value.at.start, removed: removed.to_owned(), put };
+    let Some(quote) = whole.chars().next().filter(|first| matches!(first, '"' | '\'')) else {
+        let is_plain = format == Format::Yaml && (whole == said || whole.starts_with('*'));
+        return is_plain.then(|| splice(whole, mode.to_owned())).into_iter().collect();
     };
-    Some(Splice { at: value.at.start, removed: removed.to_owned(), put })
+    // What is remarked behind it may count as a part of it.
+    let closed = whole.get(1..).and_then(|rest| whole.get(..rest.find(quote)? + 2));
+    let ways = closed.into_iter().chain(Some(whole).filter(|whole| whole.ends_with(quote)));
+    ways.map(|removed| splice(removed, format!("{quote}{mode}{quote}"))).collect()
 }
 
 /// Behind the name, written as that is.

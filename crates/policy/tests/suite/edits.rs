@@ -49,6 +49,24 @@ fn a_mode_is_written_as_a_person_would() {
         ),
         (
             "p.yaml",
+            "rules:\n  - name: 'a' # ours\n    mode:   'shadow'  # Ann's\r\n    quota: 5/min\n",
+            "enforce",
+            "rules:\n  - name: 'a' # ours\n    mode:   'enforce'  # Ann's\r\n    quota: 5/min\n",
+        ),
+        (
+            "p.yaml",
+            "rules:\n  - name: a\n    mode: \"shadow\" # \"for now\"\n    quota: 5/min\n",
+            "enforce",
+            "rules:\n  - name: a\n    mode: \"enforce\" # \"for now\"\n    quota: 5/min\n",
+        ),
+        (
+            "p.toml",
+            "[[rules]]\nname = 'a'\nquota = '5/min'\nmode = \'\'\'shadow\'\'\'\n",
+            "off",
+            "[[rules]]\nname = 'a'\nquota = '5/min'\nmode = 'off'\n",
+        ),
+        (
+            "p.yaml",
             "rules:\n- quota: 5/min\n  mode: \"enforce 10%\"\n  name: a",
             "shadow",
             "rules:\n- quota: 5/min\n  mode: \"shadow\"\n  name: a",

@@ -13,30 +13,33 @@ const STYLE: &str = "\
 @media(prefers-color-scheme:dark){:root{--ink:#e7e9ee;--faint:#a0a9b8;--paper:#14171c;--line:#333a45;--go:#5aaee6;\
 --wait:#e0ad4a;--no:#f07665;--shade:#b99be6}}\
 body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:60rem;margin:2rem auto;\
-padding:0 1rem}h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}p{margin:.4rem 0}\
+padding:0 1rem;overflow-wrap:anywhere}h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}p{margin:.4rem 0}\
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}th,td{text-align:right;padding:.25rem .5rem;\
-border-bottom:1px solid var(--line)}th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere}\
-th{color:var(--faint);font-weight:500}svg{width:100%;height:auto;display:block;margin:.6rem 0}\
-.go{fill:var(--go)}.wait{fill:var(--wait)}.no{fill:var(--no)}.shade{fill:var(--shade)}.axis{stroke:var(--line)}\
-text{fill:var(--faint);font:12px system-ui,sans-serif}.faint{color:var(--faint)}\
-.key{display:inline-block;width:.8em;height:.8em;margin-right:.35em}.scroll{overflow-x:auto}";
+border-bottom:1px solid var(--line);white-space:nowrap}th{color:var(--faint);font-weight:500}\
+tr>:first-child{text-align:left;min-width:9rem;white-space:normal}\
+tbody th{color:inherit;font-weight:inherit}.scroll{overflow-x:auto}.bar{width:40%;min-width:6rem}\
+figure{margin:.6rem 0}figure svg{width:100%;height:11rem;display:block;border-bottom:1px solid var(--line)}\
+.bar svg{width:100%;height:.8rem;display:block}.ends{display:flex;justify-content:space-between;font-size:.8rem}\
+figcaption{text-align:right;font-size:.8rem}.go{fill:var(--go)}.wait{fill:var(--wait)}.no{fill:var(--no)}.shade{fill:var(--shade)}\
+.faint,.ends,figcaption{color:var(--faint)}.named{margin-right:1rem;white-space:nowrap}.key{display:inline-block;width:.8em;height:.8em;margin-right:.35em}";
 
 /// The report as a page.
 pub fn html(report: &Report<'_>) -> String {
     let mut page = String::new();
     let title = format!("{} on {}", report.policy, report.play.log.names.join(", "));
-    // Writing to a string does not fail.
+    // Writing to a string does not fail. The page may fetch nothing, whatever a log says.
     let _ = write!(
         page,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width,initial-scale=1\"><title>{}</title><style>{STYLE}</style></head><body>\n<h1>{}</h1>\n",
-        Escaped(&title),
-        Escaped(&title)
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" \
+         content=\"default-src 'none'; style-src 'unsafe-inline'\"><meta name=\"viewport\" \
+         content=\"width=device-width,initial-scale=1\"><title>{title}</title><style>{STYLE}</style></head><body><main>\n\
+         <h1>{title}</h1>\n",
+        title = Escaped(&title),
     );
     for line in about_log(report) {
         let _ = writeln!(page, "<p class=\"faint\">{}</p>", Escaped(&line));
     }
-    table(&mut page, report.policy, &report.play.tally);
+    table(&mut page, "all rules", (report.policy, &report.play.tally));
     page.push_str("<h2>When</h2>\n");
     legend(&mut page);
     chart(&mut page, "requests over time", &report.play.tally.all);
@@ -45,23 +48,30 @@ pub fn html(report: &Report<'_>) -> String {
     }
     if let (Some(name), Some((tally, difference))) = (report.against, &report.play.against) {
         let _ = writeln!(page, "<h2>Against {}</h2>", Escaped(name));
-        table(&mut page, name, tally);
+        table(&mut page, "all rules that it is compared with", (name, tally));
         compared(&mut page, difference);
     }
-    page.push_str("</body></html>\n");
+    page.push_str("</main></body></html>\n");
     page
 }
 
-fn table(page: &mut String, name: &str, tally: &Tally) {
+/// Begins a table that is moved sideways where it is too wide; its label says what it is about.
+fn begin(page: &mut String, label: &str, columns: &[&str]) {
     let _ = write!(
         page,
-        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">{}</th><th scope=\"col\">requests</th><th \
-         scope=\"col\">admitted</th><th scope=\"col\">delayed</th><th scope=\"col\">denied</th><th \
-         scope=\"col\">shadow</th><th scope=\"col\">share</th></tr></thead><tbody>",
-        Escaped(name)
+        "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table><thead><tr>",
+        Escaped(label)
     );
+    columns.iter().for_each(|column| _ = write!(page, "<th scope=\"col\">{}</th>", Escaped(column)));
+    page.push_str("</tr></thead><tbody>\n");
+}
+
+const END: &str = "</tbody></table></div>\n";
+
+fn table(page: &mut String, label: &str, (name, tally): (&str, &Tally)) {
+    begin(page, label, &[name, "requests", "admitted", "delayed", "denied", "shadow", "share"]);
     let mut row = |name: &str, numbers: [u64; 5]| {
-        let _ = write!(page, "<tr><td>{}</td>", Escaped(name));
+        let _ = write!(page, "<tr><th scope=\"row\">{}</th>", Escaped(name));
         numbers.iter().for_each(|number| _ = write!(page, "<td>{number}</td>"));
         let _ = writeln!(page, "<td>{}</td></tr>", percent(numbers[3] + numbers[4], numbers[0]));
     };
@@ -69,7 +79,11 @@ fn table(page: &mut String, name: &str, tally: &Tally) {
     for rule in &tally.rules {
         row(&rule.name, [rule.asked, rule.admitted, rule.delayed, rule.denied, rule.shadow]);
     }
-    page.push_str("</tbody></table></div>\n");
+    page.push_str(END);
+    for rule in tally.rules.iter().filter(|rule| rule.asked == 0) {
+        let name = Escaped(&rule.name);
+        let _ = writeln!(page, "<p class=\"faint\">Rule {name} was about no request of the log.</p>");
+    }
 }
 
 fn legend(page: &mut String) {
@@ -77,7 +91,8 @@ fn legend(page: &mut String) {
     for (name, colour) in
         [("admitted", "--go"), ("delayed", "--wait"), ("denied", "--no"), ("shadow", "--shade")]
     {
-        let _ = write!(page, "<span class=\"key\" style=\"background:var({colour})\"></span>{name} &nbsp; ");
+        let key = format!("<span class=\"key\" style=\"background:var({colour})\"></span>");
+        let _ = write!(page, "<span class=\"named\">{key}{name}</span> ");
     }
     page.push_str("</p>\n");
 }
@@ -85,7 +100,7 @@ fn legend(page: &mut String) {
 const WIDE: f64 = 960.0;
 const HIGH: f64 = 180.0;
 
-/// Bars on top of each other, one for each bin.
+/// Bars on top of each other, one for each bin. What is written stands below, where it keeps its size on a phone.
 fn chart(page: &mut String, about: &str, timeline: &Timeline) {
     let bins = timeline.bins();
     let height = |bin: &Bin| bin.requests() + bin.shadow;
@@ -93,10 +108,10 @@ fn chart(page: &mut String, about: &str, timeline: &Timeline) {
     let width = WIDE / bins.len().max(1) as f64;
     let _ = write!(
         page,
-        "<svg viewBox=\"0 0 {WIDE} {}\" role=\"img\" aria-label=\"{}, at most {most} in {}\">",
-        HIGH + 20.0,
+        "<figure><figcaption>at most {most} in {span}</figcaption><svg viewBox=\"0 0 {WIDE} {HIGH}\" \
+         preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}, at most {most} in {span}\">",
         Escaped(about),
-        Span(timeline.width())
+        span = Span(timeline.width())
     );
     for (place, bin) in bins.iter().enumerate() {
         let mut top = HIGH;
@@ -118,13 +133,9 @@ fn chart(page: &mut String, about: &str, timeline: &Timeline) {
     let end = tidegate_core::Micros::new(timeline.start().get() + timeline.width().get() * bins.len() as u64);
     let _ = writeln!(
         page,
-        "<line class=\"axis\" x1=\"0\" x2=\"{WIDE}\" y1=\"{HIGH}\" y2=\"{HIGH}\"/><text x=\"0\" y=\"{base}\">{}</text><text \
-         x=\"{WIDE}\" y=\"{base}\" text-anchor=\"end\">{}</text><text x=\"{WIDE}\" y=\"12\" text-anchor=\"end\">{most} in \
-         {}</text></svg>",
+        "</svg><div class=\"ends\"><span>{}</span><span>{}</span></div></figure>",
         stamp(timeline.start()),
         stamp(end),
-        Span(timeline.width()),
-        base = HIGH + 15.0,
     );
 }
 
@@ -133,10 +144,10 @@ fn about_rule(page: &mut String, rule: &RuleTally) {
     if all + rule.delayed == 0 {
         return;
     }
+    let name = Escaped(&rule.name);
     let _ = writeln!(
         page,
-        "<h2>{}</h2>\n<p>{all} of {} ({}) denied{}.</p>",
-        Escaped(&rule.name),
+        "<section aria-label=\"{name}\"><h2>{name}</h2>\n<p>{all} of {} ({}) denied{}.</p>",
         rule.asked,
         percent(all, rule.asked),
         if rule.shadow > 0 { ", or would have been" } else { "" }
@@ -144,35 +155,38 @@ fn about_rule(page: &mut String, rule: &RuleTally) {
     if rule.delayed > 0 {
         let _ = writeln!(page, "<p>{} waited, at most {}.</p>", rule.delayed, Span(rule.longest_wait));
     }
+    if rule.stopped_elsewhere() > 0 {
+        let _ =
+            writeln!(page, "<p>{} that it let through were denied by others.</p>", rule.stopped_elsewhere());
+    }
     chart(page, &format!("rule {} over time", rule.name), &rule.timeline);
     let top = rule.keys.top(TOP);
     if !top.is_empty() {
-        bars(page, &top, all);
+        bars(page, &rule.name, &top, all);
     }
     if let Some(stayed) = stayed_denied(rule) {
         let _ = writeln!(page, "<p>Stayed denied {}.</p>", Escaped(&stayed));
     }
+    page.push_str("</section>\n");
 }
 
 /// A row for each key.
-fn bars(page: &mut String, top: &[crate::Counted], all: u64) {
+fn bars(page: &mut String, rule: &str, top: &[crate::Counted], all: u64) {
     let most = top.first().map_or(1, |key| key.count).max(1);
-    page.push_str(
-        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">who</th><th scope=\"col\">denied</th><th \
-         scope=\"col\">share</th><th scope=\"col\" style=\"width:40%\"></th></tr></thead><tbody>",
-    );
+    begin(page, &format!("who was denied by {rule}"), &["who", "denied", "share", "as a bar"]);
     for key in top {
         let wide = key.count as f64 * 100.0 / most as f64;
         let _ = writeln!(
             page,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td><svg viewBox=\"0 0 100 4\" preserveAspectRatio=\"none\" \
-             style=\"height:.8rem\" aria-hidden=\"true\"><rect class=\"no\" width=\"{wide:.1}\" height=\"4\"/></svg></td></tr>",
+            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"bar\"><svg viewBox=\"0 0 100 4\" \
+             preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"no\" width=\"{wide:.1}\" \
+             height=\"4\"/></svg></td></tr>",
             Escaped(&key.key),
             key.count,
             percent(key.count, all)
         );
     }
-    page.push_str("</tbody></table></div>\n");
+    page.push_str(END);
 }
 
 fn compared(page: &mut String, difference: &Difference) {
@@ -189,15 +203,13 @@ fn compared(page: &mut String, difference: &Difference) {
         difference.newly_delayed,
         difference.no_longer_delayed
     );
-    page.push_str(
-        "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">rule and key</th><th scope=\"col\">denied now</th><th \
-         scope=\"col\">no longer</th></tr></thead><tbody>",
-    );
+    begin(page, "the difference of each key", &["rule and key", "denied now", "no longer"]);
     for key in &difference.keys {
         let (newly, no_longer) = (key.newly_denied, key.no_longer_denied);
-        let _ = writeln!(page, "<tr><td>{}</td><td>{newly}</td><td>{no_longer}</td></tr>", Escaped(&key.key));
+        let key = Escaped(&key.key);
+        let _ = writeln!(page, "<tr><th scope=\"row\">{key}</th><td>{newly}</td><td>{no_longer}</td></tr>");
     }
-    page.push_str("</tbody></table></div>\n");
+    page.push_str(END);
 }
 
 /// Text that came from a log or a file.

@@ -82,7 +82,9 @@ fn problem(error: &AmendError) -> Problem {
         | AmendError::Nothing
         | AmendError::NotLast(_)
         | AmendError::Edit(EditError::Policy(_)) => StatusCode::CONFLICT,
-        AmendError::Disk { .. } | AmendError::History { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        AmendError::Disk { .. } | AmendError::History { .. } | AmendError::Left { .. } => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
         AmendError::Gone => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };

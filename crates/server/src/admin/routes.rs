@@ -3,7 +3,7 @@
 use super::{Office, read::text};
 use crate::{
     dashboard,
-    decisions::{Problem, whole},
+    decisions::{LARGEST, Problem, whole},
 };
 use axum::{
     Router,
@@ -87,7 +87,7 @@ async fn token(State(office): State<Office>, headers: HeaderMap) -> Response {
 }
 
 async fn simulate(request: Request) -> Response {
-    told(whole(request.into_body()).await.and_then(|body| Office::simulate(&body)))
+    told(whole(request.into_body(), LARGEST).await.and_then(|body| Office::simulate(&body)))
 }
 
 async fn reset(State(office): State<Office>, request: Request) -> Response {
@@ -126,7 +126,7 @@ async fn lift(State(office): State<Office>, Path(id): Path<String>, headers: Hea
 /// The body of a request that changes something, from one who may.
 async fn changing(office: &Office, request: Request) -> Result<bytes::Bytes, Problem> {
     office.callers.operator(request.headers())?;
-    whole(request.into_body()).await
+    whole(request.into_body(), LARGEST).await
 }
 
 fn told(answer: Answer) -> Response {

@@ -7,7 +7,7 @@ use std::{
 };
 use tidegate_policy::edit::EditError;
 
-/// What keeps a policy file from being changed; it is as it was then.
+/// What keeps a policy file from being changed; it is as it was then, unless this says otherwise.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AmendError {
@@ -34,6 +34,13 @@ pub enum AmendError {
     },
     /// The gateway did not take the policy, and the file is again as it was.
     Refused(String),
+    /// The gateway did not take the policy, and the file says it all the same.
+    Left {
+        /// Why it was not taken.
+        refused: String,
+        /// What kept the file from being put back.
+        source: Box<Self>,
+    },
     /// The disk did not do what it was asked.
     Disk {
         /// What.
@@ -85,6 +92,11 @@ impl fmt::Display for AmendError {
                 file.display()
             ),
             Self::Refused(why) => write!(f, "the gateway refused it, and the file is as it was: {why}"),
+            Self::Left { refused, source } => write!(
+                f,
+                "the gateway refused it, and the file was not put back ({source}); put it back by hand, it says what is not in \
+                 force: {refused}"
+            ),
             Self::Disk { problem, file, source } => write!(
                 f,
                 "{}: {problem}: {source}; see that the folder is there and may be written",
@@ -100,6 +112,7 @@ impl Error for AmendError {
         match self {
             Self::Edit(error) => Some(error),
             Self::Disk { source, .. } => Some(source),
+            Self::Left { source, .. } => Some(source),
             _ => None,
         }
     }

@@ -162,17 +162,26 @@ impl<'a> Members<'a> {
 
     /// How long something is held that nobody settles.
     pub(super) fn expires(&self) -> Result<Duration, Problem> {
-        let seconds = match self.given("expires") {
-            None | Some(Given::Nothing) => return Ok(USUAL),
-            Some(Given::Number(seconds)) => seconds.as_f64().filter(|seconds| *seconds > 0.0),
-            Some(_) => None,
+        let time = self.time("expires", USUAL).filter(|time| !time.is_zero());
+        time.ok_or_else(|| {
+            self.wrong("expires", "is no such time; write seconds, more than 0 and 3600 at most")
+        })
+    }
+
+    /// How long whoever asks would wait for its turn.
+    pub(super) fn within(&self) -> Result<Duration, Problem> {
+        let time = self.time("within", Duration::ZERO);
+        time.ok_or_else(|| self.wrong("within", "is no such time; write seconds, from 0 to 3600"))
+    }
+
+    /// Seconds, `otherwise` where they are not said; `None` if that is no time.
+    fn time(&self, name: &str, otherwise: Duration) -> Option<Duration> {
+        let seconds = match self.given(name) {
+            None | Some(Given::Nothing) => return Some(otherwise),
+            Some(Given::Number(seconds)) => seconds.as_f64()?,
+            Some(_) => return None,
         };
-        seconds
-            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-            .filter(|time| *time <= LONGEST)
-            .ok_or_else(|| {
-                self.wrong("expires", "is no such time; write seconds, more than 0 and 3600 at most")
-            })
+        Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST)
     }
 
     fn wrong(&self, name: &str, what: &str) -> Problem {

@@ -15,6 +15,8 @@ use tidegate_engine::{Claim, OwnedAsk, reserve_all};
 use tidegate_policy::compile::PolicyGate;
 use tidegate_rule::{Fields, Mode};
 
+pub(super) const MEMBERS: [&str; 5] = ["rule", "key", "cost", "tier", "within"];
+
 pub(super) async fn answer(
     desk: &Desk,
     asked: Asked<'_>,
@@ -24,9 +26,12 @@ pub(super) async fn answer(
     let now = desk.now();
     let questions = questions(&asked, &now.gate)?;
     let mut told = match asked.form {
-        Form::Together => {
-            let (claims, told) = Box::pin(together(desk, &questions)).await;
-            claims.into_iter().flatten().for_each(keep);
+        Form::Together => Box::pin(kept_together(desk, &questions)).await,
+        _ if questions.iter().any(Question::is_patient) => {
+            let mut told = Vec::with_capacity(questions.len());
+            for question in questions.chunks(1) {
+                told.extend(Box::pin(kept_together(desk, question)).await);
+            }
             told
         }
         _ => each(&questions, touch).await,
@@ -116,6 +121,13 @@ async fn decide(desk: &Desk, questions: &[Question<'_>], mode: Mode) -> Vec<(usi
         false => desk.lasting(reserve_all(asks)).await.unwrap_or_default(),
     };
     places.into_iter().zip(claims.into_iter().chain(std::iter::repeat_with(|| None))).collect()
+}
+
+/// Decides all of them or none, and takes it for good.
+async fn kept_together<'a>(desk: &Desk, questions: &'a [Question<'a>]) -> Vec<Told<'a>> {
+    let (claims, told) = together(desk, questions).await;
+    claims.into_iter().flatten().for_each(keep);
+    told
 }
 
 fn keep(claim: Claim) {

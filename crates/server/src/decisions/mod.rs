@@ -44,7 +44,7 @@ pub(crate) use ledger::Ledger;
 pub(crate) use problem::{Problem, shortened};
 pub(crate) use reserve::gone;
 pub(crate) use reset::{MEMBERS as RESET, answer as reset};
-pub(crate) use routes::whole;
+pub(crate) use routes::{LARGEST, whole};
 pub(crate) use tokens::{Caller, NEEDED, Secret, Tokens, bearer, unauthorized};
 pub(crate) use told::json_response;
 

@@ -5,7 +5,7 @@ use super::{
     problem::{Problem, shortened},
 };
 use http::StatusCode;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tidegate_core::{Decision, Quota, spelling};
 use tidegate_engine::{Limiter, OwnedAsk, SharedLimiter};
 use tidegate_policy::compile::{Holds, NamedRule, PolicyGate};
@@ -16,6 +16,8 @@ pub(super) struct Question<'a> {
     named: NamedRule<'a>,
     pub(super) mode: Mode,
     cost: u64,
+    /// How long whoever asks would wait for its turn.
+    patience: Duration,
     key: KeyValue<'a>,
     tier: usize,
 }
@@ -36,14 +38,15 @@ pub(super) enum Touched {
 }
 
 impl<'a> Question<'a> {
-    /// The members that say it.
+    /// The members that say it, where nothing is taken.
     pub(super) const MEMBERS: [&'static str; 4] = ["rule", "key", "cost", "tier"];
 
     pub(super) fn of(members: &'a Members<'_>, gate: &'a PolicyGate) -> Result<Self, Problem> {
         let (named, key) = addressed(members, gate)?;
         let tier = named.tier(members.optional_text("tier")?);
         let tier = tier.map_err(|error| Problem::of(&error, members.place))?;
-        Ok(Self { mode: named.mode_for(&key), cost: members.cost(Some(1))?, key, tier, named })
+        let (cost, patience) = (members.cost(Some(1))?, members.within()?);
+        Ok(Self { mode: named.mode_for(&key), cost, patience, key, tier, named })
     }
 
     pub(super) fn rule(&self) -> &'a Rule {
@@ -61,6 +64,11 @@ impl<'a> Question<'a> {
 
     pub(super) fn cost(&self) -> u64 {
         self.cost
+    }
+
+    /// Whether it may be answered with a time to wait.
+    pub(super) fn is_patient(&self) -> bool {
+        !self.patience.is_zero()
     }
 
     /// The quota of its rule at this place.
@@ -107,7 +115,8 @@ impl<'a> Question<'a> {
 
     /// It as one of several that are decided together.
     pub(super) fn ask(&self) -> Option<OwnedAsk> {
-        Some(OwnedAsk::new(&self.limiter()?, &self.key).cost(self.cost).tier(self.tier))
+        let ask = OwnedAsk::new(&self.limiter()?, &self.key).cost(self.cost).tier(self.tier);
+        Some(ask.within(self.patience))
     }
 
     /// Where it is counted; `None` if nothing is to be asked.

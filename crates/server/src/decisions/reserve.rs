@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tidegate_engine::Claim;
 use tidegate_policy::compile::Holds;
 
-pub(super) const MEMBERS: [&str; 5] = ["rule", "key", "cost", "tier", "expires"];
+pub(super) const MEMBERS: [&str; 6] = ["rule", "key", "cost", "tier", "within", "expires"];
 pub(super) const COMMIT: [&str; 2] = ["id", "cost"];
 pub(super) const CANCEL: [&str; 1] = ["id"];
 

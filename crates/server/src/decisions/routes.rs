@@ -42,7 +42,7 @@ enum Call {
 }
 
 /// Bytes of a body.
-const LARGEST: usize = 1_000_000;
+pub(crate) const LARGEST: usize = 1_000_000;
 /// How long a body may take to come.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -90,7 +90,7 @@ where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {
     // All of it, whatever the answer: some clients do not hear one that comes while they speak.
-    let body = whole(body).await;
+    let body = whole(body, LARGEST).await;
     // A page in a browser may send a request here, but none from its own place without saying so.
     if head.headers.contains_key(header::ORIGIN) {
         return Err(Problem::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
@@ -104,7 +104,8 @@ where
     let deny = deny.map_or(DenyAs::Usual, DenyAs::Status);
     let body = body?;
     let members: &[&'static str] = match call {
-        Call::Check | Call::Peek => &Question::MEMBERS,
+        Call::Check => &check::MEMBERS,
+        Call::Peek => &Question::MEMBERS,
         Call::Reserve | Call::Acquire => &reserve::MEMBERS,
         Call::Commit => &reserve::COMMIT,
         Call::Cancel => &reserve::CANCEL,
@@ -201,12 +202,12 @@ fn deny_status(text: &str) -> Result<StatusCode, Problem> {
     })
 }
 
-/// All of a body, if it is not too much and does not take too long.
-pub(crate) async fn whole<B>(body: B) -> Result<Bytes, Problem>
+/// All of a body, if it has so many bytes at most and does not take too long.
+pub(crate) async fn whole<B>(body: B, most: usize) -> Result<Bytes, Problem>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {
-    let mut reading = pin!(read(body));
+    let mut reading = pin!(read(body, most));
     // Most come with their heads: a timer is for those who have to be waited for.
     if let Some(body) = at_once(reading.as_mut()).await {
         return body;
@@ -232,7 +233,7 @@ async fn at_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     .await
 }
 
-async fn read<B>(body: B) -> Result<Bytes, Problem>
+async fn read<B>(body: B, most: usize) -> Result<Bytes, Problem>
 where
     B: Body<Data = Bytes>,
 {
@@ -241,8 +242,8 @@ where
     while let Some(frame) = body.as_mut().frame().await {
         let frame = frame.map_err(|_| Problem::bad("the body broke off; send all of it"))?;
         let Ok(data) = frame.into_data() else { continue };
-        if first.len() + all.len() + data.len() > LARGEST {
-            let problem = format!("the body is too large; send {LARGEST} bytes at most");
+        if first.len() + all.len() + data.len() > most {
+            let problem = format!("the body is too large; send {most} bytes at most");
             return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, problem));
         }
         // Most are of one piece, which need not be copied.

@@ -35,8 +35,11 @@ impl Gateway {
                     None => file.roll_back(Some(change.id)).map(drop),
                     Some(_) => file.set_mode(&change.rule, &change.from).map(drop),
                 });
-                taken_back.await?;
-                Err(AmendError::Refused(error.to_string()))
+                let refused = error.to_string();
+                Err(match taken_back.await {
+                    Ok(()) => AmendError::Refused(refused),
+                    Err(left) => AmendError::Left { refused, source: Box::new(left) },
+                })
             }
         }
     }

@@ -15,15 +15,17 @@ mod head;
 mod judge;
 mod listeners;
 mod note;
+mod reload;
 mod source;
 
 pub use error::GatewayError;
 pub(crate) use head::GatewayHead;
 pub(crate) use judge::{DENIAL, name_denial};
+pub use reload::Reloaded;
 pub use source::PolicySource;
 
 use crate::{
-    AmendError, Amended, Bound, Config, Fault, FileWatch, ReadFiles,
+    AmendError, Amended, Bound, Config, FileWatch, ReadFiles,
     admin::Admin,
     decisions::{DecisionDoor, Desk, Tokens},
     hall::Threads,
@@ -33,7 +35,7 @@ use crate::{
 };
 use amend::Amendment;
 use judge::{PolicyJudge, Served};
-use listeners::{has_same_connections, listeners};
+use listeners::listeners;
 use std::{
     collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
     time::Duration,
@@ -111,19 +113,6 @@ enum Call {
     Amend(Amendment, oneshot::Sender<Result<Amended, AmendError>>),
 }
 
-/// What a new policy has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reloaded {
-    /// Nothing but what is in the files of lists.
-    Lists,
-    /// Rules and routes; connections stay.
-    Rules,
-    /// What there is to connect to, too. Connections are taken over with their next request.
-    Connections,
-}
-
-/// Workers of earlier policies that may still finish; of more, the oldest are hurried.
-const MOST_RETIRED: usize = 4;
 /// How often schedules are followed.
 const MOMENT: Duration = Duration::from_secs(1);
 /// Calls that may wait.
@@ -241,140 +230,9 @@ impl Gateway {
         }
     }
 
-    /// Reads the policy again and puts it in force. What is wrong is told, and changes nothing.
-    async fn reload(&mut self) -> Result<Reloaded, GatewayError> {
-        let files = ReadFiles::default();
-        let read = self.source.read(&files);
-        self.watch.follow(&files);
-        let outcome = match read {
-            Ok(policy) => self.replace(policy).await,
-            Err(error) => Err(error),
-        };
-        self.observer.reloaded(outcome.as_ref().err().map(ToString::to_string));
-        match &outcome {
-            Ok(reloaded) => tracing::info!("the policy was read again: {reloaded}"),
-            Err(error) => {
-                tracing::error!("the policy stays as it was, because the new one is wrong:\n{error}");
-            }
-        }
-        outcome
-    }
-
-    async fn replace(&mut self, policy: Policy) -> Result<Reloaded, GatewayError> {
-        if policy == self.policy {
-            self.gate.reread_lists().map_err(|error| self.source.error(error))?;
-            return Ok(Reloaded::Lists);
-        }
-        let has_moved = policy.admin != self.policy.admin;
-        let admin = match (&self.admin, has_moved) {
-            (_, false) => None,
-            (Some(before), true) => before.again(&policy.admin)?,
-            (None, true) => Admin::bind(&policy.admin)?,
-        };
-        let tokens = Tokens::of(&policy)?;
-        let decisions = self.next_decisions(&policy)?;
-        let sending = match &policy.metrics {
-            same if *same == self.policy.metrics => Next::Same,
-            None => Next::None,
-            Some(terms) => Next::Other(Sending::start(terms, &self.observer)?),
-        };
-        let reloaded = match has_same_connections(&policy, &self.policy) {
-            true => self.replace_rules(&policy)?,
-            false => self.replace_all(&policy).await?,
-        };
-        if has_moved {
-            self.admin = admin;
-            if let (Some(admin), Some(desk)) = (&mut self.admin, &self.desk) {
-                admin.start(self.handle.clone(), &self.observer, desk)?;
-            }
-        }
-        self.replace_decisions(&policy, decisions, tokens).await?;
-        match sending {
-            Next::Same => {}
-            Next::None => self.sending = None,
-            Next::Other(sending) => self.sending = Some(sending),
-        }
-        advise(&policy);
-        self.policy = policy;
-        self.show();
-        Ok(reloaded)
-    }
-
-    /// The listener of programs that the next policy has, where it is another one.
-    fn next_decisions(&self, policy: &Policy) -> Result<Next<DecisionDoor>, Fault> {
-        let listener = |policy: &Policy| policy.decisions.clone().map(|it| (it.listen, it.tls));
-        if listener(policy) == listener(&self.policy) && policy.connections == self.policy.connections {
-            return Ok(Next::Same);
-        }
-        Ok(match (&policy.decisions, &self.decisions) {
-            (None, _) => Next::None,
-            (Some(next), Some(before)) => Next::Other(before.again(next)?),
-            (Some(next), None) => Next::Other(DecisionDoor::bind(next)?),
-        })
-    }
-
     /// Where it is counted what a policy says, and who keeps why.
     fn seen(&self, policy: &Policy) -> (Arc<Tally>, Option<Watcher>) {
         (self.tally.clone(), Watcher::of(&self.observer, &self.tally, &policy.observe))
-    }
-
-    /// Has questions answered by the policy that is in force now.
-    async fn replace_decisions(
-        &mut self,
-        policy: &Policy,
-        next: Next<DecisionDoor>,
-        tokens: Tokens,
-    ) -> Result<(), Fault> {
-        let Some(desk) = self.desk.clone() else { return Ok(()) };
-        desk.replace(self.gate.clone(), self.seen(policy), tokens);
-        let next = match next {
-            Next::Same => return Ok(()),
-            Next::None => None,
-            Next::Other(mut door) => {
-                door.start(&desk, self.workers, &policy.connections)?;
-                Some(door)
-            }
-        };
-        if let Some(before) = std::mem::replace(&mut self.decisions, next) {
-            // Those who ask there are answered; nobody waits for them before the end.
-            self.leaving.retain_mut(|threads| !threads.have_ended());
-            self.leaving.extend(before.leave());
-        }
-        Ok(())
-    }
-
-    fn replace_rules(&mut self, policy: &Policy) -> Result<Reloaded, GatewayError> {
-        self.gate = self.compile(policy)?;
-        self.tally = self.next_tally(policy);
-        if let Some(serving) = &self.serving {
-            serving.judge.replace(self.served(self.gate.clone(), policy, &self.config(policy)));
-        }
-        Ok(Reloaded::Rules)
-    }
-
-    async fn replace_all(&mut self, policy: &Policy) -> Result<Reloaded, GatewayError> {
-        // What leaves no trace when it fails comes first; rules come last.
-        let plans = Plans::of(self.config(policy)).await?;
-        let listeners = listeners(policy, &self.listeners)?;
-        self.gate = self.compile(policy)?;
-        self.tally = self.next_tally(policy);
-        self.upstreams = Arc::new(plans.health());
-        let served = self.served(self.gate.clone(), policy, plans.config());
-        let next = Serving::start(plans, &listeners, served)?;
-        self.listeners = listeners;
-        if let Some(before) = self.serving.replace(next) {
-            before.workers.order(Order::Retire);
-            self.retired.push_back(before.workers);
-        }
-        self.retired.retain(|workers| !workers.have_ended());
-        let hurried = self.retired.len().saturating_sub(MOST_RETIRED);
-        self.retired.iter().take(hurried).for_each(|workers| workers.order(Order::Stop));
-        Ok(Reloaded::Connections)
-    }
-
-    /// Where what a new policy says is counted.
-    fn next_tally(&self, policy: &Policy) -> Arc<Tally> {
-        self.observer.tally(self.gate.views().map(|rule| rule.name()), &policy.observe)
     }
 
     fn served(&self, gate: PolicyGate, policy: &Policy, config: &Config) -> Served {
@@ -398,10 +256,6 @@ impl Gateway {
             decisions: self.decisions_address(),
             workers: self.workers.get(),
         });
-    }
-
-    fn compile(&self, policy: &Policy) -> Result<PolicyGate, GatewayError> {
-        self.compiler.compile(policy, Some(&self.gate)).map_err(|error| self.source.error(error))
     }
 
     fn config(&self, policy: &Policy) -> Config {
@@ -429,24 +283,6 @@ impl Gateway {
     }
 }
 
-/// What a new policy has in the place of something.
-enum Next<T> {
-    /// The same.
-    Same,
-    None,
-    Other(T),
-}
-
-impl Handle {
-    /// Has the policy read again, and says what has changed. Where it is wrong, the one before stays in force.
-    pub async fn reload(&self) -> Result<Reloaded, GatewayError> {
-        let (answer, answered) = oneshot::channel();
-        let gone = GatewayError::Gone;
-        self.calls.send(Call::Reload(answer)).await.map_err(|_| gone)?;
-        answered.await.unwrap_or(Err(GatewayError::Gone))
-    }
-}
-
 impl Serving {
     fn start(plans: Plans, listeners: &[Bound], served: Served) -> Result<Self, GatewayError> {
         let judge = Arc::new(PolicyJudge::new(served));
@@ -459,16 +295,6 @@ impl Serving {
 fn advise(policy: &Policy) {
     for advice in lint(policy) {
         tracing::warn!("{advice}");
-    }
-}
-
-impl fmt::Display for Reloaded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Lists => "nothing but lists may have changed",
-            Self::Rules => "rules and routes changed",
-            Self::Connections => "connections changed, too, and are taken over one by one",
-        })
     }
 }
 

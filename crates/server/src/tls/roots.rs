@@ -22,8 +22,8 @@ pub enum Roots {
 }
 
 impl Roots {
-    /// How servers are spoken to that understand this.
-    pub(crate) fn connector(&self, protocol: &[u8]) -> Result<TlsConnector, Fault> {
+    /// How servers are spoken to that understand this: `h2`, or `http/1.1`.
+    pub fn connector(&self, protocol: &[u8]) -> Result<TlsConnector, Fault> {
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| self.fault(error.to_string()))?

@@ -6,6 +6,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::fs;
+use tempfile::TempDir;
 use tidegate_policy::Policy;
 use tidegate_rule::Rules;
 use tidegate_server::{Gateway, PolicySource};
@@ -156,6 +157,57 @@ async fn what_cannot_be_changed_says_why() {
     assert!(answer.body.contains("is a link") && answer.body.contains("ConfigMap"), "{}", answer.body);
     assert_eq!(stage.text(), before);
     assert_eq!(stage.watched().await["mode"], "shadow");
+    stage.end().await;
+}
+
+/// A file that is named by the policy goes away: what the policy says is right as ever, and cannot be put in force.
+#[tokio::test]
+async fn what_the_gateway_does_not_take_is_put_back_to_the_byte() {
+    let server = Server::mirror().await;
+    let folder = TempDir::new().unwrap();
+    let list = folder.path().join("bad.txt");
+    fs::write(&list, "192.0.2.0/24\n").unwrap();
+    let lists = format!("lists: {{ bad: {{ files: {} }} }}", list.display());
+    let rules = WATCHED.replace("mode: shadow", "mode:   'shadow'    # not yet\r");
+    let stage = Stage::start(&server, &format!("{lists}{rules}  - {{ name: closed, deny: bad }}\n"));
+    let (before, place) = (stage.text(), "/api/v1/rules/watched/mode");
+    let bob = "x-user: bob\r\n";
+    for _ in 0..2 {
+        assert_eq!(stage.get_as("/", bob).await.status(), 200);
+    }
+    let version = stage.json("/api/v1/status").await["policy"]["version"].clone();
+
+    fs::remove_file(&list).unwrap();
+    let (status, told) = stage.change(place, &json!({ "mode": "enforce" })).await;
+    let detail = told["detail"].as_str().unwrap();
+    assert_eq!(status, 422, "{told}");
+    assert!(detail.starts_with("the gateway refused it, and the file is as it was: "), "{detail}");
+    assert!(detail.contains("bad.txt"), "{detail}");
+    assert_eq!(stage.text(), before);
+    assert_eq!(stage.watched().await["mode"], "shadow");
+    assert_eq!(stage.get_as("/", bob).await.status(), 200, "the policy before is in force");
+    let now = stage.json("/api/v1/status").await;
+    assert_eq!(now["policy"]["version"], version);
+    assert!(now["policy"]["error"].as_str().unwrap().contains("bad.txt"), "{now}");
+    let changes = stage.json("/api/v1/changes").await;
+    assert_eq!((&changes["changes"][0]["undoes"], &changes["last"]), (&json!(1), &Value::Null));
+
+    // The same of a change that is taken back.
+    fs::write(&list, "192.0.2.0/24\n").unwrap();
+    assert_eq!(stage.change(place, &json!({ "mode": "enforce" })).await.0, 200);
+    let enforced = stage.text();
+    assert_eq!(enforced, before.replace("'shadow'", "'enforce'"));
+    fs::remove_file(&list).unwrap();
+    let (status, told) = stage.change("/api/v1/rollback", &json!({})).await;
+    assert_eq!(status, 422, "{told}");
+    assert_eq!(stage.text(), enforced);
+    assert_eq!(stage.get_as("/", bob).await.status(), 429, "the policy before is in force");
+
+    fs::write(&list, "192.0.2.0/24\n").unwrap();
+    let (status, told) = stage.change("/api/v1/rollback", &json!({})).await;
+    assert_eq!(status, 200, "{told}");
+    assert_eq!((stage.text(), stage.watched().await["mode"].clone()), (before, json!("shadow")));
+    assert_eq!(stage.json("/api/v1/status").await["policy"]["error"], Value::Null);
     stage.end().await;
 }
 

@@ -2,7 +2,7 @@
 
 use crate::stage::{Stub, limits, refused};
 use http::{Method, Request, StatusCode};
-use http_body_util::Full;
+use http_body_util::{Full, channel::Channel};
 use tidegate_server::descriptors::{Decide, DescriptorFault, wire::JsonWire};
 
 const ASK: &str =
@@ -90,4 +90,13 @@ async fn refusals_are_those_of_the_reference_service_and_say_why_in_a_header() {
 
     let (status, ..) = ask(&stub, Method::POST, &" ".repeat((4 << 20) + 1)).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+/// Who says that there is a body, and sends none, is not waited for.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_told() {
+    let (_sender, body) = Channel::<bytes::Bytes>::new(1);
+    let said = JsonWire::new(Stub::default()).answer(Request::new(body)).await;
+    assert_eq!(said.status(), StatusCode::REQUEST_TIMEOUT);
+    assert_eq!(said.headers()["tidegate-reason"], "the body took too long to come; send it at once");
 }

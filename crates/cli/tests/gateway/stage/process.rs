@@ -98,6 +98,13 @@ impl Gateway {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
     }
 
+    /// Kills it, wherever it is; what it leaves behind.
+    pub(crate) fn killed(mut self) -> TempDir {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap())
+    }
+
     /// Waits until it has ended by itself.
     pub(crate) async fn ended(mut self) -> ExitStatus {
         let mut child = std::mem::replace(&mut self.child, Command::new("true").spawn().unwrap());

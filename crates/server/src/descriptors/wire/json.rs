@@ -2,13 +2,12 @@
 
 use super::{MOST_MESSAGE, translate};
 use crate::{
-    decisions::NEEDED,
+    decisions::{NEEDED, whole},
     descriptors::{Callers, Decide, DescriptorFault, OverLimit},
 };
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use std::error::Error;
 use tidegate_proto::json;
 
@@ -37,19 +36,14 @@ impl<D: Decide> JsonWire<D> {
     /// Answers a request for `/json`.
     pub async fn answer<B>(&self, request: Request<B>) -> Response<Bytes>
     where
-        B: Body,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
+        B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
     {
         if self.callers.admit(request.headers()).is_none() {
             return refusal(StatusCode::UNAUTHORIZED, NEEDED);
         }
-        let body = match Limited::new(request.into_body(), MOST_MESSAGE).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                let told = format!("a request may have {MOST_MESSAGE} bytes");
-                return refusal(StatusCode::PAYLOAD_TOO_LARGE, &told);
-            }
-            Err(error) => return refusal(StatusCode::BAD_REQUEST, &error.to_string()),
+        let body = match whole(request.into_body(), MOST_MESSAGE).await {
+            Ok(body) => body,
+            Err(problem) => return refusal(problem.status, &problem.detail),
         };
         match self.decided(&body).await {
             Ok(response) => response,

@@ -12,7 +12,9 @@
 
 use super::{MOST_MESSAGE, translate};
 use crate::{
-    decisions::{Caller, Ledger, NEEDED, Problem, bearer, gone, json_response, shortened, unauthorized},
+    decisions::{
+        Caller, Ledger, NEEDED, Problem, bearer, gone, json_response, shortened, unauthorized, whole,
+    },
     descriptors::{
         AdminToken, Callers, DescriptorFault, DescriptorService, DomainAsk, DomainVerdict, HeldHits,
         OverLimit,
@@ -25,7 +27,6 @@ use axum::{
     routing,
 };
 use http::{HeaderMap, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value, json};
 use std::{net::IpAddr, sync::Arc, time::Duration};
 use subtle::ConstantTimeEq as _;
@@ -84,16 +85,7 @@ impl SettleDesk {
             "reset" => self.permit(&head.headers)?,
             _ => self.callers.admit(&head.headers).ok_or_else(|| unauthorized(NEEDED))?,
         };
-        let body = Limited::new(body, MOST_MESSAGE).collect().await.map_err(|error| match error
-            .is::<LengthLimitError>(
-        ) {
-            true => {
-                let told = format!("a request may have {MOST_MESSAGE} bytes");
-                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, told)
-            }
-            false => Problem::bad("the body broke off; send all of it"),
-        })?;
-        let body = body.to_bytes();
+        let body = whole(body, MOST_MESSAGE).await?;
         match verb {
             "peek" => said(self.service.peek(asked(&body)?).await.map_err(problem)?, None),
             "reserve" => self.reserve(asked(&body)?, expires(&head.uri)?, caller).await,

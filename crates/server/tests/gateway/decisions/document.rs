@@ -1,9 +1,14 @@
 //! What documents say is what the server does.
 
-use super::{PURE, Stage};
+use super::{
+    PURE, Stage,
+    schema::{meant, of, wrong},
+    stores::{is_there, rules, until},
+};
 use crate::stage::Wire;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
+use tidegate_testkit::servers::RedisServer;
 
 /// What is known of the code, and nobody can ask: its text.
 fn code(file: &str) -> String {
@@ -12,14 +17,6 @@ fn code(file: &str) -> String {
 
 fn document() -> Value {
     serde_json::from_str(include_str!("../../../../../docs/openapi.json")).unwrap()
-}
-
-/// What a reference stands for.
-fn meant<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
-    match value.get("$ref").and_then(Value::as_str) {
-        Some(place) => document.pointer(place.strip_prefix('#').unwrap()).unwrap(),
-        None => value,
-    }
 }
 
 #[tokio::test]
@@ -101,38 +98,92 @@ rules:
   - { name: queue, key: header x-user, quota: 1/h leaky-bucket queue 9 }
   - { name: both, key: header x-user, quota: [9/h, 9 at once] }
   - { name: watched, key: header x-user, quota: 1/h, mode: shadow }
+  - { name: elsewhere, key: header x-user, quota: 9/h, store: far }
 ";
 
 /// All that decisions say, in answers of every kind, is what the document says of them.
 #[tokio::test]
 async fn every_member_of_a_decision_is_in_the_document_and_the_reverse() {
-    let stage = Stage::start(EVERY);
+    let redis = RedisServer::start().unwrap();
+    let stage = Stage::with(&format!("stores: {{ far: '{}' }}{EVERY}", redis.url()), rules());
     let ask = |rule: &str, cost: u64| json!({"rule": rule, "key": "ann", "cost": cost});
-    let both = json!({"asks": [ask("hour", 1), ask("both", 1)], "all-or-nothing": true});
-    let asks = [
-        ("check", ask("hour", 1)),
-        ("check", ask("hour", 1)),
-        ("check", ask("queue", 1)),
-        ("check", ask("queue", 1)),
-        ("peek", ask("watched", 2)),
-        ("reserve", ask("both", 1)),
-        ("acquire", ask("both", 1)),
-        ("check", both),
+    until(&stage, "peek", &ask("elsewhere", 1), is_there).await;
+    let together = |rules: [&str; 2]| json!({"asks": rules.map(|rule| ask(rule, 1)), "all-or-nothing": true});
+    let patient = |rule: &str| json!({"rule": rule, "key": "ann", "within": 3600});
+    // What it is about, and the members that are there for that.
+    let asks: [(&str, Value, &[&str]); 12] = [
+        ("check", ask("hour", 1), &["limit", "remaining", "reset-after", "quota"]),
+        ("check", ask("hour", 1), &["retry-after", "type", "title", "status", "detail", "violated-policies"]),
+        ("check?deny=200", ask("hour", 1), &["instance"]),
+        ("check", ask("queue", 1), &[]),
+        ("check", ask("queue", 1), &["retry-after"]),
+        ("check", patient("queue"), &["wait"]),
+        ("peek", ask("watched", 2), &["would-allow"]),
+        ("reserve", ask("both", 1), &["id", "expires-after"]),
+        ("acquire", ask("both", 1), &["id", "expires-after"]),
+        ("check", together(["both", "elsewhere"]), &[]),
+        ("check", together(["elsewhere", "hour"]), &["asked"]),
+        ("check", json!([ask("hour", 1), patient("both")]), &["retry-after"]),
     ];
+    let document = document();
     let mut seen = BTreeSet::new();
-    for (call, ask) in asks {
-        let (_, told) = stage.post(call, &ask).await;
-        let answers = match told.get("answers") {
-            Some(answers) => answers.as_array().unwrap().clone(),
-            None => vec![told],
-        };
+    for (call, ask, members) in asks {
+        let answer = stage.send(call, "", &ask.to_string()).await;
+        let told: Value = serde_json::from_str(&answer.body).unwrap();
+        let call = call.split('?').next().unwrap();
+        let kind = (answer.status(), answer.header("content-type").unwrap());
+        assert_eq!(wrong(&document, of(&document, call, kind), &told), None, "{call} {ask}");
+        let answers = told.get("answers").unwrap_or(&told);
+        let first = answers.get(0).unwrap_or(answers).as_object().unwrap();
+        for member in members {
+            assert!(first.contains_key(*member), "{call} {ask}: no {member} in {told}");
+        }
+        let answers = answers.as_array().map_or(std::slice::from_ref(answers), Vec::as_slice);
         seen.extend(answers.iter().flat_map(|answer| answer.as_object().unwrap().keys().cloned()));
     }
-    let document = document();
     let known = document["components"]["schemas"]["Decision"]["properties"].as_object().unwrap();
-    // Only limiters that are asked one after another, or that have callers wait, say these.
-    seen.extend(["asked", "wait"].map(str::to_owned));
     assert_eq!(seen, known.keys().cloned().collect());
+    stage.end().await;
+}
+
+/// Who would wait is given a turn, behind those who were given one before; a place is given back with what was reserved for it.
+#[tokio::test]
+async fn who_would_wait_is_told_how_long() {
+    let stage = Stage::start(EVERY.replace(", store: far", "").as_str());
+    let wait = async |call: &str, within: f64| {
+        let (status, told) =
+            stage.post(call, &json!({"rule": "queue", "key": "ann", "within": within})).await;
+        let waited = told["wait"].as_f64().map(|seconds| (seconds / 3_600.0).ceil());
+        (status, waited, told)
+    };
+    assert_eq!(wait("check", 3_600.0).await.1, None, "the first goes at once");
+    let (status, waited, told) = wait("check", 3_600.0).await;
+    assert_eq!((status, waited, &told["allowed"]), (200, Some(1.0), &json!(true)), "{told}");
+    let (status, waited, told) = wait("check", 3_600.0).await;
+    assert_eq!((status, waited), (429, None), "it would be more than an hour: {told}");
+    assert!(told["retry-after"].as_f64().unwrap() > 0.0, "{told}");
+    assert_eq!(wait("check", 0.0).await.0, 429, "now or not at all");
+    assert_eq!(stage.post("reset", &json!({"rule": "queue", "key": "ann"})).await.0, 200);
+
+    assert_eq!(wait("reserve", 3_600.0).await.1, None);
+    let (_, waited, held) = wait("reserve", 3_600.0).await;
+    assert_eq!((waited, wait("reserve", 3_600.0).await.0), (Some(1.0), 429));
+    assert_eq!(stage.post("cancel", &json!({"id": held["id"]})).await.0, 200);
+    assert_eq!(wait("check", 3_600.0).await.1, Some(1.0), "its turn is there for the next");
+    for (body, part) in [
+        (
+            json!({"rule": "queue", "key": "ann", "within": -1}),
+            "`within` is no such time; write seconds, from 0 to 3600",
+        ),
+        (json!([{"rule": "queue", "key": "ann", "within": 3601}]), "[0]: `within` is no such time"),
+        (json!({"rule": "queue", "key": "ann", "within": "1s"}), "`within` is no such time"),
+    ] {
+        let (status, told) = stage.post("check", &body).await;
+        assert_eq!(status, 400, "{told}");
+        assert!(told["detail"].as_str().unwrap().starts_with(part), "{told}");
+    }
+    let (status, told) = stage.post("peek", &json!({"rule": "queue", "key": "ann", "within": 1})).await;
+    assert_eq!(status, 400, "nothing is waited for by who only looks: {told}");
     stage.end().await;
 }
 

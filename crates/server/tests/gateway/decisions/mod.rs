@@ -3,6 +3,7 @@
 mod crowd;
 mod document;
 mod proxies;
+mod schema;
 mod secure;
 mod stores;
 

@@ -1,0 +1,83 @@
+//! Chance, and the quotas that it makes up.
+
+use tidegate_core::{
+    Kind, LARGEST_EXACT, Micros, Quota, Rate,
+    algorithm::{
+        Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingStrict, SlidingWindow, Smooth, TokenBucket,
+        WarmUp, WindowStart,
+    },
+};
+
+/// Chance that can be repeated: xorshift64*.
+pub(super) struct Dice(pub(super) u64);
+
+impl Dice {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+
+    pub(super) fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    fn among(&mut self, values: &[u64]) -> u64 {
+        values[self.below(values.len() as u64) as usize]
+    }
+
+    fn rate(&mut self) -> Rate {
+        let amounts = [1, 2, 3, 5, 7, 10, 60, 100, 1_000, 65_537, 999_983, 1_500_000, 12_500_000_000];
+        let periods = [
+            7,
+            60,
+            1_000,
+            33_333,
+            100_000,
+            1_000_000,
+            10_000_000,
+            60_000_000,
+            3_600_000_000,
+            86_400_000_000,
+            604_800_000_000,
+        ];
+        Rate::new(self.among(&amounts), Micros::new(self.among(&periods)))
+    }
+
+    /// A quota of the algorithm with this place in [`Kind::names`], or of any.
+    pub(super) fn quota(&mut self, kind: Option<u64>) -> Quota {
+        let names = Kind::names().count() as u64;
+        loop {
+            let kind = kind.unwrap_or_else(|| self.below(names));
+            let rate = self.rate();
+            let some = self.among(&[1, 2, 3, 5, 10, 100, 1_000, 1_000_000]);
+            let few = 1 + self.below(40);
+            let made = match kind {
+                0 => TokenBucket::new(rate, some).map(Kind::TokenBucket),
+                1 => LeakyBucket::new(rate, some, self.below(some + 1)).map(Kind::LeakyBucket),
+                2 if self.one_in(2) => FixedWindow::new(rate, WindowStart::FirstHit).map(Kind::FixedWindow),
+                2 if self.one_in(2) => FixedWindow::new(rate, WindowStart::Epoch).map(Kind::FixedWindow),
+                2 => FixedWindow::new(rate, WindowStart::Calendar).map(Kind::FixedWindow),
+                3 => SlidingWindow::new(rate).map(Kind::SlidingWindow),
+                4 => SlidingStrict::new(rate, few).map(Kind::SlidingStrict),
+                5 => SlidingLog::new(Rate::new(few, rate.period())).map(Kind::SlidingLog),
+                6 if self.one_in(2) => Smooth::with_burst(rate, some).map(Kind::Smooth),
+                6 => Smooth::new(rate).map(Kind::Smooth),
+                7 => {
+                    let warm_up = Micros::new(self.among(&[1_000, 500_000, 4_000_000, 60_000_000]));
+                    WarmUp::new(rate, warm_up, 1.0 + self.below(50) as f64 / 10.0).map(Kind::WarmUp)
+                }
+                _ => Concurrency::with_lease(few, rate.period()).map(Kind::Concurrency),
+            };
+            // A cost that no double holds exactly is beyond what both can agree on.
+            if let Some(kind) = made.ok().filter(|kind| kind.limit() < LARGEST_EXACT / 4) {
+                return kind.into();
+            }
+        }
+    }
+}

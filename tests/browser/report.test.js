@@ -1,0 +1,158 @@
+// The page that `tidegate replay --html` writes: it says what the report for programs says, to everybody, and alone.
+
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { after, before, test } from 'node:test';
+import { promisify } from 'node:util';
+import { Browser, barriers, excess, program } from './stage.js';
+
+const LOG = path.join(import.meta.dirname, '../../crates/replay/tests/data/access-apache-10k.log.gz');
+
+// A rule of every kind: some are denied, some wait, some would be denied; one name that only its text may be.
+const POLICY = `rules:
+  - { name: everybody, key: ip, quota: 20/min burst 10 }
+  - { name: "<b>paced</b>", key: ip, match: { path: /presentations/** }, quota: 1/s, wait: 30s, queue: 100 }
+  - { name: watched, key: ip, quota: 10/min, mode: shadow }
+  - { name: silent, key: ip, match: { path: /nobody/asks/this }, quota: 10/min }
+`;
+const BEFORE = 'rules: [{ name: everybody, key: ip, quota: 30/min burst 10 }]\n';
+
+let folder;
+let file;
+let told;
+let browser;
+
+before(async () => {
+  folder = await mkdtemp(path.join(os.tmpdir(), 'tidegate-report-'));
+  file = path.join(folder, 'report.html');
+  const [policy, against] = [path.join(folder, 'next.yaml'), path.join(folder, 'policy.yaml')];
+  await Promise.all([writeFile(policy, POLICY), writeFile(against, BEFORE)]);
+  const args = ['replay', '--policy', policy, '--against', against, LOG, '--html', file, '--json'];
+  const run = promisify(execFile)(program, args, { maxBuffer: 1 << 26 });
+  [{ stdout: told }, browser] = await Promise.all([run, Browser.start()]);
+  told = JSON.parse(told);
+});
+
+after(async () => {
+  await browser.close();
+  await rm(folder, { recursive: true });
+});
+
+/** What stands in the rows of a table, without the names of its columns. */
+const rows = (table) =>
+  table.locator('tbody tr').evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.innerText)));
+
+/** What a chart shows, counted from its bars: as many numbers for each step of time as the report for programs has. */
+async function bars(chart, { bins, columns }) {
+  const most = Math.max(...bins.map((bin) => bin.reduce((sum, count) => sum + count)));
+  const drawn = await chart.evaluate((svg) => {
+    const { width, height } = svg.viewBox.baseVal;
+    return [...svg.querySelectorAll('rect')].map(({ className, x, height: high }) => ({
+      column: { go: 'admitted', wait: 'delayed', no: 'denied', shade: 'shadow' }[className.baseVal],
+      left: x.baseVal.value / width,
+      part: high.baseVal.value / height,
+    }));
+  });
+  const found = bins.map(() => [0, 0, 0, 0]);
+  for (const { column, left, part } of drawn)
+    found[Math.round(left * bins.length)][columns.indexOf(column)] = Math.round(part * most);
+  return found;
+}
+
+test('its figures are those of the report for programs', async () => {
+  const { page } = await browser.read(file);
+  assert.equal(await page.locator('h1').innerText(), await page.title());
+  await page.getByText(`${told.log.requests} requests in ${told.log.lines} lines`).waitFor();
+  const { policy, against, difference } = told;
+  assert.ok(policy.denied > 0 && policy.delayed > 0 && policy.rules[2].shadow > 0, 'there is nothing to see');
+  const summary = ({ requests, admitted, delayed, denied, rules }) => [
+    ['all', requests, admitted, delayed, denied, 0],
+    ...rules.map((rule) => [rule.name, rule.asked, rule.admitted, rule.delayed, rule.denied, rule.shadow]),
+  ];
+  const tables = page.locator('table');
+  for (const [place, expected] of [
+    [0, summary(policy)],
+    [-2, summary(against)],
+    [-1, difference.keys.map((key) => [key.key, key.newly_denied, key.no_longer_denied])],
+  ]) {
+    const found = await rows(tables.nth(place));
+    const width = expected[0].length;
+    assert.deepEqual(
+      found.map((row) => row.slice(0, width)),
+      expected.map((row) => row.map(String)),
+    );
+  }
+  await page
+    .getByText(`${difference.newly_denied} are denied now, ${difference.no_longer_denied} no longer; ${difference.denied_by_both} by both.`)
+    .waitFor();
+});
+
+test('its charts show what came when, and its rules who was denied', async () => {
+  const { page } = await browser.read(file);
+  const { timeline, rules } = told.policy;
+  const all = page.getByRole('img', { name: /^requests over time/ });
+  assert.deepEqual(await bars(all, timeline), timeline.bins);
+  for (const rule of rules.slice(0, 3)) {
+    const chart = page.getByRole('img', { name: `rule ${rule.name} over time` });
+    assert.deepEqual(await bars(chart, rule.timeline), rule.timeline.bins, rule.name);
+    const { height, width } = await chart.boundingBox();
+    assert.ok(height > 100 && width > 600, `${width} × ${height}`);
+    const part = page.getByRole('region', { name: rule.name, exact: true });
+    const keys = rule.keys.slice(0, 10).map(({ key, denied }) => [key, String(denied)]);
+    const found = rule.keys.length > 0 ? await rows(part.locator('table')) : [];
+    assert.deepEqual(
+      found.map((row) => row.slice(0, 2)),
+      keys,
+    );
+    if (rule.stopped_elsewhere > 0)
+      await part.getByText(`${rule.stopped_elsewhere} that it let through were denied by others.`).waitFor();
+  }
+  await page.getByText('Rule silent was about no request of the log.').waitFor();
+  assert.equal(await page.getByRole('heading', { name: 'silent' }).count(), 0);
+});
+
+/** How well bars stand out from the page, as WCAG counts it: axe-core looks at texts only. */
+const contrasts = (page) =>
+  page.evaluate(() => {
+    const light = (colour) => {
+      const parts = colour.match(/[\d.]+/g).slice(0, 3).map((part) => part / 255);
+      const [red, green, blue] = parts.map((it) => (it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4));
+      return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    };
+    const paper = light(getComputedStyle(document.body).backgroundColor);
+    return ['go', 'wait', 'no', 'shade'].map((name) => {
+      const ink = light(getComputedStyle(document.querySelector(`rect.${name}`)).fill);
+      return { name, contrast: (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05) };
+    });
+  });
+
+/** The smallest size of a text, as it is shown. */
+const smallest = (page) =>
+  page.evaluate(() => {
+    const texts = [...document.querySelectorAll('main *')].filter((it) => it.checkVisibility() && it.innerText?.trim());
+    const drawn = [...document.querySelectorAll('svg text')].map((it) => it.getBoundingClientRect().height);
+    return Math.min(...drawn, ...texts.map((it) => Number.parseFloat(getComputedStyle(it).fontSize)));
+  });
+
+for (const look of [
+  { phone: false, dark: false },
+  { phone: true, dark: false },
+  { phone: false, dark: true },
+  { phone: true, dark: true },
+]) {
+  const name = `${look.phone ? 'on a phone' : 'on a desk'}, ${look.dark ? 'in the dark' : 'by day'}`;
+  test(`it is read by all ${name}, and needs nothing else`, async () => {
+    const { page, asked } = await browser.read(file, look);
+    assert.deepEqual(await barriers(page), []);
+    assert.ok((await excess(page)) <= 0, 'it is wider than the window');
+    const ground = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    assert.equal(ground, look.dark ? 'rgb(20, 23, 28)' : 'rgb(253, 253, 252)');
+    for (const { name, contrast } of await contrasts(page)) assert.ok(contrast >= 3, `${name}: ${contrast}`);
+    assert.ok((await smallest(page)) >= 12);
+    await page.evaluate(() => window.scrollTo(0, document.body.scrollHeight));
+    assert.deepEqual(asked, [page.url()]);
+  });
+}
