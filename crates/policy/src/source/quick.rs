@@ -27,9 +27,6 @@ pub(super) fn read<'a, T: Text<'a>>(file: usize, text: &'a str) -> Option<Node<T
     reader.column.is_none().then_some(root)
 }
 
-/// Parsers need not look further for a colon.
-const LONGEST_KEY: usize = 1_000;
-
 struct Reader<'a, T> {
     file: usize,
     text: &'a str,
@@ -236,9 +233,7 @@ impl<'a, T: Text<'a>> Reader<'a, T> {
     /// Goes over the colon behind a key.
     fn name(&mut self, key: &Word<'a>) -> Option<Name<T>> {
         let text = match key.value() {
-            Value::Text(text) | Value::Number(text) if self.is_colon() && key.text.len() < LONGEST_KEY => {
-                text
-            }
+            Value::Text(text) | Value::Number(text) if self.is_colon() => text,
             _ => return None,
         };
         self.at += 1;

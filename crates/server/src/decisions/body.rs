@@ -63,7 +63,10 @@ impl<'a> Asked<'a> {
         let (form, list) = match given {
             Given::Members(members) if members.iter().any(|(name, _)| name == "asks") => together(members)?,
             Given::List(list) => (Form::List, list),
-            one => (Form::One, vec![one]),
+            one => {
+                let members = vec![Members::of(one, Place(Form::One, 0), known)?];
+                return Ok(Self { form: Form::One, members });
+            }
         };
         if list.len() > MOST {
             let problem = format!("{} things are asked at once; ask for {MOST} at most", list.len());

@@ -71,7 +71,11 @@ pub(super) fn questions<'a>(
     asked: &'a Asked<'_>,
     gate: &'a PolicyGate,
 ) -> Result<Vec<Question<'a>>, Problem> {
-    asked.members.iter().map(|members| Question::of(members, gate)).collect()
+    let mut questions = Vec::with_capacity(asked.members.len());
+    for members in &asked.members {
+        questions.push(Question::of(members, gate)?);
+    }
+    Ok(questions)
 }
 
 /// Decides all of them or none; those that only watch come last, and are in nobody's way. The claims are those of the

@@ -40,6 +40,7 @@ pub(super) enum DenyAs {
     Status(StatusCode),
 }
 
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
@@ -197,7 +198,13 @@ impl<'a> Told<'a> {
         let labels = self.question.rule().labels();
         let label = labels.get(decision.quota()).filter(|_| !decision.is_closed());
         if let (Some(label), Mode::Enforce) = (label, self.question.mode) {
-            fields.write([(label, decision)], |name, value| {
+            // It is written already, and need not be copied.
+            if let (Fields::Ietf, Some(policy)) = (fields, labels.policy_of(decision.quota()))
+                && let Ok(policy) = HeaderValue::from_maybe_shared(policy.clone())
+            {
+                headers.insert(POLICY, policy);
+            }
+            fields.write_left([(label, decision)], |name, value| {
                 if let Ok(value) = HeaderValue::from_str(value) {
                     headers.insert(HeaderName::from_static(name), value);
                 }

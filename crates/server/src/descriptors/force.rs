@@ -6,6 +6,7 @@ use super::{
     metrics::{Counts, LimitMetrics, ServiceMetrics},
     settings::{Counting, QuotaMode, ServiceSettings},
 };
+use foldhash::fast::RandomState;
 use std::{
     borrow::Cow,
     collections::HashMap,
@@ -20,7 +21,7 @@ use tidegate_policy::descriptors::{Amount, DescriptorLimit, Entry, Matched, Unit
 pub(super) struct Force {
     pub(super) set: Arc<dyn Lookup>,
     /// By where the limit is in memory, which the set keeps it at: two places of a tree may be written alike.
-    states: HashMap<usize, LimitState>,
+    states: HashMap<usize, LimitState, RandomState>,
     /// For the files that follow; the number tells those apart that are written alike.
     limiters: HashMap<(Arc<str>, usize), PlaceLimiter>,
 }
@@ -129,7 +130,8 @@ impl Force {
         let places = limits.iter().map(|limit| &limit.place);
         metrics.keep(places, |domain| set.domain(domain).is_some());
         let capacity = part(settings.capacity, limits.len() as u64);
-        let (mut states, mut limiters) = (HashMap::with_capacity(limits.len()), HashMap::new());
+        let mut states = HashMap::with_capacity_and_hasher(limits.len(), RandomState::default());
+        let mut limiters = HashMap::new();
         for limit in limits {
             let how = match quotas(&limit.amount, settings.counting) {
                 Counted::As(how) => how,

@@ -1,9 +1,10 @@
 //! How files look: from outside, and inside.
 
+use foldhash::quality::FixedState;
 use std::{
     collections::BTreeMap,
     fs,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
+    hash::BuildHasher as _,
     io::{self, Read as _},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -85,10 +86,13 @@ pub(super) fn look(paths: &[PathBuf], depth: Depth) -> Look {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = fs::File::open(path)?;
-    if !file.metadata()?.is_file() {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
         return Err(io::Error::other("it is not a file"));
     }
-    let mut bytes = Vec::new();
+    let length = metadata.len().min(MOST_BYTES);
+    // One more, so that its end is seen without asking for more room.
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0) + 1);
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > MOST_BYTES {
         true => Err(io::Error::other("it is larger than 64 MB; split it")),
@@ -112,15 +116,11 @@ fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn digest_of_names(names: &[PathBuf]) -> (u64, u64) {
-    let mut hasher = DefaultHasher::new();
-    names.hash(&mut hasher);
-    (names.len() as u64, hasher.finish())
+    (names.len() as u64, FixedState::default().hash_one(names))
 }
 
 fn digest(bytes: &[u8]) -> (u64, u64) {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes);
-    (bytes.len() as u64, hasher.finish())
+    (bytes.len() as u64, FixedState::default().hash_one(bytes))
 }
 
 #[cfg(unix)]
