@@ -66,7 +66,7 @@ fn every_decision_is_one_that_the_document_tells_of() {
     schemas["Rule"] = json!({ "enum": ["ample", "scarce", "watched"] });
     schemas["Key"] =
         json!({ "oneOf": [{ "type": "string", "minLength": 1, "maxLength": 64 }, { "type": "number" }] });
-    for asked in ["Ask", "Hold", "Reset"] {
+    for asked in ["Ask", "Take", "Hold", "Reset"] {
         schemas[asked]["required"] = json!(["rule", "key"]);
         if asked != "Reset" {
             schemas[asked]["properties"]["tier"] = json!({ "type": "null" });

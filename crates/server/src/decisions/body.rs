@@ -165,7 +165,7 @@ impl<'a> Members<'a> {
 
     /// How long something is held that nobody settles.
     pub(super) fn expires(&self) -> Result<Duration, Problem> {
-        let time = self.time("expires", USUAL).filter(|time| !time.is_zero());
+        let time = self.time("expires", USUAL, |seconds| seconds > 0.0);
         time.ok_or_else(|| {
             self.wrong("expires", "is no such time; write seconds, more than 0 and 3600 at most")
         })
@@ -173,15 +173,15 @@ impl<'a> Members<'a> {
 
     /// How long whoever asks would wait for its turn.
     pub(super) fn within(&self) -> Result<Duration, Problem> {
-        let time = self.time("within", Duration::ZERO);
+        let time = self.time("within", Duration::ZERO, |seconds| seconds >= 0.0);
         time.ok_or_else(|| self.wrong("within", "is no such time; write seconds, from 0 to 3600"))
     }
 
     /// Seconds, `otherwise` where they are not said; `None` if that is no time.
-    fn time(&self, name: &str, otherwise: Duration) -> Option<Duration> {
+    fn time(&self, name: &str, otherwise: Duration, is_meant: impl Fn(f64) -> bool) -> Option<Duration> {
         let seconds = match self.given(name) {
             None | Some(Given::Nothing) => return Some(otherwise),
-            Some(Given::Number(seconds)) => seconds.as_f64()?,
+            Some(Given::Number(seconds)) => seconds.as_f64().filter(|seconds| is_meant(*seconds))?,
             Some(_) => return None,
         };
         Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST)
