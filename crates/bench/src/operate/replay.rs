@@ -14,7 +14,7 @@ pub(crate) const ABOUT: &str =
     "lines/s of a replay under a policy of 10 rules over reading the same log with the same parser";
 
 const BYTES: u64 = 300 << 20;
-const TURNS: usize = 5;
+const TURNS: usize = 11;
 
 pub(crate) fn measure() -> Result<Measured> {
     let mut log = Vec::new();
