@@ -202,10 +202,14 @@ impl<'a, T: Text<'a>> Reader<'a, T> {
             self.skip_spaces();
             match self.peek()? {
                 b',' => self.at += 1,
-                byte if byte == close => {}
+                byte if byte == close => break,
                 _ => return None,
             }
             self.skip_spaces();
+            // Behind a comma at the end the parser's places are other ones.
+            if self.peek() == Some(close) {
+                return None;
+            }
         }
         self.at += 1;
         self.depth -= 1;

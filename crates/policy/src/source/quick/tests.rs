@@ -52,6 +52,14 @@ fn files_are_read_alike() {
     assert!(seeds().iter().any(|text| compare(text) == By::Parser));
 }
 
+/// The parser lets a map in brackets end at the comma then, and a list behind it.
+#[test]
+fn commas_at_the_end_are_left_to_the_parser() {
+    for text in ["a: [{ b: c, }]", "a: [b, ]", "a: { b: c, }", "- [[b, ], c]"] {
+        assert_eq!(compare(text), By::Parser, "{text}");
+    }
+}
+
 #[test]
 fn spoiled_files_are_read_alike() {
     let seeds = plain().into_iter().chain(seeds()).filter(|text| compare(text) == By::Quick);
@@ -142,6 +150,7 @@ fn pieces_in_any_order_are_read_alike() {
         "a#b",
         "a,b",
         "a]",
+        "[{ a: 1, }]",
     ];
     let line =
         (select(vec![0_usize, 0, 1, 2, 2, 4, 6]), prop::collection::vec(select(pieces.to_vec()), 0..5));
