@@ -1,6 +1,6 @@
 //! Random quotas of every algorithm, and random callers that know where the edges are.
 //!
-//! Runs are repeatable: the same seed tells the same stories. Set `TIDEGATE_SEED` for others, and
+//! Runs are repeatable: the same seed tells the same stories. Set `PROPTEST_RNG_SEED` for others, and
 //! `PROPTEST_CASES` for more of them.
 
 use proptest::{
@@ -223,11 +223,15 @@ pub fn runner() -> TestRunner {
 
 /// The same for so many stories, where each takes longer.
 pub fn runner_of(cases: u32) -> TestRunner {
-    let seed: u64 = env::var("TIDEGATE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let mut bytes = [7; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes[..8].copy_from_slice(&seed().to_le_bytes());
     let config = Config { failure_persistence: None, cases, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+}
+
+/// What stories are drawn by: zero, or what `PROPTEST_RNG_SEED` says.
+pub fn seed() -> u64 {
+    env::var("PROPTEST_RNG_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0)
 }
 
 /// Where a story stands: the time, and what the last answer said of it.

@@ -10,16 +10,15 @@
 
 use std::{env, time::Duration};
 use tidegate_redis::{Compared, Plan, RedisStore, verify};
-use tidegate_testkit::servers::{RedisCluster, RedisServer, Version};
+use tidegate_testkit::{
+    servers::{RedisCluster, RedisServer, Version},
+    strategy::seed,
+};
 
 /// How many steps to compare: a million in all, or as many as `TIDEGATE_STEPS` says.
 fn steps(of_a_million: u64) -> u64 {
     let all: u64 = env::var("TIDEGATE_STEPS").map_or(1_000_000, |steps| steps.parse().unwrap());
     all / 1_000 * of_a_million / 1_000
-}
-
-fn seed() -> u64 {
-    env::var("TIDEGATE_SEED").map_or(0, |seed| seed.parse().unwrap())
 }
 
 async fn compare(url: &str, steps: u64) -> Compared {

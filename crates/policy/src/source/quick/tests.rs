@@ -52,7 +52,7 @@ fn files_are_read_alike() {
     assert!(seeds().iter().any(|text| compare(text) == By::Parser));
 }
 
-/// The parser lets a map in brackets end at the comma then, and a list behind it.
+/// The parser lets some of those end before their bracket then.
 #[test]
 fn commas_at_the_end_are_left_to_the_parser() {
     for text in ["a: [{ b: c, }]", "a: [b, ]", "a: { b: c, }", "- [[b, ], c]"] {
