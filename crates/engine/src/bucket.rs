@@ -79,8 +79,14 @@ impl<'a> Bucket<'a> {
     }
 
     /// What `cost` would get now. Takes nothing.
+    #[inline]
     pub fn peek(&self, cost: u64) -> Decision {
-        self.decide(Demand::probe(cost))
+        match self.place {
+            Place::Key { limiter, owner, tier: 0 } => {
+                limiter.space().peek(owner, limiter.clock(), cost, limiter.overflow())
+            }
+            _ => self.decide(Demand::probe(cost)),
+        }
     }
 
     /// Takes as much as there is, up to `most`, and says how much that was. Zero means that there was nothing; the

@@ -113,6 +113,18 @@ impl Space {
         self.check_slowly(owner, clock, cost, overflow).in_registers()
     }
 
+    /// What `cost` would get now, by as short a path.
+    #[inline]
+    pub(crate) fn peek(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {
+        if let Self::Word { table, plans, .. } = self
+            && let Some(cell) = table.nearby(owner)
+            && let Some(decision) = cell.try_peek(plans, clock, cost)
+        {
+            return decision;
+        }
+        self.decide(owner, clock, Question::plain(Demand::probe(cost)), overflow)
+    }
+
     /// A key that has no cell yet, or states of several words; kept out of line, so that the rest stays small.
     #[inline(never)]
     fn check_slowly(&self, owner: u64, clock: &Clock, cost: u64, overflow: Overflow) -> Decision {

@@ -265,11 +265,7 @@ pub(crate) trait Word {
         // The clock first: the less time between reading a word and swapping it, the fewer swaps fail.
         let now = clock.micros().saturating_sub(plans.epoch.get());
         for _ in 0..TRIES {
-            let word = self.word().load(Ordering::Acquire);
-            let is_usual = (word >> VALUE.count_ones()) | plans.changes.load(Ordering::Relaxed) == 0;
-            if !is_usual || !self.is_ours() {
-                break;
-            }
+            let word = self.usual(plans)?;
             let empty = plans.first.empty_at(now);
             let judgement = meter.judge(word.saturating_sub(empty), Demand::now(cost));
             if !judgement.is_granted() {
@@ -282,6 +278,27 @@ pub(crate) trait Word {
             }
         }
         None
+    }
+
+    /// What `cost` would get now, in the same straight line.
+    #[inline(always)]
+    fn try_peek(&self, plans: &Plans, clock: &Clock, cost: u64) -> Option<Decision> {
+        let Plan { meter, .. } = &plans.first;
+        let word = self.usual(plans)?;
+        // After the word: whoever wrote it must not have come later than we do.
+        let now = clock.micros().saturating_sub(plans.epoch.get());
+        let level = word.saturating_sub(plans.first.empty_at(now));
+        let mut judgement = meter.judge(level, Demand::probe(cost));
+        judgement.level = level;
+        Some(meter.decision(judgement))
+    }
+
+    /// The word of a quota that never changed, if nobody holds it.
+    #[inline(always)]
+    fn usual(&self, plans: &Plans) -> Option<u64> {
+        let word = self.word().load(Ordering::Acquire);
+        let is_usual = (word >> VALUE.count_ones()) | plans.changes.load(Ordering::Relaxed) == 0;
+        (is_usual && self.is_ours()).then_some(word)
     }
 
     /// Answers a demand; `None` when the word went to another key.

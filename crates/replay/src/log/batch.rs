@@ -78,7 +78,7 @@ pub struct Batch {
     pub(super) aside: String,
     /// In the order of time.
     pub(super) records: Vec<Record>,
-    /// What policies have to know of the first of these requests, or of all of them; one for each policy.
+    /// What policies have to know of the first of these requests, of all or of none of them; one for each policy.
     pub(super) ahead: Vec<Ahead>,
     pub(super) counts: Counts,
 }
@@ -106,7 +106,6 @@ impl Batch {
         let mut all = std::mem::take(&mut self.ahead);
         all.resize_with(gates.len(), Ahead::default);
         for (gate, ahead) in gates.iter().zip(&mut all) {
-            ahead.clear();
             for record in &self.records {
                 if ahead.rules() >= MOST_RULES {
                     break;

@@ -10,7 +10,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
     },
     thread,
@@ -104,9 +104,34 @@ impl fmt::Debug for Input {
 pub(super) struct Reader {
     pub(super) name: String,
     batches: Receiver<Result<Batch, LogError>>,
+    /// How many of them nobody has taken yet.
+    ready: Arc<AtomicUsize>,
     /// Batches to be filled again.
     back: Sender<Batch>,
 }
+
+/// Where batches go.
+struct Outlet {
+    batches: SyncSender<Result<Batch, LogError>>,
+    ready: Arc<AtomicUsize>,
+    returned: Receiver<Batch>,
+}
+
+impl Outlet {
+    /// Whether somebody may be waiting for the next one.
+    fn is_awaited(&self) -> bool {
+        self.ready.load(Ordering::Relaxed) == 0
+    }
+
+    /// `Err` if nobody listens any more.
+    fn send(&self, batch: Result<Batch, LogError>) -> Result<(), Gone> {
+        self.ready.fetch_add(1, Ordering::Relaxed);
+        self.batches.send(batch).map_err(|_| Gone)
+    }
+}
+
+/// Nobody listens any more.
+struct Gone;
 
 /// The policies that requests are read for; nobody knows them before the first request.
 pub(super) type Gates = Arc<OnceLock<Vec<PolicyGate>>>;
@@ -134,24 +159,28 @@ impl Reader {
         let source = Counting { inner: input.open()?, read };
         let (sender, batches) = sync_channel(AHEAD);
         let (back, returned) = channel();
+        let ready = Arc::new(AtomicUsize::new(0));
+        let outlet = Outlet { batches: sender, ready: ready.clone(), returned };
         let of_thread = name.clone();
         let failed = name.clone();
         thread::Builder::new()
             .name("log".to_owned())
             .spawn(move || {
-                let outcome = read_all(&of_thread, source, &scout, &sender, &returned);
-                if let Err(error) = outcome {
-                    // Nobody listens any more where this fails.
-                    let _ = sender.send(Err(error));
+                if let Err(error) = read_all(&of_thread, source, &scout, &outlet) {
+                    let _ = outlet.send(Err(error));
                 }
             })
             .map_err(|error| LogError::Read { name: failed, error })?;
-        Ok(Self { name, batches, back })
+        Ok(Self { name, batches, ready, back })
     }
 
     /// The next lines; `None` at the end.
     pub(super) fn next_batch(&mut self) -> Result<Option<Batch>, LogError> {
-        self.batches.recv().ok().transpose()
+        let batch = self.batches.recv().ok().transpose()?;
+        if batch.is_some() {
+            self.ready.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(batch)
     }
 
     /// Gives a batch back that nobody looks at any more.
@@ -161,20 +190,14 @@ impl Reader {
     }
 }
 
-fn read_all(
-    name: &str,
-    source: impl Read + Send,
-    scout: &Scout,
-    sender: &SyncSender<Result<Batch, LogError>>,
-    returned: &Receiver<Batch>,
-) -> Result<(), LogError> {
+fn read_all(name: &str, source: impl Read + Send, scout: &Scout, outlet: &Outlet) -> Result<(), LogError> {
     let failed = |error| LogError::Read { name: name.to_owned(), error };
     let mut text = unpacked(source).map_err(failed)?;
     let mut parser = Parser::new(scout.formats.clone());
     let mut rest = Vec::new();
     let mut is_within_long = false;
     loop {
-        let mut batch = returned.try_recv().unwrap_or_default();
+        let mut batch = outlet.returned.try_recv().unwrap_or_default();
         let mut bytes = std::mem::take(&mut batch.text).into_bytes();
         bytes.clear();
         bytes.reserve(BATCH);
@@ -203,8 +226,11 @@ fn read_all(
             let text = String::from_utf8(bytes)
                 .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
             parser.read(name, text, &mut batch)?;
-            scout.look_at(&mut batch);
-            if sender.send(Ok(batch)).is_err() {
+            // Whoever has time does it: somebody who waits for these lines can look ahead as well.
+            if !outlet.is_awaited() {
+                scout.look_at(&mut batch);
+            }
+            if outlet.send(Ok(batch)).is_err() {
                 return Ok(());
             }
         }

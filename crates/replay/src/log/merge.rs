@@ -108,8 +108,8 @@ impl<'a> Lines<'a> {
         self.records.is_empty()
     }
 
-    /// What was found out ahead for [one of the policies](Log::look_ahead_for), and where they begin in it; `None` if they came
-    /// too early for that.
+    /// What was found out ahead for [one of the policies](Log::look_ahead_for), and where they begin in it; `None` if nobody
+    /// had the time.
     pub fn ahead(&self, policy: usize) -> Option<(&'a Ahead, usize)> {
         let ahead = self.batch.ahead.get(policy)?;
         (ahead.len() >= self.first + self.len()).then_some((ahead, self.first))
@@ -179,7 +179,8 @@ impl Log {
         Ok(log)
     }
 
-    /// From now on, what these policies have to know of requests is found out where they are read. To be called once.
+    /// From now on, what these policies have to know of requests is found out where they are read, as long as that is faster
+    /// than whoever takes them. To be called once.
     pub fn look_ahead_for(&self, gates: Vec<PolicyGate>) {
         let _ = self.gates.set(gates);
     }
@@ -326,3 +327,6 @@ impl LogStats {
         };
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,9 +108,6 @@ impl Gate {
     /// is more to it than when it was aimed at; nothing is taken then.
     fn foresee_quickly(&self, aims: &[Aim], told: &mut Vec<Judged>) -> Option<()> {
         let Some((last, others)) = aims.split_last() else { return Some(()) };
-        if !aims.iter().all(|aim| self.plain(aim.place).is_some()) {
-            return None;
-        }
         let mut is_refused = false;
         for aim in others {
             let decision = self.bucket(aim)?.peek(aim.cost);
@@ -131,7 +128,7 @@ impl Gate {
 
     #[inline]
     fn bucket(&self, aim: &Aim) -> Option<Bucket<'_>> {
-        let bucket = self.limits().get(aim.place)?.rule().at_hand()?.marked(aim.mark);
+        let bucket = self.plain(aim.place)?.1.marked(aim.mark);
         Some(match aim.tier {
             0 => bucket,
             tier => bucket.tier(tier).unwrap_or(bucket),

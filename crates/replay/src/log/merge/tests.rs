@@ -1,0 +1,75 @@
+//! What is found out ahead, by whoever had the time, changes no decision.
+
+use super::*;
+use crate::{
+    log::{Parser, Record},
+    run::Replay,
+};
+use std::{path::Path, sync::Arc};
+use tidegate_policy::Policy;
+
+const POLICY: &str = "\
+rules:
+  - { name: each, key: ip, quota: 8/min }
+  - { name: all, quota: 12/s burst 10 }
+  - { name: login, match: { path: /login }, key: ip, quota: 1/min fixed-window }
+  - { name: users, match: { path: '/users/{id}', method: POST }, key: [ip, path], quota: 2/min sliding-window }
+";
+
+/// Two thousand requests of forty clients.
+fn text() -> String {
+    let line = |at: u32| {
+        let (client, method) = (at * 7 % 40, ["GET", "POST"][at as usize % 2]);
+        let path = ["/", "/login", "/users/1", "/users/2"][(at / 3) as usize % 4];
+        let (minute, second) = (at / 1_200, at / 20 % 60);
+        format!(
+            "10.0.0.{client} - - [01/Feb/2024:00:{minute:02}:{second:02} +0000] \"{method} {path} HTTP/1.1\" 200 1\n"
+        )
+    };
+    (0..2_000).map(line).collect()
+}
+
+fn lines<'a>(batch: &'a Batch, first: usize, records: &'a [Record]) -> Lines<'a> {
+    Lines { batch, first, records, since: 0, headers: &[], user_header: None }
+}
+
+#[test]
+fn what_is_found_out_ahead_changes_no_decision() {
+    let policy: Policy = POLICY.parse().unwrap();
+    let mut batch = Batch::default();
+    let formats = Arc::new(Formats::known(&[]).unwrap());
+    Parser::new(formats).read("log", text(), &mut batch).unwrap();
+    let start = batch.records[0].time();
+    let replay = || Replay::new(&policy, Path::new(""), start, 1 << 20).unwrap();
+    let (mut ahead, mut late) = (replay(), replay());
+    batch.approach(&[ahead.gate().clone()], &[], None);
+    let (mut one, mut other) = (Vec::new(), Vec::new());
+    for (chunk, records) in batch.records.chunks(32).enumerate() {
+        let lines = lines(&batch, chunk * 32, records);
+        assert!(lines.ahead(0).is_some() && lines.ahead(1).is_none());
+        ahead.ask(lines, lines.ahead(0), &mut one);
+        late.ask(lines, None, &mut other);
+        assert_eq!(one, other);
+    }
+    let (ahead, late) = (ahead.finish().unwrap(), late.finish().unwrap());
+    assert!(ahead.denied > 100 && ahead.admitted > 100, "{}", ahead.denied);
+    assert_eq!(ahead.all, late.all);
+    for (one, other) in ahead.rules.iter().zip(&late.rules) {
+        assert!(one.denied > 0 && one.admitted > 0, "{}", one.name);
+        assert_eq!((one.asked, one.denied, &one.timeline), (other.asked, other.denied, &other.timeline));
+        assert_eq!(one.keys.top(50), other.keys.top(50));
+    }
+}
+
+/// A batch that is filled again must not tell of the requests that it had before.
+#[test]
+fn a_batch_forgets_what_was_found_out_ahead() {
+    let policy: Policy = POLICY.parse().unwrap();
+    let mut batch = Batch::default();
+    let mut parser = Parser::new(Arc::new(Formats::known(&[]).unwrap()));
+    parser.read("log", text(), &mut batch).unwrap();
+    let replay = Replay::new(&policy, Path::new(""), batch.records[0].time(), 1 << 20).unwrap();
+    batch.approach(&[replay.gate().clone()], &[], None);
+    parser.read("log", text(), &mut batch).unwrap();
+    assert!(lines(&batch, 0, &batch.records[..32]).ahead(0).is_none());
+}
