@@ -3,10 +3,10 @@
 use super::{
     cell::Cell,
     charge::Charge,
+    plan::{Plan, Plans, settlement},
     slots::{SlotGrip, SlotTable},
     space::Space,
     wide::{Held, Hold, Question},
-    word::{Plan, Plans, settlement},
 };
 use tidegate_core::{Decision, Micros, Receipt};
 

@@ -5,6 +5,7 @@ mod charge;
 mod grip;
 #[cfg(all(test, loom))]
 mod loom;
+mod plan;
 mod resets;
 mod several;
 mod sketch;
@@ -15,6 +16,7 @@ mod wide;
 mod word;
 
 pub(crate) use charge::Charge;
+pub(crate) use plan::{Plan, Plans};
 pub(crate) use resets::Resets;
 pub(crate) use several::decide_together;
 #[cfg(feature = "tokio")]
@@ -26,4 +28,4 @@ pub(crate) use table::Table;
 #[cfg(feature = "tokio")]
 pub(crate) use wide::Counts;
 pub(crate) use wide::{Hold, Layout, Question};
-pub(crate) use word::{Plan, Plans, UNUSED, Word};
+pub(crate) use word::{UNUSED, Word};

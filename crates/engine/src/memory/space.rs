@@ -5,12 +5,13 @@ use super::wide::Counts;
 use super::{
     cell::{Cell, LOCK},
     charge::{Charge, Counted},
+    plan::{Plan, Plans},
     resets::Resets,
     sketch::Sketch,
     slots::{self, SlotTable},
     table::{OutOfMemory, Place, Stripe, Table},
     wide::{Layout, Question, Wide},
-    word::{Plan, Plans, Word},
+    word::Word,
 };
 use crate::{
     clock::Clock,

@@ -12,10 +12,10 @@
 use super::{
     cell::{Cell, GENERATION, VALUE},
     charge::Charge,
+    plan::settlement,
     resets::Resets,
     sketch::Sketch,
     table::{OutOfMemory, Table},
-    word::settlement,
 };
 use crate::{
     fold::Fold,
