@@ -163,6 +163,18 @@ impl PolicyFile {
         carry_out(history, entry, (&file, &before, &after), step)
     }
 
+    /// Puts back what a change has done that the gateway did not take, and says what came of both.
+    pub(crate) fn take_back(&self, change: &Change, refused: String) -> AmendError {
+        let taken_back = match change.undoes {
+            None => self.roll_back(Some(change.id)).map(drop),
+            Some(_) => self.set_mode(&change.rule, &change.from).map(drop),
+        };
+        match taken_back {
+            Ok(()) => AmendError::Refused(refused),
+            Err(left) => AmendError::Left { refused, source: Box::new(left) },
+        }
+    }
+
     /// What was changed, newest first.
     pub fn changes(&self) -> Result<Vec<Change>, AmendError> {
         Ok(History::read(&self.path)?.newest_first())

@@ -211,3 +211,31 @@ fn only_the_last_hundred_changes_are_kept() {
     let changes = stage.file.changes().unwrap();
     assert_eq!((changes.len(), changes[0].id, changes[99].id), (100, 105, 6));
 }
+
+/// Somebody was at the file while the gateway looked at it.
+#[test]
+fn what_cannot_be_put_back_is_told() {
+    let stage = Stage::new();
+    let path = stage.folder.path().join("policy.yaml");
+    let change = stage.set("b", "enforce");
+    assert!(
+        matches!(stage.file.take_back(&change, "no".to_owned()), AmendError::Refused(why) if why == "no")
+    );
+    assert_eq!(stage.text("policy.yaml"), TEXT);
+
+    let change = stage.set("b", "enforce");
+    let by_hand = format!("{}  - {{ name: d, quota: 1/min }}\n", stage.text("policy.yaml"));
+    fs::write(&path, &by_hand).unwrap();
+    let left = stage.file.take_back(&change, "no such list".to_owned()).to_string();
+    let changed = AmendError::Changed(path.clone()).to_string();
+    let wanted = format!("the file was not put back ({changed}); put it back by hand");
+    assert!(left.contains(&wanted) && left.ends_with("no such list"), "{left}");
+    assert_eq!(stage.text("policy.yaml"), by_hand, "what is not understood is left alone");
+
+    fs::remove_file(&path).unwrap();
+    let left = stage.file.take_back(&change, "no".to_owned());
+    assert!(
+        matches!(&left, AmendError::Left { source, .. } if matches!(**source, AmendError::Disk { .. })),
+        "{left:?}"
+    );
+}

@@ -31,15 +31,8 @@ impl Gateway {
                 Ok(Amended::Changed(change))
             }
             Err(error) => {
-                let taken_back = blocking(move || match change.undoes {
-                    None => file.roll_back(Some(change.id)).map(drop),
-                    Some(_) => file.set_mode(&change.rule, &change.from).map(drop),
-                });
                 let refused = error.to_string();
-                Err(match taken_back.await {
-                    Ok(()) => AmendError::Refused(refused),
-                    Err(left) => AmendError::Left { refused, source: Box::new(left) },
-                })
+                blocking(move || Err(file.take_back(&change, refused))).await
             }
         }
     }
