@@ -14,13 +14,23 @@ pub enum Mode {
     Off,
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Mode {
+    /// All there are.
+    pub const ALL: [Self; 3] = [Self::Enforce, Self::Shadow, Self::Off];
+
+    /// What it is called, where rules are declared.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Enforce => "enforce",
             Self::Shadow => "shadow",
             Self::Off => "off",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -28,10 +38,8 @@ impl FromStr for Mode {
     type Err = UnknownMode;
 
     fn from_str(text: &str) -> Result<Self, UnknownMode> {
-        [Self::Enforce, Self::Shadow, Self::Off]
-            .into_iter()
-            .find(|mode| mode.to_string() == text)
-            .ok_or_else(|| UnknownMode(text.to_owned()))
+        let named = Self::ALL.into_iter().find(|mode| mode.name() == text);
+        named.ok_or_else(|| UnknownMode(text.to_owned()))
     }
 }
 

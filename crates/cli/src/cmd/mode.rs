@@ -5,6 +5,7 @@ use crate::{
     promotion::{Place, WhereArgs, step},
     terminal::{self, Paint, Tone},
 };
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tidegate_policy::model::Enforcement;
 use tidegate_rule::Mode;
 
@@ -18,8 +19,8 @@ pub(crate) struct Args {
     /// The name of the rule
     rule: String,
 
-    /// enforce, shadow (it counts and denies nobody) or off
-    #[arg(value_name = "MODE")]
+    /// In shadow it counts and denies nobody
+    #[arg(value_name = "MODE", value_parser = modes())]
     mode: Mode,
 
     /// Enforce it for so many of a hundred keys, always the same ones; for the others it is in shadow
@@ -39,6 +40,10 @@ Examples:
   tidegate mode login enforce --percent 10
   tidegate mode login enforce --admin http://127.0.0.1:9091
   tidegate mode login shadow --policy policy.yaml";
+
+fn modes() -> impl TypedValueParser<Value = Mode> {
+    PossibleValuesParser::new(Mode::ALL.map(Mode::name)).try_map(|mode| mode.parse::<Mode>())
+}
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let to = Enforcement::of(args.mode, args.percent).map_err(|error| Failure::input(error.to_string()))?;

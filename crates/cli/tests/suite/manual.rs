@@ -66,6 +66,17 @@ fn bash_completes_a_verb_and_an_option() {
     }
 }
 
+/// Where a shell is not there, nobody is served by it either.
+#[test]
+fn fish_completes_a_verb_and_an_option() {
+    let script = completions("fish");
+    for (words, wanted) in [("tidegate sug", "suggest"), ("tidegate suggest --targ", "--target-denied")] {
+        let ask = format!("{script}\ncomplete -C '{words}'\n");
+        let Some((_, said)) = given("fish", &[], &ask) else { return };
+        assert_eq!(said.split_whitespace().next(), Some(wanted), "{words}: {said}");
+    }
+}
+
 #[test]
 fn each_verb_has_a_page_that_can_be_set() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("manual/man1");
