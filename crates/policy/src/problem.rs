@@ -102,8 +102,8 @@ impl Problem {
         let source = sources.source(at);
         Self {
             path: source.map(|source| source.path.clone()).unwrap_or_default(),
-            problem,
-            fix,
+            problem: in_one_line(problem),
+            fix: in_one_line(fix),
             excerpt: source
                 .filter(|source| !source.text.is_empty())
                 .map(|source| Excerpt::of(&source.text, at, secrecy)),
@@ -175,8 +175,8 @@ impl Excerpt {
             Secrecy::Hidden => (first + "…", before..before + 1),
         };
         let (shown, carets) = shortened(&shown, carets);
-        // A tab is as wide as the terminal likes, which a caret cannot follow.
-        Self { line, column, shown: shown.replace('\t', " "), carets }
+        // A tab is as wide as the terminal likes, which a caret cannot follow; other such signs would be obeyed.
+        Self { line, column, shown: shown.replace(char::is_control, " "), carets }
     }
 }
 
@@ -216,6 +216,20 @@ fn without_secrets(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
     let (start, end) = (moved(carets.start), moved(carets.end));
     let end = if carets.end > from { end.max(from + 1) } else { end };
     (shown, start..end.max(start + 1))
+}
+
+/// Signs that a terminal would obey, as they are written in quotes: what is told may be words of the file.
+fn in_one_line(text: String) -> String {
+    match text.contains(char::is_control) {
+        false => text,
+        true => text.chars().fold(String::new(), |mut all, sign| {
+            match sign.is_control() {
+                true => all.extend(sign.escape_default()),
+                false => all.push(sign),
+            }
+            all
+        }),
+    }
 }
 
 /// A line that is not longer than one reads, with the carets in it.

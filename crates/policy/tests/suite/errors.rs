@@ -508,3 +508,21 @@ fn what_a_rule_is_not_about_is_told() {
         assert!(explained.contains(told), "{explained}");
     }
 }
+
+/// Words of a file may have signs in them that a terminal obeys, or that make two lines of one in a log.
+#[test]
+fn words_of_a_file_are_told_in_one_line() {
+    for (format, text, wanted) in [
+        (
+            Format::Json,
+            r#"{"rules": [{"name": "a", "quota": "1/s", "i\n-all\u001b[2J": 1}]}"#,
+            r"`i\n-all\u{1b}[2J`",
+        ),
+        (Format::Yaml, "rules: [{ name: a, quota: 1/s, \"x\\ey\": 1 }]", r"`x\u{1b}y`"),
+    ] {
+        let problems = Policy::parse(text, format).unwrap_err();
+        let problem = problems.iter().next().unwrap();
+        assert!(problem.problem().contains(wanted), "{problem}");
+        assert!(!problems.to_string().replace('\n', "").contains(char::is_control), "{problems}");
+    }
+}
