@@ -69,6 +69,11 @@ impl Comparison {
         self.replay.gate()
     }
 
+    /// The rules that had no room for a key, and how often.
+    pub fn crowded(&self) -> Vec<(String, u64)> {
+        self.replay.crowded()
+    }
+
     /// Asks it too, and notes whether it says the same to each as the policy has.
     pub fn ask(
         &mut self,

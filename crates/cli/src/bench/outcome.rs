@@ -11,7 +11,7 @@ pub(crate) struct Outcome {
     pub(crate) due: u64,
     /// Requests that were sent, or tried.
     pub(crate) sent: u64,
-    /// How long it took from the first moment to the last answer.
+    /// How long it took from the first moment to the last answer, and to the end of the schedule at least.
     pub(crate) took: Micros,
     /// Answers by their status.
     pub(crate) statuses: BTreeMap<u16, u64>,

@@ -119,7 +119,10 @@ pub(crate) async fn run(
     let (due, unsent) = dispatcher.join().unwrap_or_default();
     let mut tally = stage.tally();
     let Tally { outcome, twin, expected } = &mut *tally;
-    (outcome.due, outcome.unsent, outcome.took) = (due, unsent, clock.now().since(start));
+    let took = clock.now().since(start);
+    // What came in the last pause of a schedule took all of it.
+    let took = if outcome.given_up == 0 { took.max(schedule.length()) } else { took };
+    (outcome.due, outcome.unsent, outcome.took) = (due, unsent, took);
     outcome.expected = twin.is_some().then(|| std::mem::take(expected));
     Ok(std::mem::take(outcome))
 }

@@ -107,7 +107,7 @@ pub(crate) struct Args {
 }
 
 const EXAMPLES: &str = "\
-Exit codes: 0 done, 1 the report could not be written, 2 nothing could be sent, 3 it is not what was expected (with --expect).
+Exit codes: 0 done, 1 the report could not be written, 2 nothing could be sent or nothing was answered, 3 it is not what was expected (with --expect).
 
 Examples:
   tidegate bench http://127.0.0.1:8080/ --rate 500/s --duration 30s
@@ -140,6 +140,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match args.json {
         true => terminal::print(&format!("{:#}\n", bench::json(&outcome, &args.url)))?,
         false => terminal::print(&bench::text(&outcome, &args.url, Paint::of_stdout()))?,
+    }
+    if outcome.sent > 0 && outcome.statuses.is_empty() {
+        return Err(Failure::input(
+            "not one request was answered; see that it is there, and which HTTP it speaks",
+        ));
     }
     args.expect.map_or(Ok(()), |most| is_expected(&outcome, most))
 }

@@ -52,7 +52,7 @@ pub(crate) struct Args {
 /// How lines of a log look.
 #[derive(Debug, clap::Args)]
 pub(super) struct Lines {
-    /// How lines look: combined, common, vhost, envoy, json, or as nginx, Apache or Envoy write it down [default: found out]
+    /// How lines look: combined, main, common, vhost, envoy, json, or as nginx, Apache or Envoy write it down [default: found out]
     #[arg(long, value_name = "FORMAT")]
     format: Option<String>,
 
@@ -73,6 +73,11 @@ Examples:
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let policy = check::read(&args.policy)?;
     let against = args.against.as_deref().map(check::read).transpose()?;
+    if let Some(path) = &args.html {
+        let policies = [Some(&args.policy), args.against.as_ref()].into_iter().flatten();
+        keep_apart(path, args.logs.iter().map(Path::new).chain(policies.map(PathBuf::as_path)))?;
+    }
+    named_once(&args.logs)?;
     let inputs = args.logs.iter().map(|log| Input::of(log)).collect();
     let user = Replay::user_header(&policy).or_else(|| Replay::user_header(against.as_ref()?));
     let log =
@@ -85,12 +90,37 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let play = outcome.map_err(|failure| Failure::input(failure.to_string()))?;
     let (name, other) = (name(&args.policy), args.against.as_deref().map(self::name));
     let report = Report { play: &play, policy: &name, against: other.as_deref() };
-    if let Some(path) = &args.html {
-        fs::write(path, report::html(&report)).map_err(|error| Failure::write(path, &error))?;
-    }
     match args.json {
-        true => terminal::print(&format!("{:#}\n", report::json(&report))),
-        false => terminal::print(&harmless(&report::text(&report))),
+        true => terminal::print(&format!("{:#}\n", report::json(&report)))?,
+        false => terminal::print(&harmless(&report::text(&report)))?,
+    }
+    match &args.html {
+        Some(path) => fs::write(path, report::html(&report)).map_err(|error| Failure::write(path, &error)),
+        None => Ok(()),
+    }
+}
+
+/// What is read is not to be written over.
+pub(super) fn keep_apart<'a>(
+    written: &Path,
+    mut read: impl Iterator<Item = &'a Path>,
+) -> Result<(), Failure> {
+    // What is not there yet is none of them.
+    let Ok(place) = fs::canonicalize(written) else { return Ok(()) };
+    match read.any(|path| fs::canonicalize(path).is_ok_and(|path| path == place)) {
+        true => {
+            let problem = format!("{} would be written over, and is read here", written.display());
+            Err(Failure::input(format!("{problem}; give another name")))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Standard input can be read only once.
+pub(super) fn named_once(logs: &[String]) -> Result<(), Failure> {
+    match logs.iter().filter(|log| *log == "-").count() {
+        0 | 1 => Ok(()),
+        _ => Err(Failure::input("standard input is named twice, and can be read once; leave one - out")),
     }
 }
 

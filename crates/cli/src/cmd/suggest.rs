@@ -1,6 +1,6 @@
 //! `tidegate suggest`: which number do I put?
 
-use super::replay::Lines;
+use super::replay::{Lines, keep_apart, named_once};
 use crate::{
     admin::{Operator, block_on},
     failure::Failure,
@@ -85,6 +85,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .map_err(|error| Failure::input(format!("--target-denied {}: {error}", args.target_denied)))?;
     let wish = Wish::read(&args.key, target).map_err(Failure::input)?;
     let format = args.out.as_deref().map(format).transpose()?;
+    if let Some(path) = &args.out {
+        keep_apart(path, args.logs.iter().map(Path::new))?;
+    }
+    named_once(&args.logs)?;
     let suggestion = match &args.from {
         Some(url) => of_gateway(wish, Some(url.as_str()).filter(|url| !url.is_empty()))?,
         None => of_logs(wish, args)?,
@@ -100,13 +104,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 fn of_logs(wish: Wish, args: &Args) -> Result<Suggestion, Failure> {
     let formats = args.lines.formats()?;
-    let stdin = if args.logs.iter().any(|log| log == "-") { Some(read_stdin()?) } else { None };
+    let kept = args.logs.iter().map(|log| kept(log)).collect::<Result<Vec<_>, _>>()?;
     let inputs = || {
-        let input = |log: &String| match (log.as_str(), &stdin) {
+        let input = |(log, bytes): (&String, &Option<Arc<[u8]>>)| match (log.as_str(), bytes) {
             ("-", Some(bytes)) => Input::bytes("standard input", bytes.clone()),
-            (path, _) => Input::of(path),
+            (path, Some(bytes)) => Input::bytes(path, bytes.clone()),
+            (path, None) => Input::of(path),
         };
-        args.logs.iter().map(input).collect()
+        args.logs.iter().zip(&kept).map(input).collect()
     };
     watched(wish, &formats, inputs).map_err(|failure| Failure::input(failure.to_string()))
 }
@@ -175,13 +180,22 @@ fn format(path: &Path) -> Result<Format, Failure> {
     })
 }
 
-fn read_stdin() -> Result<Arc<[u8]>, Failure> {
+/// What can be read only once, as standard input and pipes can.
+fn kept(log: &str) -> Result<Option<Arc<[u8]>>, Failure> {
+    let (name, source): (_, Box<dyn io::Read>) = match log {
+        "-" => ("standard input", Box::new(io::stdin().lock())),
+        path if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) => {
+            let file = fs::File::open(path);
+            (path, Box::new(file.map_err(|error| Failure::input(format!("cannot read {path}: {error}")))?))
+        }
+        _ => return Ok(None),
+    };
     let mut bytes = Vec::new();
-    let read = io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes);
-    read.map_err(|error| Failure::input(format!("cannot read standard input: {error}")))?;
+    let read = source.take(MOST + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Failure::input(format!("cannot read {name}: {error}")))?;
     if bytes.len() as u64 > MOST {
-        let problem = "standard input is longer than 256 MB, and would have to be read several times";
+        let problem = format!("{name} is longer than 256 MB, and would have to be read several times");
         return Err(Failure::input(format!("{problem}; write it to a file first")));
     }
-    Ok(bytes.into())
+    Ok(Some(bytes.into()))
 }

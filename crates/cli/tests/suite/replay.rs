@@ -52,7 +52,18 @@ fn what_cannot_be_used_is_said_and_ends_with_two() {
     let policy = file("for-bad-logs.yaml", POLICY);
     let tenants = file("tenants.yaml", "rules: [{ name: tenants, key: header x-tenant, quota: 1/s }]");
     let (empty, odd) = (file("empty.log", ""), file("odd.log", "what is this?\n"));
-    let cases: [(&[&str], &str); 7] = [
+    let written = file("kept.log", "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
+    let cases: [(&[&str], &str); 11] = [
+        (&["replay", "--policy", name(&policy), "-", "-"], "standard input is named twice"),
+        (&["suggest", "-", "-"], "standard input is named twice"),
+        (
+            &["replay", "--policy", name(&policy), name(&written), "--html", name(&written)],
+            "kept.log would be written over",
+        ),
+        (
+            &["replay", "--policy", name(&policy), name(&written), "--html", name(&policy)],
+            "for-bad-logs.yaml would be written over",
+        ),
         (&["replay", "--policy", name(&policy), name(&empty)], "there is no request in it"),
         (
             &["replay", "--policy", name(&policy), name(&odd)],
@@ -72,4 +83,15 @@ fn what_cannot_be_used_is_said_and_ends_with_two() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(text(&output.stderr).contains(said), "{args:?}: {}", text(&output.stderr));
     }
+    assert_eq!(fs::read_to_string(&policy).expect("it is there"), POLICY);
+}
+
+/// What can be read only once is kept: logs are read several times.
+#[cfg(unix)]
+#[test]
+fn a_pipe_gives_a_suggestion_too() {
+    let ask = format!("'{}' suggest <(gzip -cd '{REAL}') --target-denied 1%", env!("CARGO_BIN_EXE_tidegate"));
+    let output = std::process::Command::new("bash").args(["-c", &ask]).output().expect("bash is there");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("10000 requests"), "{}", text(&output.stdout));
 }

@@ -268,6 +268,10 @@ impl PolicyGate {
                 }
             }
         }
+        if rule.limit.is_none() && !foresight.said.iter().any(|said| said.rule == place) {
+            let outcome = RuleOutcome::Admitted;
+            foresight.said.push(RuleForetold { rule: place, mode, mark: None, outcome });
+        }
         Ok(())
     }
 
@@ -296,8 +300,16 @@ impl PolicyGate {
 
     /// Whether the table of a rule had no room for a key, so that it was counted with others.
     pub fn has_overflowed(&self) -> bool {
-        let limiters = self.views().filter_map(|rule| rule.limiter());
-        limiters.filter_map(|limiter| Some(limiter.in_memory()?.size())).any(|size| size.overflowed > 0)
+        !self.crowded().is_empty()
+    }
+
+    /// The rules whose tables had no room for a key, and how often.
+    pub fn crowded(&self) -> Vec<(String, u64)> {
+        let crowded = self.views().filter_map(|rule| {
+            let size = rule.limiter()?.in_memory()?.size();
+            (size.overflowed > 0).then(|| (rule.name().to_owned(), size.overflowed))
+        });
+        crowded.collect()
     }
 
     /// Whether it matters to one of its rules how long requests take.

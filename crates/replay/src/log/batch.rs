@@ -51,6 +51,8 @@ impl Span {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Record {
     pub(super) time: u64,
+    /// Whether that is when it had been answered, and not when it came.
+    pub(super) is_of_answer: bool,
     pub(super) ip: Option<IpAddr>,
     pub(super) method: Span,
     pub(super) path: Span,
@@ -64,10 +66,19 @@ pub struct Record {
 }
 
 impl Record {
-    /// When it was.
+    /// When it came.
     #[inline]
     pub fn time(&self) -> Micros {
         Micros::new(self.time)
+    }
+
+    /// Goes back to when it came, where the line tells when it had been answered, and how long that took.
+    #[inline]
+    pub(super) fn go_back(&mut self) {
+        if self.is_of_answer {
+            self.is_of_answer = false;
+            self.time = self.time.saturating_sub(self.took.unwrap_or(0).into());
+        }
     }
 }
 

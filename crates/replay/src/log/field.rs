@@ -30,8 +30,10 @@ pub enum Field {
     Host,
     /// The user.
     User,
-    /// The moment.
+    /// The moment at which it came.
     Time(TimeForm),
+    /// The moment at which it had been answered.
+    Answered(TimeForm),
     /// The status of the answer.
     Status,
     /// How long it took; so many microseconds are one.
@@ -77,7 +79,14 @@ impl Field {
             }
             Self::Host => record.host = present(value, at),
             Self::User => record.user = present(value, at),
-            Self::Time(form) => record.time = time::parse(form, value)?,
+            Self::Time(form) => {
+                record.time = time::parse(form, value)?;
+                record.is_of_answer = false;
+            }
+            Self::Answered(form) => {
+                record.time = time::parse(form, value)?;
+                record.is_of_answer = true;
+            }
             Self::Status => record.status = status(value)?,
             Self::Took(unit) => {
                 if value != b"-" {

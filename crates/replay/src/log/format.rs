@@ -53,7 +53,7 @@ impl Formats {
     /// `fields` name members of JSON, as in `("ip", "client.address")`.
     pub fn known(fields: &[(String, String)]) -> Result<Self, FormatError> {
         let mut formats = Self { list: Vec::new(), headers: Vec::new() };
-        for name in ["combined", "vhost", "common", "envoy"] {
+        for name in ["combined", "main", "vhost", "common", "envoy"] {
             formats.add(name, name)?;
         }
         formats.add_json(fields)?;
@@ -83,6 +83,7 @@ impl Formats {
     fn add(&mut self, name: &str, text: &str) -> Result<(), FormatError> {
         let text = match text {
             "combined" => known::COMBINED,
+            "main" => known::MAIN,
             "common" => known::COMMON,
             "vhost" => known::VHOST,
             "envoy" => known::ENVOY,
@@ -98,7 +99,7 @@ impl Formats {
             apache(text, &mut place)?
         } else {
             return Err(FormatError(format!(
-                "unknown format `{text}`; use combined, common, vhost, envoy, json, or write it down as nginx ($…), \
+                "unknown format `{text}`; use combined, main, common, vhost, envoy, json, or write it down as nginx ($…), \
                  Apache (%…) or Envoy (%…%) do"
             )));
         };
@@ -118,7 +119,9 @@ impl Formats {
             members.push((path.clone(), field));
         }
         for (path, name) in known::JSON {
-            let is_named = |(said, _): &(String, String)| said == name;
+            // There is one time, whatever it is the time of.
+            let one = |name: &str| if name == "answered" { "time".to_owned() } else { name.to_owned() };
+            let is_named = |(said, _): &(String, String)| one(said) == one(name);
             let field = known::named(name, &mut place).filter(|_| !fields.iter().any(is_named));
             members.extend(field.map(|field| ((*path).to_owned(), field)));
         }

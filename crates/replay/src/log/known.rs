@@ -6,6 +6,8 @@ use super::{field::Field, time::TimeForm};
 pub(super) type Place<'a> = dyn FnMut(&str) -> Option<usize> + 'a;
 
 pub(super) const COMBINED: &str = r#"%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i""#;
+/// What nginx is packaged with.
+pub(super) const MAIN: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" "$http_x_forwarded_for""#;
 pub(super) const VHOST: &str = r#"%v:%p %h %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i""#;
 pub(super) const COMMON: &str = r#"%h %l %u %t "%r" %>s %b"#;
 pub(super) const ENVOY: &str = r#"[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% %BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%""#;
@@ -18,9 +20,9 @@ pub(super) fn nginx(name: &str, place: &mut Place<'_>) -> Field {
     match name {
         "remote_addr" | "realip_remote_addr" | "binary_remote_addr" => Field::Ip,
         "remote_user" => Field::User,
-        "time_local" => Field::Time(TimeForm::Common),
-        "time_iso8601" => Field::Time(TimeForm::Iso),
-        "msec" => Field::Time(TimeForm::Seconds),
+        "time_local" => Field::Answered(TimeForm::Common),
+        "time_iso8601" => Field::Answered(TimeForm::Iso),
+        "msec" => Field::Answered(TimeForm::Seconds),
         "request" => Field::Request,
         "request_method" => Field::Method,
         "request_uri" | "uri" | "document_uri" => Field::Target,
@@ -90,9 +92,9 @@ pub(super) const JSON: &[(&str, &str)] = &[
     ("@timestamp", "time"),
     ("ts", "time"),
     ("start_time", "time"),
-    ("time_iso8601", "time"),
-    ("time_local", "time"),
-    ("msec", "time"),
+    ("time_iso8601", "answered"),
+    ("time_local", "answered"),
+    ("msec", "answered"),
     ("ip", "ip"),
     ("client", "ip"),
     ("client_ip", "ip"),
@@ -131,12 +133,13 @@ pub(super) const JSON: &[(&str, &str)] = &[
 ];
 
 /// The names that a person gives fields of JSON.
-pub(super) const NAMES: &str = "time, ip, method, path, query, request, host, status, user, seconds, milliseconds, microseconds, `header NAME`";
+pub(super) const NAMES: &str = "time, answered, ip, method, path, query, request, host, status, user, seconds, milliseconds, microseconds, `header NAME`";
 
 /// What a person calls a field.
 pub(super) fn named(name: &str, place: &mut Place<'_>) -> Option<Field> {
     Some(match name {
         "time" => Field::Time(TimeForm::Any),
+        "answered" => Field::Answered(TimeForm::Any),
         "ip" => Field::Ip,
         "method" => Field::Method,
         "path" => Field::Target,

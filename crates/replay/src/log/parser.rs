@@ -60,6 +60,7 @@ impl Parser {
             let mut record = Record::default();
             match self.read_line(line, start, &mut record, &mut batch.aside) {
                 Some(format) => {
+                    record.go_back();
                     batch.records.push(record);
                     batch.counts.formats[format] += 1;
                 }

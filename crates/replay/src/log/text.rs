@@ -48,7 +48,7 @@ impl TextFormat {
             }
         }
         let has = |is: fn(&Field) -> bool| format.parts.iter().any(|part| is(&part.field));
-        if !has(|field| matches!(field, Field::Time(_))) {
+        if !has(|field| matches!(field, Field::Time(_) | Field::Answered(_))) {
             return Err("there is no time in it".to_owned());
         }
         if !has(|field| matches!(field, Field::Request | Field::Target)) {

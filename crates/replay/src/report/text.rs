@@ -1,6 +1,10 @@
 //! A report for the terminal.
 
-use super::{Report, Span, TOP, about_log, denials, figure::sparkline, percent, stayed_denied};
+use super::{
+    Report, Span, TOP, about_log, denials,
+    figure::{sparkline, squeezed},
+    percent, stayed_denied,
+};
 use crate::{
     compare::Difference,
     run::{RuleTally, Tally},
@@ -56,10 +60,10 @@ fn when(text: &mut String, tally: &Tally) {
     let width = tidegate_core::Micros::new(tally.all.width().get() * each);
     let _ = writeln!(text, "\nwhen, in steps of {}", Span(width));
     let mut row = |name: &str, of: fn(&crate::run::Bin) -> u64| {
-        let values = bins.iter().map(of);
-        if values.clone().any(|value| value > 0) {
-            let most = values.clone().max().unwrap_or(0);
-            let _ = writeln!(text, "  {name:9} {}  most {most}", sparkline(values, WIDTH));
+        let values = squeezed(bins.iter().map(of), WIDTH);
+        let most = values.iter().copied().max().unwrap_or(0);
+        if most > 0 {
+            let _ = writeln!(text, "  {name:9} {}  most {most}", sparkline(&values));
         }
     };
     row("requests", crate::run::Bin::requests);

@@ -144,11 +144,14 @@ impl Playing {
         let mut notes = Vec::new();
         if self.replay.counts_in_flight() && !self.tells_length {
             notes.push(
-                "the log does not tell how long requests took, so that limits of requests in flight never fill; log \
+                "the log does not tell how long requests took, so that one is in flight only while it waits; log \
                  $request_time, %D or %DURATION%"
                     .to_owned(),
             );
         }
+        notes.extend(self.replay.crowded().iter().map(|crowded| told("rule", crowded)));
+        let others = self.against.iter().flat_map(Comparison::crowded);
+        notes.extend(others.map(|crowded| told("in the other policy, rule", &crowded)));
         let tally = self.replay.finish()?;
         let against = self.against.map(Comparison::finish).transpose()?;
         Ok(Play { log: log.stats(), tally, against, notes })
@@ -157,4 +160,12 @@ impl Playing {
 
 fn has_overflowed(replay: &Replay, against: Option<&Comparison>) -> bool {
     replay.has_overflowed() || against.is_some_and(Comparison::has_overflowed)
+}
+
+/// What is told of a rule whose table was too small.
+fn told(what: &str, (rule, times): &(String, u64)) -> String {
+    format!(
+        "{what} `{rule}` had no room for a new key {times} times, and counted those with others, as a gateway does: it denied \
+         more than its quota says"
+    )
 }

@@ -90,6 +90,11 @@ impl Replay {
         self.gate.has_overflowed()
     }
 
+    /// The rules that had no room for a key, and how often.
+    pub fn crowded(&self) -> Vec<(String, u64)> {
+        self.gate.crowded()
+    }
+
     /// Whether it matters how long requests take.
     pub fn counts_in_flight(&self) -> bool {
         self.gate.counts_in_flight()

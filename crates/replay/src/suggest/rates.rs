@@ -92,6 +92,11 @@ pub(super) fn measure(
 }
 
 impl Rates {
+    /// How many keys there were, as far as they were followed.
+    pub(super) fn keys(&self) -> u64 {
+        self.keys.len() as u64 * self.one_in
+    }
+
     fn add(&mut self, step: &Step<'_>) {
         self.requests += 1;
         if !step.hash.is_multiple_of(self.one_in) {
@@ -145,7 +150,7 @@ impl Rates {
         outliers.truncate(OUTLIERS);
         Suggested {
             requests: self.requests,
-            keys: self.keys.len() as u64 * self.one_in,
+            keys: self.keys(),
             peaks: (0..WINDOWS.len()).map(|window| self.peaks(window)).collect(),
             knee,
             outliers,

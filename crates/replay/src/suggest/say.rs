@@ -1,6 +1,6 @@
 //! A suggestion in words.
 
-use super::{Suggested, Suggestion, WINDOWS};
+use super::{Suggested, Suggestion, WINDOWS, trial::MOST_KEYS};
 use crate::report::{counted, stamp};
 use std::fmt::Write as _;
 
@@ -47,7 +47,8 @@ fn about(text: &mut String, group: &Suggested) {
         let mark = if trial.quota == group.quota { '>' } else { ' ' };
         let quota = trial.quota.to_string();
         let share = share(trial.denied, group.requests);
-        let _ = writeln!(text, "  {mark} {quota:<18} {:>6} {share:>8} {:>6}", trial.denied, trial.keys);
+        let keys = format!("{}{}", trial.keys, if trial.keys < MOST_KEYS as u64 { "" } else { " or more" });
+        let _ = writeln!(text, "  {mark} {quota:<18} {:>6} {share:>8} {keys:>6}", trial.denied);
     }
     reasons(group).iter().for_each(|reason| _ = writeln!(text, "  {reason}"));
 }
@@ -102,6 +103,13 @@ pub(super) fn reasons(group: &Suggested) -> Vec<String> {
             "{}: nothing that was tried stays within the target; this denies least, {} ({share})",
             group.quota, group.denied
         )),
+    }
+    if group.trials.iter().any(|trial| trial.crowded > 0) {
+        reasons.push(
+            "there was no room for all keys: some candidates are told to deny more than they would; the suggestion was \
+             replayed with more room"
+                .to_owned(),
+        );
     }
     reasons
 }

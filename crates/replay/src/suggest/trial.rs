@@ -29,6 +29,8 @@ pub struct Trial {
     pub denied: u64,
     /// Keys of which it would have denied any, as far as they were followed.
     pub keys: u64,
+    /// How often there was no room for a key, so that it was counted with others.
+    pub crowded: u64,
 }
 
 /// A quota to be tried: the place of its window, what it lets through in one, and at once.
@@ -43,10 +45,14 @@ pub(super) struct Candidate {
 const TRIED: [usize; 3] = [0, 2, 4];
 /// How many quotas are tried for each of them at once.
 const STEPS: u32 = 8;
-/// What the counts of one candidate may take: some 160,000 keys at once.
+/// What the counts of one candidate may take at least: some 160,000 keys at once.
 const MEMORY: u64 = 4 << 20;
+/// What those of all that are tried together may take.
+const ALL_MEMORY: u64 = 1 << 30;
+/// What a key takes.
+const KEY: u64 = 28;
 /// How many keys are told apart that a candidate denies.
-const MOST_KEYS: usize = 4_096;
+pub(super) const MOST_KEYS: usize = 4_096;
 
 /// How many requests of each group may be denied.
 pub(super) fn most_denied(wish: &Wish, found: &Measured) -> Vec<u64> {
@@ -114,11 +120,14 @@ pub(super) fn run(
     let (clock, hand) = Clock::manual();
     hand.set(log.start()?);
     let mut running = Vec::new();
-    for candidates in candidates {
+    let count: usize = candidates.iter().map(Vec::len).sum();
+    let most = (ALL_MEMORY / count.max(1) as u64).max(MEMORY);
+    for (candidates, group) in candidates.into_iter().zip(&found.groups) {
+        let memory = group.keys().saturating_mul(KEY).clamp(MEMORY, most);
         running.push(
             candidates
                 .into_iter()
-                .map(|candidate| Running::start(candidate, &clock))
+                .map(|candidate| Running::start(candidate, memory, &clock))
                 .collect::<Result<Vec<_>, _>>()?,
         );
     }
@@ -134,7 +143,10 @@ pub(super) fn run(
             }
         }
     })?;
-    let finish = |running: Running| Trial { keys: running.keys.len() as u64, ..running.trial };
+    let finish = |running: Running| {
+        let crowded = running.limiter.size().overflowed;
+        Trial { keys: running.keys.len() as u64, crowded, ..running.trial }
+    };
     Ok(running.into_iter().map(|group| group.into_iter().map(finish).collect()).collect())
 }
 
@@ -145,15 +157,15 @@ struct Running {
 }
 
 impl Running {
-    fn start(candidate: Candidate, clock: &Clock) -> Result<Self, Failure> {
+    fn start(candidate: Candidate, memory: u64, clock: &Clock) -> Result<Self, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure::Suggested(error.to_string());
         let Candidate { window, rate, burst } = candidate;
         let quota = Quota::amount_per_period(rate, Duration::from_secs(WINDOWS[window].0)).burst(burst);
         let quota = quota.map_err(|error| failed(&error))?;
-        let limiter = Limiter::builder().clock(clock.clone()).capacity(Capacity::Bytes(MEMORY)).build(quota);
+        let limiter = Limiter::builder().clock(clock.clone()).capacity(Capacity::Bytes(memory)).build(quota);
         let limiter = limiter.map_err(|error| failed(&error))?;
         Ok(Self {
-            trial: Trial { quota, window, rate, burst, denied: 0, keys: 0 },
+            trial: Trial { quota, window, rate, burst, denied: 0, keys: 0, crowded: 0 },
             limiter,
             keys: HashSet::default(),
         })

@@ -228,3 +228,27 @@ fn a_log_of_very_many_keys_is_counted_key_by_key() {
     let streamed = play(opened, (&policy, std::path::Path::new("")), None, |_| {}).unwrap();
     assert_eq!((streamed.tally.admitted, streamed.tally.denied), (80_000, 80_000));
 }
+
+/// A table of a million bytes has no room for so many keys; what comes of that is told.
+#[test]
+fn keys_without_room_are_told() {
+    let line = |at: u32| {
+        let [_, a, b, c] = at.to_be_bytes();
+        format!("10.{a}.{b}.{c} - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n")
+    };
+    let log: String = (0..200_000).map(line).collect();
+    // Of many rules, each has a small part of the memory.
+    let rules: String = (0..1_100)
+        .map(|at| format!("  - {{ name: r{at}, key: ip, quota: 1/d, match: {{ path: /{at} }} }}\n"))
+        .collect();
+    let crowded = format!("rules:\n  - {{ name: each, key: ip, quota: 1/d sliding-window }}\n{rules}");
+    let play = played(log.as_bytes(), &crowded).unwrap();
+    assert!(play.tally.denied > 0);
+    assert!(
+        play.notes.iter().any(|note| note.starts_with("rule `each` had no room for a new key")),
+        "{:?}",
+        play.notes
+    );
+    let play = played(log.as_bytes(), "rules: [{ name: each, key: ip, quota: 1/d sliding-window }]").unwrap();
+    assert_eq!((play.tally.denied, play.notes), (0, Vec::<String>::new()));
+}

@@ -114,7 +114,45 @@ fn members_of_json_can_be_named() {
     let play = through(Formats::one("json", &fields).unwrap(), log.as_bytes(), policy).unwrap();
     assert_eq!((play.tally.rules[0].denied, play.tally.rules[1].denied), (1, 0));
     let wrong = Formats::one("json", &[("colour".to_owned(), "c".to_owned())]).unwrap_err().to_string();
-    assert!(wrong.contains("unknown field `colour`; use one of time, ip"), "{wrong}");
+    assert!(wrong.contains("unknown field `colour`; use one of time, answered, ip"), "{wrong}");
+}
+
+/// nginx tells when a request had been answered: it came as much earlier as it took. Apache and Envoy tell when it came.
+#[test]
+fn a_request_is_of_the_time_at_which_it_came() {
+    let policy = "rules: [{ name: one, quota: 1 at once }]";
+    // From 12:00:00 to 12:00:10, and from 12:00:10.9 to 12:00:11; then from 12:01:00 and from 12:01:01, both to 12:01:10.
+    let nginx = "$remote_addr [$time_iso8601] \"$request\" $request_time";
+    let lines = [("12:00:10", "10.0"), ("12:00:11", "0.1"), ("12:01:10", "10.0"), ("12:01:10", "9.0")];
+    let log: String = lines
+        .map(|(at, took)| format!("192.0.2.1 [2024-02-01T{at}+00:00] \"GET / HTTP/1.1\" {took}\n"))
+        .concat();
+    let play = through(Formats::one(nginx, &[]).unwrap(), log.as_bytes(), policy).unwrap();
+    assert_eq!((play.tally.admitted, play.tally.denied), (3, 1), "nginx");
+
+    let json: String = lines
+        .map(|(at, took)| {
+            format!("{{\"time_iso8601\":\"2024-02-01T{at}+00:00\",\"path\":\"/\",\"request_time\":{took}}}\n")
+        })
+        .concat();
+    let play = through(known(), json.as_bytes(), policy).unwrap();
+    assert_eq!((play.tally.admitted, play.tally.denied), (3, 1), "JSON");
+
+    let lines = [("12:00:00", 10), ("12:00:10", 1), ("12:01:00", 10), ("12:01:01", 9)];
+    let log: String = lines
+        .map(|(at, took)| format!("192.0.2.1 [01/Feb/2024:{at} +0000] \"GET / HTTP/1.1\" {took}\n"))
+        .concat();
+    let play = through(Formats::one("%h %t \"%r\" %T", &[]).unwrap(), log.as_bytes(), policy).unwrap();
+    assert_eq!((play.tally.admitted, play.tally.denied), (3, 1), "Apache");
+}
+
+/// What nginx is packaged with is found out.
+#[test]
+fn the_main_format_of_nginx_is_known() {
+    let line = "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"curl/8\" \"203.0.113.9\"\n";
+    let play = through(known(), line.repeat(3).as_bytes(), EACH).unwrap();
+    assert_eq!((play.tally.admitted, play.tally.denied), (2, 1));
+    assert_eq!(play.log.formats, [("main".to_owned(), 3)]);
 }
 
 /// The user of a log is the one that the policy finds in a header.

@@ -7,13 +7,14 @@ use super::{
 use crate::{
     decisions::{Members, Problem, json_response},
     log::utc,
-    observe::{Banned, NoRoom},
+    observe::{Banned, NoRoom, Who},
 };
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::Micros;
 use tidegate_engine::BannedKey;
+use tidegate_policy::model::KeysShown;
 use tidegate_rule::key_hash;
 
 /// Bans of each kind that are told.
@@ -32,6 +33,8 @@ impl Office {
             let active = rule.bans().map(|bans| bans.active(TOLD)).unwrap_or_default();
             bans.extend(active.iter().map(|ban| of_rule(rule.name(), ban, now)));
         }
+        let shown = scene.policy.observe.keys;
+        bans.iter_mut().for_each(|ban| show(ban, shown));
         Ok(json_answer(&json!({ "bans": bans })))
     }
 
@@ -48,7 +51,8 @@ impl Office {
         let whom = self.whom(&members)?;
         match self.observer.bans.ban(whom, Micros::from_secs(seconds), reason) {
             Ok(ban) => {
-                let told = ban.json(self.observer.clock.now());
+                let mut told = ban.json(self.observer.clock.now());
+                show(&mut told, self.scene()?.policy.observe.keys);
                 Ok(json_response(StatusCode::CREATED, "application/json", &told))
             }
             Err(NoRoom) => {
@@ -101,6 +105,16 @@ impl Office {
             let address: std::net::IpAddr = meant.key.parse().ok()?;
             bans.lift(&address).map(drop)
         })
+    }
+}
+
+/// Has a ban say of whom it is as the policy has keys shown. Networks are of nobody.
+fn show(ban: &mut Value, shown: KeysShown) {
+    if ban["kind"] != "network"
+        && let Some(value) = ban["value"].as_str()
+    {
+        let rule = if ban["kind"] == "ip" { "" } else { ban["rule"].as_str().unwrap_or_default() };
+        ban["value"] = Who::of(shown, rule, &value).shown().into();
     }
 }
 

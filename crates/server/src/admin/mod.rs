@@ -29,7 +29,7 @@ use crate::{
 };
 use callers::Callers;
 use hyper_util::service::TowerToHyperService;
-use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
+use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 use tidegate_policy::model::{Admin as Declared, Connections, Listener};
 use tokio::sync::watch;
 
@@ -95,7 +95,7 @@ impl Admin {
         let (_open, open) = watch::channel(());
         let (observer, desk, callers) = (observer.clone(), desk.clone(), self.callers.clone());
         let router = routes::router(Office { gateway, observer, desk, callers, open });
-        let hall = Hall::new(TowerToHyperService::new(router), &Connections::default());
+        let hall = Hall::new(TowerToHyperService::new(router), &connections());
         let threads = Threads::start(&self.bound, &hall, "admin", NonZeroUsize::MIN)?;
         self.serving = Some(Serving { threads, _open });
         Ok(())
@@ -110,4 +110,9 @@ impl Admin {
             threads.end().await;
         }
     }
+}
+
+/// Operators are few. Whoever holds connections here must not take those of the gateway's clients.
+fn connections() -> Connections {
+    Connections { most: 256, idle_timeout: Duration::from_secs(15), ..Connections::default() }
 }

@@ -57,3 +57,4 @@ pub(crate) use tally::{SAMPLED, Tally, TopBy, answered};
 pub(crate) use unsent::Sending;
 pub(crate) use visit::Visit;
 pub(crate) use watcher::{Told, Watcher};
+pub(crate) use who::Who;

@@ -246,6 +246,33 @@ async fn a_hashed_key_is_shown_nowhere() {
 }
 
 #[tokio::test]
+async fn of_a_ban_no_more_is_shown_than_of_a_key() {
+    let server = Server::mirror().await;
+    let rules = "observe: { keys: hashed }\nrules:\n  - { name: all, key: ip, quota: 1/h, ban: 2/min for 1h }\n  - { name: users, key: header x-user, quota: 9/h }";
+    let stage = Stage::start(&server, rules);
+    for status in [200, 429, 429, 403] {
+        assert_eq!(stage.get("/").await.status(), status);
+    }
+    let banned = stage.ask("POST", "/api/v1/bans", r#"{"rule":"users","key":"alice","seconds":60}"#).await;
+    assert_eq!(banned.status(), 201, "{}", banned.body);
+    assert!(!banned.body.contains("alice"), "{}", banned.body);
+    let bans = stage.json("/api/v1/bans").await;
+    let shown = |by: &str| {
+        let ban = bans["bans"].as_array().unwrap().iter().find(|ban| ban["by"] == by).unwrap();
+        ban["value"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(shown("operator"), format!("{:016x}", key_hash("users", &"alice")));
+    assert_eq!(shown("rule"), format!("{:016x}", key_hash("", &"127.0.0.1")));
+    let id = bans["bans"].as_array().unwrap().iter().find(|ban| ban["by"] == "rule").unwrap()["id"].clone();
+    assert_eq!(
+        stage.ask("DELETE", &format!("/api/v1/bans/{}", id.as_str().unwrap()), "").await.status(),
+        204
+    );
+    assert_eq!(stage.get("/").await.status(), 429);
+    stage.end().await;
+}
+
+#[tokio::test]
 async fn what_was_kept_plain_is_gone_when_keys_are_to_be_hashed() {
     let server = Server::mirror().await;
     let stage = Stage::start(&server, LOGIN);
