@@ -62,6 +62,12 @@ impl Operator {
         let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: Uri = full.parse().map_err(|_| wrong())?;
         let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http")).ok_or_else(wrong)?;
+        if authority.as_str().contains('@') {
+            let problem = "the address of a gateway has no user and no password";
+            return Err(Failure::input(format!(
+                "{problem}; leave them out, and put the token into $TIDEGATE_ADMIN_TOKEN"
+            )));
+        }
         let token = token.map(|token| HeaderValue::try_from(format!("Bearer {}", token.trim()))).transpose();
         let token = token.map_err(|_| Failure::input("$TIDEGATE_ADMIN_TOKEN holds what no token can be"))?;
         Ok(Self {

@@ -85,6 +85,8 @@ async fn a_rule_is_promoted_and_rolled_back() {
         let told = refused(&[&args[..], &at[..]].concat()).await;
         assert!(told.contains(part), "{part} is not in {told}");
     }
+    let told = refused(&["mode", "watched", "off", "--admin", "http://me:hunter2@127.0.0.1:1"]).await;
+    assert!(told.contains("has no user and no password") && !told.contains("hunter2"), "{told}");
     // Somebody has edited the file since: that stays.
     let edited = format!("{}# Mine.\n", text());
     gateway.replace(&edited);

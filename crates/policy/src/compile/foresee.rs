@@ -283,14 +283,23 @@ impl PolicyGate {
         stay.rulings.settle(&self.inner.gate, reply)
     }
 
-    /// For whom the rule at this place counts a request; `None` if it has no such key.
+    /// For whom the rule at this place counts a request, or whom its lists are about; `None` if it has no such key.
     pub fn key_at<'a>(&self, rule: usize, head: &'a dyn Head) -> Option<KeyValue<'a>> {
-        self.inner.rules.get(rule)?.key_of(head)
+        let rule = self.inner.rules.get(rule)?;
+        match &rule.door {
+            Some(door) if rule.limit.is_none() => door.who(head),
+            _ => rule.key_of(head),
+        }
     }
 
     /// What stands for whom the rule at this place counts a request for; `None` where it counts nothing in memory.
     pub fn mark_at(&self, rule: usize, head: &dyn Head) -> Option<Mark> {
         self.inner.gate.mark_at(self.inner.rules.get(rule)?.limit?, head)
+    }
+
+    /// What stands for all together in the rule at this place, where it counts in memory.
+    pub fn mark_of_all(&self, rule: usize) -> Option<Mark> {
+        self.inner.gate.mark_of_all(self.inner.rules.get(rule)?.limit?)
     }
 
     /// Whether the request has what the rule at this place counts by, and is not only counted with all others that lack it.

@@ -122,7 +122,13 @@ fn offset(zone: &[u8]) -> Option<i64> {
 
 /// Days since the epoch. Years start in March here, so that the day that is sometimes there comes last.
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
-    if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let last = match month {
+        2 => 28 + u64::from(is_leap),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=last).contains(&day) {
         return None;
     }
     let year = if month < 3 { year - 1 } else { year };
@@ -224,5 +230,6 @@ mod tests {
         assert_eq!(days(2000, 2, 29), Some(11_016));
         assert_eq!(days(2024, 12, 31), Some(20_088));
         assert_eq!(days(1969, 12, 31), None);
+        assert_eq!((days(2015, 2, 29), days(1900, 2, 29), days(2015, 4, 31)), (None, None, None));
     }
 }

@@ -149,6 +149,11 @@ impl Playing {
                     .to_owned(),
             );
         }
+        notes.extend(self.replay.keyless().map(|(rule, key, keyless, asked)| {
+            format!(
+                "{keyless} of the {asked} requests of rule `{rule}` have no {key}, and were counted together"
+            )
+        }));
         notes.extend(self.replay.crowded().iter().map(|crowded| told("rule", crowded)));
         let others = self.against.iter().flat_map(Comparison::crowded);
         notes.extend(others.map(|crowded| told("in the other policy, rule", &crowded)));

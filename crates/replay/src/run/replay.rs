@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_engine::{Clock, ClockHand};
+use tidegate_engine::{Clock, ClockHand, Mark};
 use tidegate_policy::{
     Policy,
     compile::{Ahead, Compiler, Foresight, PolicyGate, PolicyStay, RuleForetold, RuleOutcome},
@@ -33,7 +33,8 @@ pub struct Replay {
     order: u64,
     /// When schedules are followed next; never where there are none.
     follow: Option<Micros>,
-    keys: Vec<String>,
+    /// For each rule what it counts by, and what stands for those that have no such thing.
+    keys: Vec<(String, Option<Mark>)>,
 }
 
 /// What became of a request.
@@ -62,6 +63,11 @@ impl Replay {
         hand.set(start);
         let compiler = Compiler::new(Rules::new()).base(base).clock(clock).memory(memory);
         let gate = compiler.compile(&policy, None)?;
+        let keys = policy.rules.iter().enumerate().map(|(place, rule)| {
+            let mark = if rule.key == Key::All { None } else { gate.mark_of_all(place) };
+            (said(&rule.key, policy.user.as_ref()), mark)
+        });
+        let keys = keys.collect();
         Ok(Self {
             follow: gate.has_schedules().then_some(start),
             gate,
@@ -73,7 +79,7 @@ impl Replay {
             identities: Identities::default(),
             stays: BinaryHeap::new(),
             order: 0,
-            keys: policy.rules.iter().map(|rule| said(&rule.key, policy.user.as_ref())).collect(),
+            keys,
         })
     }
 
@@ -143,14 +149,20 @@ impl Replay {
     /// Ends all that still holds something, and says what became of it all; or that a rule never found what it counts by.
     pub fn finish(mut self) -> Result<Tally, Failure> {
         self.stays.clear();
-        let lost = self.tally.rules.iter().position(|rule| rule.asked > 0 && !rule.has_key);
+        let lost = self.tally.rules.iter().position(|rule| rule.asked > 0 && rule.keyless == rule.asked);
         match lost {
             None => Ok(self.tally),
             Some(place) => Err(Failure::NoKey {
                 rule: self.tally.rules[place].name.clone(),
-                key: self.keys.get(place).cloned().unwrap_or_default(),
+                key: self.keys.get(place).map(|(key, _)| key.clone()).unwrap_or_default(),
             }),
         }
+    }
+
+    /// Of each rule that some requests had no key for: its name, what it counts by, how many had none, and of how many.
+    pub fn keyless(&self) -> impl Iterator<Item = (&str, &str, u64, u64)> {
+        let rules = self.tally.rules.iter().zip(&self.keys).filter(|(rule, _)| rule.keyless > 0);
+        rules.map(|(rule, (key, _))| (rule.name.as_str(), key.as_str(), rule.keyless, rule.asked))
     }
 
     /// Moves the clock, and has everything happen that was due before.
@@ -209,9 +221,11 @@ impl Replay {
         let gate = &self.gate;
         let Some(tally) = self.tally.rules.get_mut(rule) else { return };
         tally.asked += 1;
-        if !tally.has_key {
-            tally.has_key = gate.has_key(rule, line);
-        }
+        let is_keyless = match (said.mark, self.keys.get(rule)) {
+            (Some(mark), Some((_, of_all))) => *of_all == Some(mark),
+            _ => !gate.has_key(rule, line),
+        };
+        tally.keyless += u64::from(is_keyless);
         match outcome {
             RuleOutcome::Denied(_) => {
                 let hash = self.identities.of(gate, said, line);

@@ -44,8 +44,8 @@ pub struct RuleTally {
     pub episodes: Episodes,
     /// When.
     pub timeline: Timeline,
-    /// Whether any request had what it counts by.
-    pub has_key: bool,
+    /// Requests that did not have what it counts by, and were counted together.
+    pub keyless: u64,
 }
 
 /// How many keys of a rule are kept for certain.
@@ -65,7 +65,7 @@ impl Tally {
             keys: TopKeys::new(KEYS),
             episodes: Episodes::default(),
             timeline: Timeline::new(start),
-            has_key: false,
+            keyless: 0,
         });
         let (all, rules) = (Timeline::new(start), rules.collect());
         Self { all, admitted: 0, delayed: 0, denied: 0, waited: Micros::ZERO, rules }

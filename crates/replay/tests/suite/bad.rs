@@ -141,3 +141,16 @@ fn reports_hold_text_only() {
     assert_eq!(value["policy"]["rules"][0]["denied"], 1);
     assert_eq!(value["policy"]["rules"][0]["keys"][0]["share"], 1.0);
 }
+
+/// Some of the lines have no address: they share one bucket, and that is told.
+#[test]
+fn requests_without_the_key_are_told() {
+    let line = |host: &str| format!("{host} - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
+    let log = ["a.example", "b.example", "192.0.2.1", "c.example"].map(line).concat();
+    let play =
+        played(log.as_bytes(), "rules: [{ name: each, key: ip, quota: 1/d }, { name: all, quota: 9/d }]");
+    let play = play.unwrap();
+    assert_eq!((play.tally.admitted, play.tally.denied), (2, 2));
+    let note = "3 of the 4 requests of rule `each` have no ip, and were counted together";
+    assert_eq!(play.notes, [note]);
+}

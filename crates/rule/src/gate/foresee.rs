@@ -10,7 +10,11 @@ use super::{
     queue::Waiting,
     rulings::{Judged, Judgement, Rulings},
 };
-use crate::{Mode, key::Shown, request::Head};
+use crate::{
+    Mode,
+    key::Shown,
+    request::{Head, KeyValue},
+};
 use tidegate_engine::{Bucket, Limiter, Mark};
 
 /// What a request holds: tokens and slots until it has been answered, and places in queues until it has waited.
@@ -77,6 +81,12 @@ impl Gate {
         let limit = self.limits().get(place)?;
         let Found::Key(key) = ask::find(limit, head) else { return None };
         Some(limit.rule().limiter()?.in_memory()?.mark(&Shown(&key)))
+    }
+
+    /// What stands for all together in the limit at this place, where it counts in memory.
+    pub fn mark_of_all(&self, place: usize) -> Option<Mark> {
+        let limiter = self.limits().get(place)?.rule().limiter()?;
+        Some(limiter.in_memory()?.mark(&Shown(&KeyValue::All)))
     }
 
     /// A limit that decides by itself, with nothing to settle and nothing to hold.

@@ -3,7 +3,7 @@
 use super::terms::Terms;
 use crate::{
     Answer,
-    request::{Address, Head, Key, Reply, TrustedProxies},
+    request::{Address, Head, Key, KeyValue, Reply, TrustedProxies},
 };
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 use tidegate_core::{Report, header::seconds};
@@ -118,6 +118,14 @@ impl RequestAccess {
     /// How it judges the answers to those whom it lets in: a failure is a denial further inside.
     pub fn terms(&self) -> &Arc<Terms> {
         &self.terms
+    }
+
+    /// Whom it judges by a request; `None` if that does not tell.
+    pub fn who<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
+        match &self.who {
+            Who::Address(find) => find(head).map(|address| KeyValue::Text(address.to_string().into())),
+            Who::Key(key) => key.find(head),
+        }
     }
 
     fn visitor(&self, head: &dyn Head) -> Visitor {

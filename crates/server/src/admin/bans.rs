@@ -14,7 +14,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::Micros;
 use tidegate_engine::BannedKey;
-use tidegate_policy::model::KeysShown;
+use tidegate_policy::{compile::Given, model::KeysShown};
 use tidegate_rule::key_hash;
 
 /// Bans of each kind that are told.
@@ -74,12 +74,25 @@ impl Office {
                 Err(error) => Err(Problem::bad(format!("`network`: {error}"))),
             },
             (None, None, Some(key)) => {
+                self.is_no_hash(members)?;
                 let (name, scene) = (members.text("rule")?, self.scene()?);
                 let named = scene.gate.named(name).ok_or_else(|| missing_rule(name, &scene))?;
                 let key = named.key(Some(key)).map_err(|error| Problem::bad(error.to_string()))?;
                 Ok(Banned::Key { rule: name.into(), key: key.to_string() })
             }
             _ => Err(Problem::bad("say who: one of `ip`, `network`, or `rule` and `key`")),
+        }
+    }
+
+    /// Where keys are shown hashed, what was shown is not to be taken for a key: nobody would be found by it.
+    pub(super) fn is_no_hash(&self, members: &Members<'_>) -> Result<(), Problem> {
+        let is_hash = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let are_hashed = self.scene()?.policy.observe.keys == KeysShown::Hashed;
+        match members.given("key") {
+            Some(Given::Text(key)) if are_hashed && is_hash(key) => Err(Problem::bad(
+                "this is what is shown in place of a key, by which it cannot be found; give the key itself",
+            )),
+            _ => Ok(()),
         }
     }
 

@@ -23,6 +23,8 @@ impl Office {
 
     /// Forgets what was counted for a key.
     pub(super) async fn reset(&self, body: &[u8]) -> Result<Response, Problem> {
-        Ok(reset(&self.desk, Asked::read(body, &RESET)?).await?.map(Body::new))
+        let asked = Asked::read(body, &RESET)?;
+        asked.each().iter().try_for_each(|members| self.is_no_hash(members))?;
+        Ok(reset(&self.desk, asked).await?.map(Body::new))
     }
 }

@@ -66,7 +66,7 @@ impl fmt::Display for AmendError {
             Self::Edit(error) => error.fmt(f),
             Self::Changed(file) => {
                 let file = file.display();
-                write!(f, "{file} has changed since: somebody else works on it; look at it, and try again")
+                write!(f, "{file} has changed since, by hand or by somebody else: look at it, and change it there, or try again")
             }
             Self::NoFile => f.write_str(
                 "this policy comes from no file, in which a change could be kept; serve one: `tidegate serve policy.yaml`",

@@ -128,7 +128,7 @@ fn what_an_editor_saves_meanwhile_stays() {
     let outcome = stage.file.set_mode_by_steps("a", &"off".parse().unwrap(), save);
     let told = outcome.unwrap_err().to_string();
     assert!(
-        told.ends_with("has changed since: somebody else works on it; look at it, and try again"),
+        told.ends_with("by hand or by somebody else: look at it, and change it there, or try again"),
         "{told}"
     );
     assert_eq!(stage.text("policy.yaml"), edited);

@@ -97,6 +97,13 @@ fn together<'a>(members: Vec<(Cow<'a, str>, Given<'a>)>) -> Result<(Form, Vec<Gi
     }
 }
 
+impl<'a> Asked<'a> {
+    /// What is said of each thing.
+    pub(crate) fn each(&self) -> &[Members<'a>] {
+        &self.members
+    }
+}
+
 impl<'a> Members<'a> {
     /// Those of a body that asks one thing.
     pub(crate) fn one(body: &'a [u8], known: &[&'static str]) -> Result<Self, Problem> {

@@ -263,6 +263,16 @@ async fn of_a_ban_no_more_is_shown_than_of_a_key() {
     };
     assert_eq!(shown("operator"), format!("{:016x}", key_hash("users", &"alice")));
     assert_eq!(shown("rule"), format!("{:016x}", key_hash("", &"127.0.0.1")));
+    // What is shown stands for a key, and is none.
+    let hash = shown("operator");
+    for (path, body) in [
+        ("/api/v1/reset", json!({ "rule": "users", "key": hash })),
+        ("/api/v1/bans", json!({ "rule": "users", "key": hash, "seconds": 60 })),
+    ] {
+        let answer = stage.ask("POST", path, &body.to_string()).await;
+        assert_eq!(answer.status(), 400, "{path}");
+        assert!(answer.body.contains("give the key itself"), "{}", answer.body);
+    }
     let id = bans["bans"].as_array().unwrap().iter().find(|ban| ban["by"] == "rule").unwrap()["id"].clone();
     assert_eq!(
         stage.ask("DELETE", &format!("/api/v1/bans/{}", id.as_str().unwrap()), "").await.status(),
