@@ -69,9 +69,9 @@ impl Comparison {
         self.replay.gate()
     }
 
-    /// The rules that had no room for a key, and how often.
-    pub fn crowded(&self) -> Vec<(String, u64)> {
-        self.replay.crowded()
+    /// What has to be told of what it counted.
+    pub fn notes(&self) -> Vec<String> {
+        self.replay.notes()
     }
 
     /// Asks it too, and notes whether it says the same to each as the policy has.

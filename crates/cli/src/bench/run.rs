@@ -120,7 +120,7 @@ pub(crate) async fn run(
     let mut tally = stage.tally();
     let Tally { outcome, twin, expected } = &mut *tally;
     let took = clock.now().since(start);
-    // What came in the last pause of a schedule took all of it.
+    // A schedule lasts to its end, though nothing is due in its last moments.
     let took = if outcome.given_up == 0 { took.max(schedule.length()) } else { took };
     (outcome.due, outcome.unsent, outcome.took) = (due, unsent, took);
     outcome.expected = twin.is_some().then(|| std::mem::take(expected));

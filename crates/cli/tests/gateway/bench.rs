@@ -49,6 +49,24 @@ async fn what_is_admitted_is_what_the_policy_says() {
     assert_eq!((&expected["rules"], &expected["keys"]), (&rules, &json!([])));
 }
 
+/// Somebody takes connections and says nothing to anybody.
+#[tokio::test]
+async fn a_load_that_nobody_answers_has_failed() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = silent.accept().await {
+            drop(stream);
+        }
+    });
+    let output = bench(&[&url, "--rate", "20/s", "--duration", "100ms", "--json"]).await;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not one request was answered"));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&told["sent"], &told["admitted"]), (&json!(2), &json!(0)));
+    assert!(told["seconds"].as_f64().unwrap() >= 0.1, "a schedule lasts to its end: {told}");
+}
+
 /// What is decided does not depend on how it is asked, and it is asked as was said.
 #[tokio::test]
 async fn tls_and_the_next_version_are_spoken() {

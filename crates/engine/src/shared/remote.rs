@@ -107,14 +107,11 @@ impl SharedLimiter {
         });
         match taken.await {
             Some(Ok(reservation)) => reservation,
-            None | Some(Err(_)) => {
-                let reservation = remote.fallback.take(key, tier, demand, slots);
-                self.degraded.fetch_add(1, Ordering::Relaxed);
-                reservation
-            }
+            None | Some(Err(_)) => self.without_store(remote.fallback.take(key, tier, demand, slots)),
         }
     }
 
+    /// Counts what was answered without the store.
     pub(super) fn without_store<T>(&self, answer: T) -> T {
         self.degraded.fetch_add(1, Ordering::Relaxed);
         answer

@@ -120,8 +120,8 @@ impl Formats {
         }
         for (path, name) in known::JSON {
             // There is one time, whatever it is the time of.
-            let one = |name: &str| if name == "answered" { "time".to_owned() } else { name.to_owned() };
-            let is_named = |(said, _): &(String, String)| one(said) == one(name);
+            let are_times = |said: &str| [said, name].iter().all(|name| matches!(*name, "time" | "answered"));
+            let is_named = |(said, _): &(String, String)| said == name || are_times(said);
             let field = known::named(name, &mut place).filter(|_| !fields.iter().any(is_named));
             members.extend(field.map(|field| ((*path).to_owned(), field)));
         }

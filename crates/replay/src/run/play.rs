@@ -149,14 +149,9 @@ impl Playing {
                     .to_owned(),
             );
         }
-        notes.extend(self.replay.keyless().map(|(rule, key, keyless, asked)| {
-            format!(
-                "{keyless} of the {asked} requests of rule `{rule}` have no {key}, and were counted together"
-            )
-        }));
-        notes.extend(self.replay.crowded().iter().map(|crowded| told("rule", crowded)));
-        let others = self.against.iter().flat_map(Comparison::crowded);
-        notes.extend(others.map(|crowded| told("in the other policy, rule", &crowded)));
+        notes.extend(self.replay.notes());
+        let others = self.against.iter().flat_map(Comparison::notes);
+        notes.extend(others.map(|note| format!("in the other policy, {note}")));
         let tally = self.replay.finish()?;
         let against = self.against.map(Comparison::finish).transpose()?;
         Ok(Play { log: log.stats(), tally, against, notes })
@@ -165,12 +160,4 @@ impl Playing {
 
 fn has_overflowed(replay: &Replay, against: Option<&Comparison>) -> bool {
     replay.has_overflowed() || against.is_some_and(Comparison::has_overflowed)
-}
-
-/// What is told of a rule whose table was too small.
-fn told(what: &str, (rule, times): &(String, u64)) -> String {
-    format!(
-        "{what} `{rule}` had no room for a new key {times} times, and counted those with others, as a gateway does: it denied \
-         more than its quota says"
-    )
 }

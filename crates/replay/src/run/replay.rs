@@ -96,11 +96,6 @@ impl Replay {
         self.gate.has_overflowed()
     }
 
-    /// The rules that had no room for a key, and how often.
-    pub fn crowded(&self) -> Vec<(String, u64)> {
-        self.gate.crowded()
-    }
-
     /// Whether it matters how long requests take.
     pub fn counts_in_flight(&self) -> bool {
         self.gate.counts_in_flight()
@@ -159,10 +154,22 @@ impl Replay {
         }
     }
 
-    /// Of each rule that some requests had no key for: its name, what it counts by, how many had none, and of how many.
-    pub fn keyless(&self) -> impl Iterator<Item = (&str, &str, u64, u64)> {
+    /// What has to be told of what it counted: requests without a key, and keys without room.
+    pub fn notes(&self) -> Vec<String> {
         let rules = self.tally.rules.iter().zip(&self.keys).filter(|(rule, _)| rule.keyless > 0);
-        rules.map(|(rule, (key, _))| (rule.name.as_str(), key.as_str(), rule.keyless, rule.asked))
+        let keyless = rules.map(|(rule, (key, _))| {
+            let (name, keyless, asked) = (&rule.name, rule.keyless, rule.asked);
+            format!(
+                "{keyless} of the {asked} requests of rule `{name}` have no {key}, and were counted together"
+            )
+        });
+        let crowded = self.gate.crowded().into_iter().map(|(rule, times)| {
+            format!(
+                "rule `{rule}` had no room for a new key {times} times, and counted those with others, as a gateway does: it \
+                 denied more than its quota says"
+            )
+        });
+        keyless.chain(crowded).collect()
     }
 
     /// Moves the clock, and has everything happen that was due before.

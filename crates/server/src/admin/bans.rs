@@ -27,14 +27,13 @@ const MEMBERS: [&str; 6] = ["ip", "network", "rule", "key", "seconds", "reason"]
 
 impl Office {
     pub(super) fn bans(&self) -> Result<Response, Problem> {
-        let mut bans = self.observer.bans.json(TOLD);
         let (scene, now) = (self.scene()?, self.observer.clock.now());
+        let shown = scene.policy.observe.keys;
+        let mut bans = self.observer.bans.json(TOLD, shown);
         for rule in scene.gate.views() {
             let active = rule.bans().map(|bans| bans.active(TOLD)).unwrap_or_default();
-            bans.extend(active.iter().map(|ban| of_rule(rule.name(), ban, now)));
+            bans.extend(active.iter().map(|ban| of_rule(rule.name(), ban, now, shown)));
         }
-        let shown = scene.policy.observe.keys;
-        bans.iter_mut().for_each(|ban| show(ban, shown));
         Ok(json_answer(&json!({ "bans": bans })))
     }
 
@@ -51,8 +50,7 @@ impl Office {
         let whom = self.whom(&members)?;
         match self.observer.bans.ban(whom, Micros::from_secs(seconds), reason) {
             Ok(ban) => {
-                let mut told = ban.json(self.observer.clock.now());
-                show(&mut told, self.scene()?.policy.observe.keys);
+                let told = ban.json(self.observer.clock.now(), self.scene()?.policy.observe.keys);
                 Ok(json_response(StatusCode::CREATED, "application/json", &told))
             }
             Err(NoRoom) => {
@@ -74,7 +72,7 @@ impl Office {
                 Err(error) => Err(Problem::bad(format!("`network`: {error}"))),
             },
             (None, None, Some(key)) => {
-                self.is_no_hash(members)?;
+                self.refuse_hash(members)?;
                 let (name, scene) = (members.text("rule")?, self.scene()?);
                 let named = scene.gate.named(name).ok_or_else(|| missing_rule(name, &scene))?;
                 let key = named.key(Some(key)).map_err(|error| Problem::bad(error.to_string()))?;
@@ -85,7 +83,7 @@ impl Office {
     }
 
     /// Where keys are shown hashed, what was shown is not to be taken for a key: nobody would be found by it.
-    pub(super) fn is_no_hash(&self, members: &Members<'_>) -> Result<(), Problem> {
+    pub(super) fn refuse_hash(&self, members: &Members<'_>) -> Result<(), Problem> {
         let is_hash = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let are_hashed = self.scene()?.policy.observe.keys == KeysShown::Hashed;
         match members.given("key") {
@@ -121,22 +119,13 @@ impl Office {
     }
 }
 
-/// Has a ban say of whom it is as the policy has keys shown. Networks are of nobody.
-fn show(ban: &mut Value, shown: KeysShown) {
-    if ban["kind"] != "network"
-        && let Some(value) = ban["value"].as_str()
-    {
-        let rule = if ban["kind"] == "ip" { "" } else { ban["rule"].as_str().unwrap_or_default() };
-        ban["value"] = Who::of(shown, rule, &value).shown().into();
-    }
-}
-
-fn of_rule(rule: &str, ban: &BannedKey, now: Micros) -> Value {
+fn of_rule(rule: &str, ban: &BannedKey, now: Micros, shown: KeysShown) -> Value {
+    let is_address = ban.key.parse::<std::net::IpAddr>().is_ok();
     json!({
         "id": id_of(rule, ban),
         "by": "rule",
-        "kind": if ban.key.parse::<std::net::IpAddr>().is_ok() { "ip" } else { "key" },
-        "value": ban.key,
+        "kind": if is_address { "ip" } else { "key" },
+        "value": Who::of(shown, if is_address { "" } else { rule }, &ban.key).shown(),
         "rule": rule,
         "remaining": ban.remaining.get() as f64 / 1e6,
         "until": utc(now.plus(ban.remaining)),

@@ -24,7 +24,7 @@ impl Office {
     /// Forgets what was counted for a key.
     pub(super) async fn reset(&self, body: &[u8]) -> Result<Response, Problem> {
         let asked = Asked::read(body, &RESET)?;
-        asked.each().iter().try_for_each(|members| self.is_no_hash(members))?;
+        asked.each().iter().try_for_each(|members| self.refuse_hash(members))?;
         Ok(reset(&self.desk, asked).await?.map(Body::new))
     }
 }

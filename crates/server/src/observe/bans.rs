@@ -2,11 +2,13 @@
 //!
 //! Hardly ever is anybody, so a request pays for it with one load. Whoever bans builds the table anew.
 
+use super::Who;
 use crate::log::utc;
 use arc_swap::ArcSwap;
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
+    fmt,
     net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -15,7 +17,7 @@ use std::{
 };
 use tidegate_core::Micros;
 use tidegate_engine::{AccessList, Clock, Prefix};
-use tidegate_policy::{compile::PolicyGate, matching::Seen};
+use tidegate_policy::{compile::PolicyGate, matching::Seen, model::KeysShown};
 
 /// Who is banned by an operator.
 pub(crate) struct OperatorBans {
@@ -158,11 +160,11 @@ impl OperatorBans {
     }
 
     /// Those that last longest first.
-    pub(crate) fn json(&self, most: usize) -> Vec<Value> {
+    pub(crate) fn json(&self, most: usize, shown: KeysShown) -> Vec<Value> {
         let (book, now) = (self.book.load(), self.clock.now());
         let mut bans: Vec<_> = book.bans.iter().filter(|ban| ban.until > now).collect();
         bans.sort_by_key(|ban| std::cmp::Reverse(ban.until));
-        bans.into_iter().take(most).map(|ban| ban.json(now)).collect()
+        bans.into_iter().take(most).map(|ban| ban.json(now, shown)).collect()
     }
 
     fn put(&self, bans: Vec<Arc<OperatorBan>>) {
@@ -231,11 +233,14 @@ impl OperatorBan {
         &self.whom
     }
 
-    pub(crate) fn json(&self, now: Micros) -> Value {
+    pub(crate) fn json(&self, now: Micros, shown: KeysShown) -> Value {
+        let who = |rule: &str, who: &dyn fmt::Display| Who::of(shown, rule, who).shown();
         let (value, rule) = match &self.whom {
-            Banned::Client(network) if network.first().is_ipv4() => (network.first().to_string(), None),
-            Banned::Client(network) | Banned::Network(network) => (network.to_string(), None),
-            Banned::Key { rule, key } => (key.clone(), Some(&**rule)),
+            Banned::Client(network) if network.first().is_ipv4() => (who("", &network.first()), None),
+            Banned::Client(network) => (who("", network), None),
+            // Of nobody in particular.
+            Banned::Network(network) => (network.to_string(), None),
+            Banned::Key { rule, key } => (who(rule, key), Some(&**rule)),
         };
         json!({
             "id": self.id,

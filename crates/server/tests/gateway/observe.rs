@@ -10,7 +10,12 @@ use tidegate_engine::{
 };
 use tidegate_rule::{Rules, key_hash};
 use tidegate_server::{Gateway, GatewayError, Handle, PolicySource};
-use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    sync::oneshot,
+    task::JoinHandle,
+    time::timeout,
+};
 
 /// A gateway, and an operator beside it.
 pub(crate) struct Stage {
@@ -242,6 +247,25 @@ async fn a_hashed_key_is_shown_nowhere() {
     let history = stage.ask("GET", "/api/v1/history", "").await.body;
     assert_eq!(history.lines().count(), 40);
     assert!(!history.contains("127.0.0.1"), "{history}");
+    stage.end().await;
+}
+
+/// Whoever holds connections to the listener for operators is sent away beyond some of them, and takes nothing from clients.
+#[tokio::test]
+async fn operators_have_only_so_many_connections() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, LOGIN);
+    let mut held = Vec::new();
+    for _ in 0..300 {
+        held.push(tokio::net::TcpStream::connect(stage.admin).await.unwrap());
+    }
+    let mut last = held.pop().unwrap();
+    // One that is kept would be answered. Who is sent away may not even get rid of the question.
+    let _ = last.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+    let read = timeout(LONG, last.read(&mut [0; 1])).await.unwrap();
+    assert!(matches!(read, Ok(0) | Err(_)), "the last one was kept: {read:?}");
+    assert_eq!(stage.get("/").await.status(), 200);
+    drop(held);
     stage.end().await;
 }
 
