@@ -3,7 +3,12 @@
 use crate::{LogNote, Target};
 use bytes::Bytes;
 use http::{Response, request, response};
-use std::{fmt, future::Future, net::SocketAddr, pin::Pin};
+use std::{
+    fmt,
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+};
 use tidegate_engine::Bandwidth;
 
 /// Says what happens to requests.
@@ -47,8 +52,11 @@ pub trait Judge: Send + Sync + 'static {
 /// Where a request comes from.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// The other end of the connection.
+    /// The other end of the connection, which may be a proxy.
     pub peer: SocketAddr,
+    /// The address of the client, resolved once for each request from the peer and trusted proxies. Rules, logs, traces and
+    /// upstreams use this one.
+    pub client: IpAddr,
     /// How it came in.
     pub scheme: Scheme,
 }

@@ -3,6 +3,7 @@
 use crate::{
     Config, Fault, Judge, Origin, Scheme, client,
     client::Client,
+    gateway::GatewayHead,
     listen::{Door, welcome},
     log::Logbook,
     places::Places,
@@ -11,7 +12,7 @@ use crate::{
     watch::{TICK, Watch},
 };
 use bytes::BytesMut;
-use http::HeaderValue;
+use http::{HeaderValue, request};
 use std::{
     cell::{Cell, RefCell},
     net::IpAddr,
@@ -19,8 +20,9 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidegate_engine::{Clock, Prefix};
+use tidegate_engine::Clock;
 use tidegate_policy::model::{Connections, Introduce};
+use tidegate_rule::request::TrustedProxies;
 use tokio::{sync::watch, task, time};
 
 /// What the connections of a thread share.
@@ -28,7 +30,7 @@ pub(crate) struct Worker {
     pub(crate) watch: Rc<Watch>,
     pub(crate) terms: Terms,
     pub(crate) upstreams: Vec<Rc<Upstream>>,
-    trusted: Vec<Prefix>,
+    proxies: TrustedProxies,
     pub(crate) introduce: Introduce,
     places: Arc<Places>,
     stage: Cell<Stage>,
@@ -85,7 +87,7 @@ impl Worker {
             watch,
             terms: Terms::of(&config.connections),
             upstreams,
-            trusted: config.trusted.clone(),
+            proxies: config.trusted.clone().into(),
             introduce: config.introduce,
             places,
             stage: Cell::new(Stage::Serving),
@@ -171,8 +173,14 @@ impl Worker {
 
     /// Whether the word of this address counts.
     pub(crate) fn trusts(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.trusted.iter().any(|network| network.contains(address))
+        self.proxies.trusts(address.to_canonical())
+    }
+
+    /// Where a request of this connection comes from: its client is resolved from the peer and trusted proxies.
+    pub(crate) fn origin_of(&self, head: &request::Parts, connection: &Origin) -> Origin {
+        let unresolved = GatewayHead::of(head, connection.peer.ip());
+        let client = self.proxies.client(&unresolved).unwrap_or(connection.client);
+        Origin { client, ..connection.clone() }
     }
 
     /// A name for a request, which no other has. It is no secret.
@@ -209,7 +217,7 @@ impl Worker {
                 continue;
             };
             let _ = stream.set_nodelay(true);
-            let origin = Origin { peer, scheme: door.scheme() };
+            let origin = Origin { peer, client: peer.ip().to_canonical(), scheme: door.scheme() };
             let client = Client::new(self.clone(), origin, place);
             let (certificate, judge) = (door.certificate(), judge.clone());
             task::spawn_local(async move {

@@ -47,8 +47,7 @@ impl Made {
         let mut problems = Problems::default();
         let (lists, wrong) = Lists::read_all(policy, &compiler.base);
         wrong.iter().for_each(|error| problems.add(None, error));
-        let proxies = TrustedProxies::new(policy.trusted_proxies.iter().map(ToString::to_string));
-        let proxies = problems.take(None, proxies).unwrap_or_else(TrustedProxies::none);
+        let proxies = TrustedProxies::from(policy.trusted_proxies.clone());
         let memory = compiler.memory / u64::try_from(policy.rules.len().max(1)).unwrap_or(u64::MAX);
         let memory = memory.clamp(1 << 20, 64 << 20);
         let mut commits = Vec::new();

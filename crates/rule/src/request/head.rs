@@ -26,6 +26,12 @@ pub trait Head {
     /// The address at the other end of the connection, which may be that of a proxy; `None` if nobody noted it down.
     fn peer(&self) -> Option<IpAddr>;
 
+    /// The address of the client, where the surface has resolved it from the peer and trusted proxies; `None` where
+    /// whoever needs it resolves it.
+    fn client(&self) -> Option<IpAddr> {
+        None
+    }
+
     /// The first value of a header, by its name in lower case. Any bytes: nobody has checked them.
     fn header(&self, name: &str) -> Option<&[u8]>;
 

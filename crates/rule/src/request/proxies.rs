@@ -81,12 +81,12 @@ impl TrustedProxies {
 
     /// Proxies on this machine.
     pub fn loopback() -> Self {
-        Self::of(PRIVATE[..2].iter().flat_map(|network| network.parse()).collect())
+        PRIVATE[..2].iter().flat_map(|network| network.parse()).collect::<Vec<_>>().into()
     }
 
     /// Proxies on this machine and in private networks. Only where no client can be in one of those too.
     pub fn private() -> Self {
-        Self::of(PRIVATE.iter().flat_map(|network| network.parse()).collect())
+        PRIVATE.iter().flat_map(|network| network.parse()).collect::<Vec<_>>().into()
     }
 
     /// These proxies, and those with these addresses or in these networks.
@@ -95,7 +95,7 @@ impl TrustedProxies {
         for network in networks {
             all.push(network.as_ref().parse()?);
         }
-        Ok(Self { header: self.header, ..Self::of(all) })
+        Ok(Self { header: self.header, ..Self::from(all) })
     }
 
     /// The header in which they say who the client is; `X-Forwarded-For` unless told otherwise.
@@ -116,8 +116,12 @@ impl TrustedProxies {
         Ok(self.header(AddressHeader::Single(name(header, "header")?.into())))
     }
 
-    /// The address of whoever sent this request; `None` if the other end of the connection is not known.
+    /// The address of whoever sent this request; `None` if the other end of the connection is not known. An address that
+    /// the surface [has resolved](Head::client) is returned as it is.
     pub fn client(&self, head: &dyn Head) -> Option<IpAddr> {
+        if let Some(client) = head.client() {
+            return Some(client);
+        }
         let peer = head.peer()?.to_canonical();
         match self.trusts(peer) {
             true => Some(forwarded::client(head, &self.header, peer, |address| self.trusts(address))),
@@ -132,8 +136,11 @@ impl TrustedProxies {
             None => self.networks.iter().any(|network| network.contains(address)),
         }
     }
+}
 
-    fn of(mut networks: Vec<Prefix>) -> Self {
+/// Proxies in these networks, which write `X-Forwarded-For`.
+impl From<Vec<Prefix>> for TrustedProxies {
+    fn from(mut networks: Vec<Prefix>) -> Self {
         networks.sort_unstable();
         networks.dedup();
         let table = (networks.len() > FEW).then(|| {

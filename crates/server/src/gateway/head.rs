@@ -10,16 +10,17 @@ use tidegate_rule::request::{Head, Reply};
 pub(crate) struct GatewayHead<'a> {
     parts: &'a request::Parts,
     peer: IpAddr,
+    client: Option<IpAddr>,
 }
 
 impl<'a> GatewayHead<'a> {
     pub(super) fn new(parts: &'a request::Parts, origin: &Origin) -> Self {
-        Self::of(parts, origin.peer.ip())
+        Self { client: Some(origin.client), ..Self::of(parts, origin.peer.ip()) }
     }
 
-    /// One that came from there.
+    /// One that came from there, whose client is not resolved yet.
     pub(crate) fn of(parts: &'a request::Parts, peer: IpAddr) -> Self {
-        Self { parts, peer: peer.to_canonical() }
+        Self { parts, peer: peer.to_canonical(), client: None }
     }
 }
 
@@ -47,6 +48,11 @@ impl Head for GatewayHead<'_> {
     #[inline]
     fn peer(&self) -> Option<IpAddr> {
         Some(self.peer)
+    }
+
+    #[inline]
+    fn client(&self) -> Option<IpAddr> {
+        self.client
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

@@ -1,5 +1,8 @@
 //! One request as one line.
 
+use crate::Origin;
+#[cfg(test)]
+use crate::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version, header, request};
 use serde_json::{Map, Value};
 use std::{fmt::Write, net::IpAddr};
@@ -26,6 +29,8 @@ pub(crate) struct Record {
     /// How long it took until the last byte of its answer was handed over.
     pub(crate) took: Micros,
     pub(crate) client: IpAddr,
+    /// The other end of the connection, where that is a proxy.
+    pub(crate) peer: Option<IpAddr>,
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) version: Version,
@@ -41,12 +46,14 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn of(head: &request::Parts, id: &HeaderValue, client: IpAddr, at: Micros) -> Box<Self> {
+    pub(crate) fn of(head: &request::Parts, id: &HeaderValue, origin: &Origin, at: Micros) -> Box<Self> {
+        let peer = origin.peer.ip().to_canonical();
         let said = |headers: &HeaderMap, name| headers.get(name).cloned();
         Box::new(Self {
             at,
             took: Micros::ZERO,
-            client,
+            client: origin.client,
+            peer: (peer != origin.client).then_some(peer),
             method: head.method.clone(),
             uri: head.uri.clone(),
             version: head.version,
@@ -106,6 +113,7 @@ impl Record {
         put("time", Some(utc(self.at)));
         put("id", said(&Some(self.id.clone())));
         put("client", Some(self.client.to_string()));
+        put("peer", self.peer.map(|peer| peer.to_string()));
         put("method", Some(self.method.to_string()));
         put("uri", Some(self.uri.to_string()));
         put("version", Some(format!("{:?}", self.version)));
@@ -130,7 +138,9 @@ impl Record {
             .unwrap_or_default()
             .into_parts();
         let at = Micros::new(951_827_696_789_012);
-        let record = Self::of(&head, &HeaderValue::from_static("abc"), [192, 0, 2, 1].into(), at);
+        let client = IpAddr::from([192, 0, 2, 1]);
+        let origin = Origin { peer: (client, 4000).into(), client, scheme: Scheme::Http };
+        let record = Self::of(&head, &HeaderValue::from_static("abc"), &origin, at);
         Self { status: 429, bytes: 7, took: Micros::new(1_500), ..*record }
     }
 }

@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use std::{
     future::poll_fn,
     io,
+    net::IpAddr,
     rc::Rc,
     sync::Arc,
     task::{Context, Poll},
@@ -70,12 +71,13 @@ pub(super) struct Rest {
 /// all, so what waits for it is kept small.
 pub(super) fn begin(
     client: &Client,
+    address: IpAddr,
     upstream: &Rc<Upstream>,
     mut request: Request<RequestBody>,
     trace: Option<&mut Trace>,
 ) -> Result<AtHand, Box<Rest>> {
     upstream.asked();
-    let Some((place, server)) = upstream.next(&[], client.origin.peer.ip()) else {
+    let Some((place, server)) = upstream.next(&[], address) else {
         return Err(Rest::of(request, None));
     };
     let Ok(pass) = server.pass() else { return Err(Rest::of(request, None)) };
@@ -169,6 +171,7 @@ impl Turn {
 /// Sends a request to a server of an upstream, and to another one where that does no harm.
 pub(super) async fn forward(
     client: &Client,
+    address: IpAddr,
     upstream: &Rc<Upstream>,
     rest: Box<Rest>,
     mut trace: Option<&mut Trace>,
@@ -181,7 +184,7 @@ pub(super) async fn forward(
         let mut turn = match first.take() {
             Some(first) => first,
             None => {
-                let Some((place, server)) = upstream.next(&tried, client.origin.peer.ip()) else {
+                let Some((place, server)) = upstream.next(&tried, address) else {
                     return Err(failure);
                 };
                 let Ok(pass) = server.pass() else {

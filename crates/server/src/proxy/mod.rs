@@ -28,6 +28,7 @@ use hyper::body::{Body, Incoming};
 use std::{
     fmt,
     future::Future,
+    net::IpAddr,
     pin::Pin,
     rc::Rc,
     sync::Arc,
@@ -56,6 +57,8 @@ pub(crate) struct Exchange<J: Judge> {
     judge: Arc<J>,
     id: HeaderValue,
     upgrade: Upgrade,
+    /// The address of the client, by which servers are chosen.
+    address: IpAddr,
     /// Whenever this is dropped, the request is over.
     answer: AnswerBody<J::Case>,
 }
@@ -72,18 +75,19 @@ pub(crate) fn answer<J: Judge>(
     if parts.version < Version::HTTP_11 {
         client.is_old();
     }
+    let origin = client.worker.origin_of(&parts, &client.origin);
     if client.worker.log.is_some() {
         let now = client.worker.clock.now();
-        answer.record = Some(Record::of(&parts, &id, client.origin.peer.ip().to_canonical(), now));
+        answer.record = Some(Record::of(&parts, &id, &origin, now));
     }
     if let Some(tracer) = &client.worker.tracer {
-        answer.trace = tracer.begin(&mut parts, &id, &client);
+        answer.trace = tracer.begin(&mut parts, &id, &client, &origin);
     }
     if let Err(failure) = head::check(&mut parts, &client, incoming.size_hint().exact()) {
         return unheard(own(failure.answer(), &id, answer), &parts, incoming, client);
     }
-    let judged = judge.judge(&mut parts, &client.origin);
-    let exchange = Exchange { judge, id, upgrade: Upgrade::NotAsked, answer };
+    let judged = judge.judge(&mut parts, &origin);
+    let exchange = Exchange { judge, id, upgrade: Upgrade::NotAsked, address: origin.client, answer };
     match judged {
         Judged::Now(outcome) => exchange.go_on(outcome, parts, incoming),
         Judged::Later(outcome) => {
@@ -121,7 +125,7 @@ impl<J: Judge> Exchange<J> {
             return Answering::Now(Some(Ok(self.fail(Failure::NoServer))));
         };
         let request = Request::from_parts(parts, body);
-        match forward::begin(&client, upstream, request, self.answer.trace.as_deref_mut()) {
+        match forward::begin(&client, self.address, upstream, request, self.answer.trace.as_deref_mut()) {
             Ok(at_hand) => Answering::AtHand(Some((self, at_hand))),
             Err(rest) => self.forward(upstream.clone(), rest),
         }
@@ -133,7 +137,7 @@ impl<J: Judge> Exchange<J> {
         Answering::Later(Box::pin(async move {
             let client = self.answer.client.clone();
             let trace = self.answer.trace.as_deref_mut();
-            match forward::forward(&client, &upstream, rest, trace).await {
+            match forward::forward(&client, self.address, &upstream, rest, trace).await {
                 Ok((response, via)) => self.take(response, via).await,
                 Err(failure) => Ok(self.fail(failure)),
             }

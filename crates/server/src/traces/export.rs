@@ -6,7 +6,7 @@ use super::{
     context::{self, Context, Said, TRACEPARENT, TRACESTATE},
     trace::Trace,
 };
-use crate::{Fault, Roots, client::Client};
+use crate::{Fault, Origin, Roots, client::Client};
 use http::{HeaderValue, request};
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -80,6 +80,7 @@ impl Tracer {
         head: &mut request::Parts,
         id: &HeaderValue,
         client: &Client,
+        origin: &Origin,
     ) -> Option<Box<Trace>> {
         let (context, parent) = match context::said(&head.headers) {
             // Whoever comes after it sees what it says.
@@ -95,7 +96,7 @@ impl Tracer {
             head.headers.insert(TRACEPARENT, context.header());
             return None;
         }
-        Some(Trace::new(context, parent, head, id, client))
+        Some(Trace::new(context, parent, head, id, client, origin))
     }
 
     /// Hands over a trace that has ended, if there is room.

@@ -1,7 +1,7 @@
 //! What there is of traces in a build without them: a refusal. Nothing else can ever be.
 
 use super::Tracing;
-use crate::{Fault, LogNote, Roots, client::Client, upstream::Server};
+use crate::{Fault, LogNote, Origin, Roots, client::Client, upstream::Server};
 use http::{HeaderMap, HeaderValue, request, response};
 use tidegate_core::Micros;
 
@@ -16,7 +16,13 @@ impl Tracer {
         Err(Fault::Traces { endpoint: tracing.terms.endpoint.clone(), reason: reason.to_owned() })
     }
 
-    pub(crate) fn begin(&self, _: &mut request::Parts, _: &HeaderValue, _: &Client) -> Option<Box<Trace>> {
+    pub(crate) fn begin(
+        &self,
+        _: &mut request::Parts,
+        _: &HeaderValue,
+        _: &Client,
+        _: &Origin,
+    ) -> Option<Box<Trace>> {
         match *self {}
     }
 

@@ -6,9 +6,8 @@ use super::{
     context::{Context, TRACEPARENT, TRACESTATE},
     otlp::{Code, KeyValue, Kind, Span, Status},
 };
-use crate::{LogNote, Scheme, client::Client, upstream::Server};
+use crate::{LogNote, Origin, Scheme, client::Client, upstream::Server};
 use http::{HeaderMap, HeaderValue, Method, Version, header, request, response};
-use std::net::SocketAddr;
 use tidegate_core::Micros;
 
 /// A request that is traced.
@@ -21,12 +20,11 @@ pub(crate) struct Trace {
     end: Micros,
     method: Method,
     path: String,
-    scheme: Scheme,
     version: Version,
     host: Option<String>,
     agent: Option<String>,
     id: String,
-    peer: SocketAddr,
+    origin: Origin,
     /// 0 where there was none.
     status: u16,
     note: LogNote,
@@ -72,6 +70,7 @@ impl Trace {
         head: &request::Parts,
         id: &HeaderValue,
         client: &Client,
+        origin: &Origin,
     ) -> Box<Self> {
         let said = |name| head.headers.get(name).map(|value| short(value.as_bytes()));
         let states: Vec<_> =
@@ -86,12 +85,11 @@ impl Trace {
             end: Micros::ZERO,
             method: head.method.clone(),
             path: short(head.uri.path().as_bytes()),
-            scheme: client.origin.scheme,
             version: head.version,
             host: host.or_else(|| said(header::HOST)),
             agent: said(header::USER_AGENT),
             id: short(id.as_bytes()),
-            peer: client.origin.peer,
+            origin: origin.clone(),
             status: 0,
             note: LogNote::default(),
             visits: Vec::new(),
@@ -156,9 +154,10 @@ impl Trace {
         };
         let (host, port) = self.host.as_deref().map_or((None, None), parted);
         say("url.path", Some(&self.path));
-        say("url.scheme", Some(scheme(self.scheme)));
+        say("url.scheme", Some(scheme(self.origin.scheme)));
         say("server.address", host);
-        say("client.address", Some(&self.peer.ip().to_canonical().to_string()));
+        say("client.address", Some(&self.origin.client.to_string()));
+        say("network.peer.address", Some(&self.origin.peer.ip().to_canonical().to_string()));
         say("network.protocol.version", Some(version(self.version)));
         say("user_agent.original", self.agent.as_deref());
         say("tidegate.request.id", Some(&self.id));

@@ -53,6 +53,27 @@ async fn a_client_stays_with_its_server_and_few_requests_find_a_free_one() {
 }
 
 #[tokio::test]
+async fn balance_by_client_spreads_the_clients_behind_one_proxy() {
+    let (one, two) = (named("one").await, named("two").await);
+    let mut config = config(&[&one, &two]);
+    config.upstreams.get_mut("app").unwrap().balance = Balance::Client;
+    config.trusted = vec!["127.0.0.0/8".parse().unwrap()];
+    let gateway = Gateway::with(config).await;
+    let mut proxy = gateway.client().await;
+    let mut servers = BTreeMap::new();
+    for round in 0..2 {
+        for client in 0..40 {
+            let request = format!("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 203.0.113.{client}\r\n\r\n");
+            let server = proxy.ask(&request).await.body;
+            let first = servers.entry(client).or_insert_with(|| server.clone());
+            assert_eq!(*first, server, "client {client} in round {round}");
+        }
+    }
+    let on_one = servers.values().filter(|server| *server == "one").count();
+    assert!((1..40).contains(&on_one), "{on_one} of 40 clients are on one server");
+}
+
+#[tokio::test]
 async fn a_server_that_is_gone_costs_no_request_and_is_soon_left_alone() {
     let (gone, well) = (Server::nobody().await, named("well").await);
     let gateway = Gateway::before(&[&gone, &well]).await;

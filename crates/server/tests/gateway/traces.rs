@@ -200,6 +200,7 @@ mod sent {
             ("client.address", "127.0.0.1"),
             ("http.request.method", "GET"),
             ("http.response.status_code", "200"),
+            ("network.peer.address", "127.0.0.1"),
             ("network.protocol.version", "1.1"),
             ("server.address", "example.org"),
             ("server.port", "8080"),
@@ -219,6 +220,20 @@ mod sent {
         ];
         assert_eq!(sent.attributes(), expected.map(|(key, value)| (key.into(), value.into())).into());
         assert_eq!((tracing.sent(), tracing.lost()), (2, 0));
+    }
+
+    #[tokio::test]
+    async fn trace_names_the_client_behind_a_trusted_proxy() {
+        let (server, collector) = (Server::mirror().await, Collector::well().await);
+        let (mut config, _) = traced(config(&[&server]), collector.endpoint(), Share::NONE);
+        config.trusted = vec!["127.0.0.0/8".parse().unwrap()];
+        let gateway = Gateway::with(config).await;
+        let headers = [("traceparent", PARENT), ("x-forwarded-for", "198.51.100.9, 203.0.113.7")];
+        gateway.client().await.ask(&asking("/", &headers)).await;
+        ended(gateway).await;
+        let asked = &collector.spans(SpanKind::Server)[0];
+        assert_eq!(asked.says("client.address").as_deref(), Some("203.0.113.7"));
+        assert_eq!(asked.says("network.peer.address").as_deref(), Some("127.0.0.1"));
     }
 
     #[tokio::test]
