@@ -62,7 +62,7 @@ pub use declaration::Declaration;
 pub use facts::Facts;
 pub use gate::{
     Aim, Asked, Asking, Charge, Gate, HeldSlots, Judged, Judgement, KeyQueue, Labels, Queue, Quick,
-    QuickRuling, RequestLimit, Ruling, Rulings, Stay, Verdict, Waiting, is_chosen, key_hash,
+    QuickRuling, RequestLimit, Ruling, Rulings, Stay, Verdict, Waiting, add_wait, is_chosen, key_hash,
 };
 pub use hold::Hold;
 pub use key::{Joined, RuleKey};

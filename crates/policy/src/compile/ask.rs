@@ -18,10 +18,10 @@ use std::{
     task::{self, Context, Poll},
     time::Duration,
 };
-use tidegate_core::{Decision, Quota, Rejection, Report};
+use tidegate_core::{Decision, Micros, Quota, Rejection, Report};
 use tidegate_engine::{Bandwidth, Cause, Standing};
 use tidegate_rule::{
-    Answer, Asked, Fields, HeldSlots, KeyQueue, Limited, Mode, Rulings, Verdict,
+    Answer, Asked, Fields, HeldSlots, KeyQueue, Limited, Mode, Rulings, Verdict, add_wait,
     request::{Head, Reply},
     surface::{Barred, Guest, called},
 };
@@ -58,6 +58,8 @@ pub struct Admission {
     guests: Vec<(usize, Guest)>,
     /// Rules without quotas that let it through.
     others: Vec<usize>,
+    /// How long it waited for its turn.
+    waited: Micros,
     /// How fast its bodies may move, where a rule says so.
     pace: Option<Box<Pace>>,
 }
@@ -84,6 +86,8 @@ pub struct Refusal {
     pub instead: Instead,
     /// When it is worth trying again, if that is known.
     pub retry_after: Option<Duration>,
+    /// How long it waited for its turn.
+    pub waited: Micros,
     /// The numbers, and the quota that they are of; `None` where no quota came to a decision.
     pub decision: Option<(Decision, Option<Quota>)>,
 }
@@ -230,13 +234,27 @@ impl Question<'_> {
             }
             for (place, class, queue) in guarded {
                 let Some(rule) = gate.inner.rules.get(place) else { continue };
-                if let Err(stopped) = rule.pass_in_line(class, queue.as_ref(), &mut admission.leaves).await {
-                    return Passage::Refused(Refusal::guarded((place, rule), stopped, accept.as_deref()));
+                let Admission { leaves, waited, .. } = &mut admission;
+                let passing = rule.pass_in_line(class, queue.as_ref(), leaves);
+                if let Err(stopped) = add_wait(waited, passing).await {
+                    let refusal = Refusal::guarded((place, rule), stopped, accept.as_deref());
+                    let waited = rulings.waited().plus(*waited);
+                    return Passage::Refused(Box::new(Refusal { waited, ..*refusal }));
                 }
             }
             admission.conclude(rulings, accept.as_deref())
         };
         Asking { passage: Box::pin(passage) }
+    }
+}
+
+impl Passage {
+    /// How long the request waited for its turn.
+    pub fn waited(&self) -> Micros {
+        match self {
+            Self::Admitted(admission) => admission.waited,
+            Self::Refused(refusal) => refusal.waited,
+        }
     }
 }
 
@@ -248,6 +266,7 @@ impl Admission {
             leaves: Vec::new(),
             guests: Vec::new(),
             others: Vec::new(),
+            waited: Micros::ZERO,
             pace: None,
         }
     }
@@ -255,6 +274,7 @@ impl Admission {
     /// What the rulings of all quotas mean for it.
     fn conclude(mut self, rulings: Rulings, accept: Option<&[u8]>) -> Passage {
         let gate = self.gate.clone();
+        self.waited = self.waited.plus(rulings.waited());
         let verdict = gate.inner.gate.verdict(&rulings);
         let Some(refusal) = verdict.refusal() else {
             self.rulings = rulings;
@@ -278,6 +298,7 @@ impl Admission {
                 None => Instead::Answer(usual),
             },
             retry_after: verdict.retry_after(),
+            waited: self.waited,
             decision: refusal.decision().map(|decision| (*decision, refusal.quota())),
         }))
     }
@@ -348,6 +369,7 @@ impl Refusal {
             why,
             instead: Instead::of(&rule.source.on_limit, barred.answer, accept),
             retry_after: barred.retry_after,
+            waited: Micros::ZERO,
             decision: None,
         })
     }
@@ -371,6 +393,7 @@ impl Refusal {
             why: Why::Guarded,
             instead: Instead::of(&rule.source.on_limit, usual, accept),
             retry_after: limited.retry_after(),
+            waited: Micros::ZERO,
             decision: None,
         })
     }

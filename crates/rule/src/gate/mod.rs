@@ -25,7 +25,7 @@ pub use charge::Charge;
 pub use foresee::{Aim, Stay};
 pub use labels::Labels;
 pub use limit::RequestLimit;
-pub use queue::{KeyQueue, Queue, Waiting};
+pub use queue::{KeyQueue, Queue, Waiting, add_wait};
 pub use rulings::{HeldSlots, Judged, Judgement, Quick, QuickRuling, Rulings};
 pub use share::{is_chosen, key_hash};
 pub use verdict::{Ruling, Verdict};

@@ -4,10 +4,13 @@ use crate::{RuleKey, key::Shown};
 use std::{
     collections::HashMap,
     fmt,
+    future::{Future, poll_fn},
     hash::{BuildHasher, RandomState},
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use tidegate_engine::Refused;
+use tidegate_core::Micros;
+use tidegate_engine::{Clock, Refused};
 
 /// Places for those who wait for their turn, whatever they wait for: so many for each key, so that nobody fills the line of
 /// others, and so many over all keys, so that many keys do not fill the memory. Clones are the same queue.
@@ -116,6 +119,24 @@ impl Drop for Waiting {
             _ => _ = waiting.each.remove(&self.place.key),
         }
     }
+}
+
+/// Runs a future, and adds how long it kept its caller waiting; nothing where it was ready at once.
+pub async fn add_wait<F: Future>(waited: &mut Micros, future: F) -> F::Output {
+    let clock = Clock::system();
+    let (mut future, mut begun) = (pin!(future), None);
+    let output = poll_fn(|context| {
+        let polled = future.as_mut().poll(context);
+        if polled.is_pending() {
+            begun.get_or_insert_with(|| clock.now());
+        }
+        polled
+    });
+    let output = output.await;
+    if let Some(begun) = begun {
+        *waited = waited.plus(clock.now().since(begun));
+    }
+    output
 }
 
 impl fmt::Debug for Queue {

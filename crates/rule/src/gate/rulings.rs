@@ -15,6 +15,7 @@ pub struct Rulings {
     first: Option<Judged>,
     more: Vec<Judged>,
     held: Option<Box<Held>>,
+    waited: Micros,
 }
 
 /// What the only rule that applies has decided by itself; there is nothing to settle and nothing to give back.
@@ -145,14 +146,24 @@ impl Rulings {
 
     #[inline]
     pub(super) fn one(one: Judged) -> Self {
-        Self { first: Some(one), more: Vec::new(), held: None }
+        Self { first: Some(one), ..Self::default() }
     }
 
     pub(super) fn of(rulings: Vec<Judged>, held: Held) -> Self {
         let mut rulings = rulings.into_iter();
         let is_empty = held.tokens.is_empty() && held.slots.is_empty();
         let held = if is_empty { None } else { Some(Box::new(held)) };
-        Self { first: rulings.next(), more: rulings.collect(), held }
+        Self { first: rulings.next(), more: rulings.collect(), held, waited: Micros::ZERO }
+    }
+
+    /// The request waited this long for its turn.
+    pub(super) fn after(self, waited: Micros) -> Self {
+        Self { waited, ..self }
+    }
+
+    /// How long the request waited for its turn. What a store takes to answer is no wait.
+    pub fn waited(&self) -> Micros {
+        self.waited
     }
 
     #[inline]

@@ -3,11 +3,12 @@
 use super::{
     Gate,
     ask::{InLine, Place, Question},
-    queue::Waiting,
+    queue::{Waiting, add_wait},
     rulings::{Held, Judged, Judgement, Rulings},
 };
 use crate::key::Shown;
-use std::{future::Future, time::Duration};
+use std::time::Duration;
+use tidegate_core::Micros;
 use tidegate_engine::{Claim, Refused, reserve_all, reserve_all_in_memory};
 
 /// What was said and taken so far. Dropping it gives everything back.
@@ -16,6 +17,8 @@ pub(super) struct Taken {
     rulings: Vec<Judged>,
     claims: Vec<(Place, Claim)>,
     waiting: Vec<Waiting>,
+    /// How long the request waited for its turn.
+    waited: Micros,
 }
 
 impl Taken {
@@ -79,10 +82,13 @@ impl Taken {
             },
         };
         let Some(InLine { limiter, key, waiter }) = question.line else { return };
-        let claim = match limiter.in_memory() {
-            Some(memory) => memory.claim_in_line_owned(&Shown(&key), waiter).await,
-            None => limiter.claim_in_line_owned(&key.to_string(), waiter).await,
+        let claim = async {
+            match limiter.in_memory() {
+                Some(memory) => memory.claim_in_line_owned(&Shown(&key), waiter).await,
+                None => limiter.claim_in_line_owned(&key.to_string(), waiter).await,
+            }
         };
+        let claim = add_wait(&mut self.waited, claim).await;
         let judgement = match claim {
             Ok(claim) => {
                 let decision = *claim.decision();
@@ -115,15 +121,13 @@ impl Taken {
     }
 
     /// Waits for all of them, each by the clock of its rule: as long as for the longest.
-    pub(super) fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub(super) async fn ready(&mut self) {
         let each: Vec<_> = match self.is_refused() {
             true => Vec::new(),
             false => self.claims.iter().map(|(_, claim)| claim.ready()).collect(),
         };
-        async move {
-            for ready in each {
-                ready.await;
-            }
+        for ready in each {
+            add_wait(&mut self.waited, ready).await;
         }
     }
 
@@ -145,7 +149,7 @@ impl Taken {
         }
         let mut rulings = self.rulings;
         rulings.sort_by_key(|one| one.place);
-        Rulings::of(rulings, held)
+        Rulings::of(rulings, held).after(self.waited)
     }
 }
 
