@@ -2,7 +2,7 @@
 
 use crate::{LogNote, Target};
 use bytes::Bytes;
-use http::{Response, request, response};
+use http::{Response, StatusCode, request, response};
 use std::{
     fmt,
     future::Future,
@@ -47,6 +47,20 @@ pub trait Judge: Send + Sync + 'static {
         let _ = (case, answer);
         Settled::Send
     }
+
+    /// A request is answered with this status, after whatever [settles](Self::settle) it. For whoever counts answers.
+    fn answered(&self, status: StatusCode, by: AnsweredBy) {
+        let _ = (status, by);
+    }
+}
+
+/// Who made an answer. The place of each is that of its counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnsweredBy {
+    /// A server of an upstream.
+    Server,
+    /// The gateway itself: a denial, a server that cannot be reached, a request that makes no sense.
+    Gateway,
 }
 
 /// Where a request comes from.

@@ -55,7 +55,7 @@ pub use config::{Config, Target};
 pub use fault::Fault;
 pub use files::{FileWatch, ReadFiles};
 pub use gateway::{Gateway, GatewayError, Handle, PolicySource, Reloaded};
-pub use judge::{Judge, Judged, Origin, Outcome, Rates, Scheme, Settled};
+pub use judge::{AnsweredBy, Judge, Judged, Origin, Outcome, Rates, Scheme, Settled};
 pub use listen::Bound;
 pub use log::LogNote;
 pub use run::run;

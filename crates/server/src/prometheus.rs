@@ -2,6 +2,12 @@
 
 use std::fmt::{Display, Write as _};
 
+/// Explains a metric in a sentence; comes before its type.
+pub(crate) fn help(out: &mut String, name: &str, text: &str) {
+    let text = text.replace('\\', "\\\\").replace('\n', "\\n");
+    let _ = writeln!(out, "# HELP {name} {text}");
+}
+
 /// Says what the lines that follow are.
 pub(crate) fn header(out: &mut String, name: &str, kind: &str) {
     // Writing to a text does not fail.

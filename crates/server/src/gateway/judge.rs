@@ -5,9 +5,9 @@ use super::{
     note,
 };
 use crate::{
-    Config, Judge, Judged, LogNote, Origin, Outcome, Rates, Settled, Target,
+    AnsweredBy, Config, Judge, Judged, LogNote, Origin, Outcome, Rates, Settled, Target,
     answer::problem,
-    observe::{self, Observer, OperatorBans, Tally, Told, Visit, Watcher},
+    observe::{self, Observer, OperatorBans, Sampled, Tally, Told, Visit, Watcher},
 };
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -49,6 +49,20 @@ enum Notes {
 pub(crate) struct PolicyCase {
     stage: Stage,
     kept: Option<Box<Kept>>,
+    _stopwatch: Option<Box<Stopwatch>>,
+}
+
+/// Counts for the rules that let a request through how long it took, when it is dropped.
+struct Stopwatch {
+    came: Micros,
+    rules: Vec<usize>,
+    tally: Arc<Tally>,
+}
+
+impl Drop for Stopwatch {
+    fn drop(&mut self) {
+        self.tally.completed(&self.rules, self.came);
+    }
 }
 
 enum Stage {
@@ -94,24 +108,23 @@ impl Judge for PolicyJudge {
             return Judged::Now(served.turn_away(ban.whom(), left, &head));
         }
         let target = served.target(&seen);
-        let begun = served.tally.begin();
+        let (timed, came) = (served.tally.begin(), served.tally.now());
         match served.gate.ask_seen(&seen) {
             PolicyAsked::Now(passage) => {
-                if let Some(begun) = begun {
-                    served.tally.end(begun);
+                if timed == Sampled::Yes {
+                    served.tally.end(came);
                 }
-                Judged::Now(served.conclude(passage, target, Some(&head)))
+                Judged::Now(served.conclude(passage, came, target, Some(&head)))
             }
             PolicyAsked::Later(asking) => {
                 let served = Arc::clone(&served);
-                let begun = begun.unwrap_or_else(|| served.tally.begin_waiting());
                 // Only what tells of single requests needs the request again.
                 let seen = served.tells().then(|| (parts.clone(), origin.clone()));
                 Judged::Later(Box::pin(async move {
                     let passage = asking.await;
-                    served.tally.end_waiting(begun);
+                    served.tally.end_later(came, passage.waited());
                     let head = seen.as_ref().map(|(parts, origin)| GatewayHead::new(parts, origin));
-                    served.conclude(passage, target, head.as_ref())
+                    served.conclude(passage, came, target, head.as_ref())
                 }))
             }
         }
@@ -125,9 +138,12 @@ impl Judge for PolicyJudge {
     }
 
     fn settle(&self, case: &mut PolicyCase, answer: &mut response::Parts) -> Settled {
-        observe::answered(answer.status.as_u16());
         case.settle(answer);
         Settled::Send
+    }
+
+    fn answered(&self, status: StatusCode, by: AnsweredBy) {
+        self.served.load().tally.answered(status.as_u16(), by);
     }
 }
 
@@ -161,6 +177,7 @@ impl Served {
     fn conclude(
         self: &Arc<Self>,
         passage: Passage,
+        came: Micros,
         target: Option<Target>,
         head: Option<&GatewayHead<'_>>,
     ) -> Outcome<PolicyCase> {
@@ -173,8 +190,11 @@ impl Served {
             Passage::Admitted(admission) => {
                 let is_slowed = !admission.up().is_empty() || !admission.down().is_empty();
                 let is_free = !admission.holds_anything() && !is_slowed && admission.fields() == Fields::None;
+                let rules: Vec<usize> = admission.said().map(|(place, ..)| place).collect();
+                let stopwatch = (!rules.is_empty())
+                    .then(|| Box::new(Stopwatch { came, rules, tally: self.tally.clone() }));
                 let stage = if is_free { Stage::Free } else { Stage::Admitted(Box::new(admission)) };
-                let mut case = PolicyCase { stage, kept };
+                let mut case = PolicyCase { stage, kept, _stopwatch: stopwatch };
                 match target {
                     Some(target) => Outcome::Go(target, case),
                     None => {
@@ -222,7 +242,9 @@ impl Served {
                 Outcome::Answer(Response::from_parts(parts, body))
             }
             Instead::Upstream(name) => match self.by_name.get(&*name) {
-                Some(target) => Outcome::Go(*target, PolicyCase { stage: Stage::Free, kept }),
+                Some(target) => {
+                    Outcome::Go(*target, PolicyCase { stage: Stage::Free, kept, _stopwatch: None })
+                }
                 None => Outcome::Answer(nowhere()),
             },
             Instead::Drop => Outcome::Drop(kept.map(|kept| kept.dropped()).unwrap_or_default()),

@@ -1,12 +1,14 @@
 //! Metrics of one name, whatever they are written as.
 
-use crate::prometheus::{header, line, seconds};
+use crate::prometheus::{header, help, line, seconds};
 
 /// Metrics of one name.
 #[derive(Clone, Debug)]
 pub(crate) struct Family {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
+    /// What it is, in a sentence.
+    pub(crate) help: &'static str,
     pub(crate) samples: Vec<(Vec<(&'static str, String)>, Number)>,
 }
 
@@ -34,8 +36,8 @@ pub(crate) enum Number {
 }
 
 impl Family {
-    pub(crate) fn new(name: &'static str, kind: Kind) -> Self {
-        Self { name, kind, samples: Vec::new() }
+    pub(crate) fn new(name: &'static str, kind: Kind, help: &'static str) -> Self {
+        Self { name, kind, help, samples: Vec::new() }
     }
 
     /// With one more value.
@@ -57,6 +59,7 @@ impl Family {
             Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
         };
+        help(out, self.name, self.help);
         header(out, self.name, kind);
         for (labels, number) in &self.samples {
             let labels: Vec<_> = labels.iter().map(|(name, text)| (*name, text.as_str())).collect();

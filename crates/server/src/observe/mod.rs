@@ -49,10 +49,11 @@ pub(crate) use observer::Observer;
 pub(crate) use scene::{Listening, Scene, said, shown, version};
 #[cfg(feature = "otel")]
 pub(crate) use sending::Sending;
-pub(crate) use shard::Outcome as Counted;
+pub(crate) use shard::{Count, Outcome as Counted, Sampled};
 pub(crate) use snapshot::Snapshot;
 pub(crate) use status::Changes;
-pub(crate) use tally::{SAMPLED, Tally, TopBy, answered};
+pub(crate) use tally::{SAMPLED, Tally, TopBy};
+pub(crate) use times::{Times, TimesRecorder};
 #[cfg(not(feature = "otel"))]
 pub(crate) use unsent::Sending;
 pub(crate) use visit::Visit;

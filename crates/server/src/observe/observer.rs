@@ -121,7 +121,7 @@ impl Observer {
         sum.add_all_but_rules(&past.rest);
         let mut add = |name: &str, counts: &RuleCounts| {
             if let Some(sums) = scene.tally.place_of(name).and_then(|place| sum.rules.get_mut(place)) {
-                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+                sums.add(counts);
             }
         };
         past.rules.iter().for_each(|(name, counts)| add(name, counts));
@@ -196,8 +196,7 @@ impl Past {
             let tally = self.tallies.swap_remove(place);
             let totals = tally.totals();
             for (name, counts) in tally.names().iter().zip(&totals.rules) {
-                let sums = self.rules.entry(name.clone()).or_default();
-                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+                self.rules.entry(name.clone()).or_default().add(counts);
             }
             self.rest.add_all_but_rules(&totals);
         }

@@ -31,6 +31,8 @@ struct ScopeMetrics {
 struct Metric {
     #[prost(string, tag = "1")]
     name: String,
+    #[prost(string, tag = "2")]
+    description: String,
     #[prost(string, tag = "3")]
     unit: String,
     #[prost(oneof = "Data", tags = "5, 7, 9")]
@@ -119,6 +121,7 @@ impl ExportMetrics {
         let metrics = families.iter().filter(|family| !family.samples.is_empty());
         let metrics = metrics.map(|family| Metric {
             name: family.name.to_owned(),
+            description: family.help.to_owned(),
             unit: if family.name.contains("_seconds") { "s" } else { "1" }.to_owned(),
             data: Some(data(family, start, time)),
         });

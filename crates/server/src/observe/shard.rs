@@ -1,6 +1,10 @@
 //! What one thread counts.
 
-use super::{sketch::Sketch, tally::TopBy, times::Times};
+use super::{
+    sketch::Sketch,
+    tally::TopBy,
+    times::{Times, TimesRecorder},
+};
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -27,7 +31,13 @@ pub(crate) const OUTCOMES: [&str; 8] =
 pub(crate) const DEGRADED: usize = OUTCOMES.len();
 
 /// What is counted of one rule.
-pub(crate) type RuleCounts = [u64; OUTCOMES.len() + 1];
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RuleCounts {
+    /// By outcome, and behind them [those without the store](DEGRADED).
+    pub(crate) outcomes: [u64; OUTCOMES.len() + 1],
+    /// From the head of a request that it let through to the last byte of its answer.
+    pub(crate) times: Times,
+}
 
 /// What was counted, by all threads together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,11 +46,14 @@ pub(crate) struct Totals {
     pub(crate) requests: [u64; 2],
     /// Of those that were let through: who had to wait, and whom a rule in shadow mode would have denied.
     pub(crate) marked: [u64; 2],
-    /// Answers of servers, by the first digit of their status.
-    pub(crate) responses: [u64; 5],
+    /// Answers by [who made them](crate::AnsweredBy) and the first digit of their status.
+    pub(crate) responses: [[u64; 5]; 2],
     /// By the place of the rule.
     pub(crate) rules: Vec<RuleCounts>,
+    /// How long decisions took, without waits.
     pub(crate) times: Times,
+    /// How long requests waited for their turn, those that did.
+    pub(crate) waits: Times,
 }
 
 /// What one thread counts.
@@ -49,11 +62,18 @@ pub(super) struct Shard {
     pub(super) asks: Count,
     pub(super) requests: [Count; 2],
     pub(super) marked: [Count; 2],
-    pub(super) responses: [Count; 5],
-    pub(super) rules: Box<[[Count; OUTCOMES.len() + 1]]>,
-    pub(super) times: [Count; Times::COUNTS],
-    pub(super) took: Count,
+    pub(super) responses: [[Count; 5]; 2],
+    pub(super) rules: Box<[RuleShard]>,
+    pub(super) times: TimesRecorder,
+    pub(super) waits: TimesRecorder,
     pub(super) top: Mutex<Top>,
+}
+
+/// What one thread counts of one rule.
+#[derive(Default)]
+pub(super) struct RuleShard {
+    outcomes: [Count; OUTCOMES.len() + 1],
+    pub(super) times: TimesRecorder,
 }
 
 /// The keys that one thread saw most, and what it may still keep in this second.
@@ -66,7 +86,7 @@ pub(super) struct Top {
 
 /// A number with one writer.
 #[derive(Default)]
-pub(super) struct Count(AtomicU64);
+pub(crate) struct Count(AtomicU64);
 
 /// Whether something is kept, or counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,9 +106,9 @@ impl Shard {
             requests: Default::default(),
             marked: Default::default(),
             responses: Default::default(),
-            rules: (0..rules).map(|_| Default::default()).collect(),
-            times: Default::default(),
-            took: Count::default(),
+            rules: (0..rules).map(|_| RuleShard::default()).collect(),
+            times: TimesRecorder::default(),
+            waits: TimesRecorder::default(),
             top: Mutex::new(Top { sketches: Default::default(), second: 0, left: 0 }),
         }
     }
@@ -96,9 +116,9 @@ impl Shard {
     #[inline]
     pub(super) fn say(&self, place: usize, outcome: Outcome, decision: Option<&Decision>) {
         let Some(counts) = self.rules.get(place) else { return };
-        counts[outcome as usize].add(1);
+        counts.outcomes[outcome as usize].add(1);
         if decision.is_some_and(Decision::is_degraded) {
-            counts[DEGRADED].add(1);
+            counts.outcomes[DEGRADED].add(1);
         }
     }
 
@@ -106,10 +126,24 @@ impl Shard {
         Totals {
             requests: self.requests.each_ref().map(Count::get),
             marked: self.marked.each_ref().map(Count::get),
-            responses: self.responses.each_ref().map(Count::get),
-            rules: self.rules.iter().map(|counts| counts.each_ref().map(Count::get)).collect(),
-            times: Times { counts: self.times.each_ref().map(Count::get), took: self.took.get() },
+            responses: self.responses.each_ref().map(|counts| counts.each_ref().map(Count::get)),
+            rules: self.rules.iter().map(RuleShard::counts).collect(),
+            times: self.times.times(),
+            waits: self.waits.times(),
         }
+    }
+}
+
+impl RuleShard {
+    fn counts(&self) -> RuleCounts {
+        RuleCounts { outcomes: self.outcomes.each_ref().map(Count::get), times: self.times.times() }
+    }
+}
+
+impl RuleCounts {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.outcomes.iter_mut().zip(other.outcomes).for_each(|(sum, count)| *sum += count);
+        self.times.add(&other.times);
     }
 }
 
@@ -134,9 +168,10 @@ impl Totals {
         };
         add(&mut self.requests, &other.requests);
         add(&mut self.marked, &other.marked);
-        add(&mut self.responses, &other.responses);
-        self.rules.iter_mut().zip(&other.rules).for_each(|(sums, counts)| add(sums, counts));
+        self.responses.iter_mut().zip(&other.responses).for_each(|(sums, counts)| add(sums, counts));
+        self.rules.iter_mut().zip(&other.rules).for_each(|(sums, counts)| sums.add(counts));
         self.times.add(&other.times);
+        self.waits.add(&other.waits);
     }
 
     /// The same without what is counted of rules.
@@ -148,13 +183,13 @@ impl Totals {
 impl Count {
     /// Adds, as the only one who does; the sum.
     #[inline]
-    pub(super) fn add(&self, more: u64) -> u64 {
+    pub(crate) fn add(&self, more: u64) -> u64 {
         let sum = self.0.load(Relaxed).wrapping_add(more);
         self.0.store(sum, Relaxed);
         sum
     }
 
-    pub(super) fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }

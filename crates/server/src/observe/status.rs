@@ -7,7 +7,7 @@ use super::{
     live,
     shard::{DEGRADED, OUTCOMES, Outcome, RuleCounts},
     snapshot::Table,
-    times::summary,
+    times::{Times, summary},
 };
 use crate::{
     log::utc,
@@ -49,7 +49,10 @@ impl Snapshot {
         let rules = scene.gate.views().enumerate().map(|(place, rule)| self.rule(place, rule));
         let rules: Vec<Value> = rules.collect();
         let bans: u64 = rules.iter().filter_map(|rule| rule["bans"].as_u64()).sum();
-        let responses = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(self.totals.responses);
+        let [by_servers, by_gateway] = self.totals.responses.map(|counts| {
+            let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(counts);
+            Value::Object(classes.map(|(name, count)| (name.to_owned(), count.into())).collect())
+        });
         json!({
             "time": utc(self.now),
             "version": env!("CARGO_PKG_VERSION"),
@@ -72,15 +75,16 @@ impl Snapshot {
                 "shadow-denied": shadow_denied,
                 "in-flight": self.in_flight(),
             },
-            "responses": Value::Object(responses.map(|(name, count)| (name.to_owned(), count.into())).collect()),
-            "latency": { "decision": self.totals.times.json() },
+            "responses": by_servers,
+            "gateway-responses": by_gateway,
+            "latency": { "decision": self.totals.times.json(), "wait": self.totals.waits.json() },
             "rules": rules,
             "listeners": scene.listeners.iter()
                 .map(|it| json!({ "address": it.address.to_string(), "tls": it.tls }))
                 .collect::<Vec<_>>(),
             "decisions": scene.decisions.map(|address| address.to_string()),
             "upstreams": self.upstreams.iter()
-                .map(|(name, servers)| json!({ "name": name, "servers": servers.iter().map(server).collect::<Vec<_>>() }))
+                .map(upstream)
                 .collect::<Vec<_>>(),
             "stores": self.stores.iter().map(store).collect::<Vec<_>>(),
             "bans": bans + self.operator_bans as u64,
@@ -89,7 +93,7 @@ impl Snapshot {
     }
 
     fn rule(&self, place: usize, rule: RuleView<'_>) -> Value {
-        let counts = self.totals.rules.get(place).copied().unwrap_or_default();
+        let counts = self.totals.rules.get(place).cloned().unwrap_or_default();
         let (key, matching) = self.scene.said.get(place).cloned().unwrap_or_default();
         let is_in_memory = rule.limiter().is_none_or(|limiter| limiter.in_memory().is_some());
         let store = rule.source().store.as_deref().unwrap_or("default");
@@ -103,6 +107,7 @@ impl Snapshot {
             "quotas": quotas(rule),
             "counts": told(&counts),
             "denied-by": denied_by(&counts),
+            "latency": counts.times.json(),
             "queue": rule.waiting().map(|waiting| json!({ "waiting": waiting })),
             "breaker": rule.breaker().as_ref().map(breaker_json),
             "adaptive": rule.adaptive().map(|it| json!({ "limit": it.limit, "in-flight": it.in_flight })),
@@ -125,18 +130,19 @@ const DENIED: [Outcome; 5] =
     [Outcome::Limited, Outcome::NoKey, Outcome::Listed, Outcome::Banned, Outcome::Guarded];
 
 fn told(counts: &RuleCounts) -> Value {
-    let of = |outcome: Outcome| counts[outcome as usize];
+    let of = |outcome: Outcome| counts.outcomes[outcome as usize];
     json!({
         "admitted": of(Outcome::Admitted),
         "delayed": of(Outcome::Delayed),
         "denied": DENIED.into_iter().map(of).sum::<u64>(),
         "shadow-denied": of(Outcome::ShadowDenied),
-        "degraded": counts[DEGRADED],
+        "degraded": counts.outcomes[DEGRADED],
     })
 }
 
 fn denied_by(counts: &RuleCounts) -> Value {
-    let each = DENIED.map(|outcome| (OUTCOMES[outcome as usize].to_owned(), counts[outcome as usize].into()));
+    let each = DENIED
+        .map(|outcome| (OUTCOMES[outcome as usize].to_owned(), counts.outcomes[outcome as usize].into()));
     Value::Object(each.into_iter().collect())
 }
 
@@ -179,6 +185,16 @@ fn observe(observe: &Observe) -> Option<Value> {
     })
 }
 
+fn upstream((name, servers): &(String, Vec<(String, HealthReport)>)) -> Value {
+    let mut times = Times::default();
+    servers.iter().for_each(|(_, report)| times.add(&report.times));
+    json!({
+        "name": name,
+        "latency": times.json(),
+        "servers": servers.iter().map(server).collect::<Vec<_>>(),
+    })
+}
+
 fn server((address, report): &(String, HealthReport)) -> Value {
     let health = match report.standing {
         Standing::Good => "good",
@@ -188,7 +204,9 @@ fn server((address, report): &(String, HealthReport)) -> Value {
     json!({
         "address": address,
         "health": health,
+        "answers": report.answers,
         "failures": report.failures,
+        "failed-checks": report.failed_checks,
         "in-flight": report.in_flight,
         "breaker": report.breaker.as_ref().map(breaker_json),
     })

@@ -12,8 +12,8 @@
 use super::{
     shard::{Outcome, RuleCounts, Sampled, Shard, Totals, lock},
     sketch::Sketch,
-    times::Times,
 };
+use crate::AnsweredBy;
 use std::{
     cell::RefCell,
     collections::HashMap,
@@ -110,34 +110,52 @@ impl Tally {
         self.places.get(name).copied()
     }
 
-    /// A decision begins; when, if it is one that is timed.
-    #[inline]
-    pub(crate) fn begin(&self) -> Option<Micros> {
-        let is_timed = self.here(|shard| shard.asks.add(1).is_multiple_of(TIMED));
-        (is_timed == Some(true)).then(|| self.clock.now())
-    }
-
-    /// A decision that is always timed begins: one that has to be waited for.
-    pub(crate) fn begin_waiting(&self) -> Micros {
+    pub(crate) fn now(&self) -> Micros {
         self.clock.now()
     }
 
-    /// A decision has ended that began then: one of many that are alike, and stands for all of them.
+    /// A decision begins; whether it is one that is timed.
+    #[inline]
+    pub(crate) fn begin(&self) -> Sampled {
+        match self.here(|shard| shard.asks.add(1).is_multiple_of(TIMED)) {
+            Some(true) => Sampled::Yes,
+            _ => Sampled::No,
+        }
+    }
+
+    /// A decision in memory has ended that began then: one of many that are alike, and stands for all of them.
     pub(crate) fn end(&self, begun: Micros) {
-        self.ended(begun, TIMED);
-    }
-
-    /// A decision has ended that was waited for since then.
-    pub(crate) fn end_waiting(&self, begun: Micros) {
-        self.ended(begun, 1);
-    }
-
-    fn ended(&self, begun: Micros, stands_for: u64) {
         let took = self.clock.now().since(begun);
+        self.here(|shard| shard.times.record(took, TIMED));
+    }
+
+    /// A decision has ended that began then and was not made at once: for a store, or since the request had to wait. The
+    /// wait is no part of the decision.
+    pub(crate) fn end_later(&self, begun: Micros, waited: Micros) {
+        let took = self.clock.now().since(begun).since(waited);
         self.here(|shard| {
-            shard.times[Times::place(took)].add(stands_for);
-            shard.took.add(took.get().saturating_mul(stands_for));
+            shard.times.record(took, 1);
+            if waited > Micros::ZERO {
+                shard.waits.record(waited, 1);
+            }
         });
+    }
+
+    /// A request that these rules let through has been answered; it came in then.
+    pub(crate) fn completed(&self, places: &[usize], came: Micros) {
+        let took = self.clock.now().since(came);
+        self.here(|shard| {
+            for rule in places.iter().filter_map(|place| shard.rules.get(*place)) {
+                rule.times.record(took, 1);
+            }
+        });
+    }
+
+    /// A request is answered with this status.
+    #[inline]
+    pub(crate) fn answered(&self, status: u16, by: AnsweredBy) {
+        let class = usize::from((status / 100).clamp(1, 5)) - 1;
+        self.here(|shard| shard.responses[by as usize][class].add(1));
     }
 
     /// A policy has said what becomes of a request.
@@ -279,17 +297,6 @@ impl Tally {
     }
 }
 
-/// A server has answered with this status; counted where this thread counts.
-#[inline]
-pub(crate) fn answered(status: u16) {
-    let class = usize::from((status / 100).clamp(1, 5)) - 1;
-    let _ = HERE.try_with(|here| {
-        if let Some(shard) = here.borrow().as_deref() {
-            shard.responses[class].add(1);
-        }
-    });
-}
-
 impl Parts {
     /// Adds up what threads counted that are gone, or count elsewhere now.
     fn fold(&mut self) {
@@ -336,8 +343,8 @@ mod tests {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         tally.asked(0, Outcome::Admitted, None);
         let totals = tally.totals();
-        assert_eq!(totals.rules[1][Outcome::Limited as usize], 4_000);
-        assert_eq!(totals.rules[0][Outcome::Admitted as usize], 1);
+        assert_eq!(totals.rules[1].outcomes[Outcome::Limited as usize], 4_000);
+        assert_eq!(totals.rules[0].outcomes[Outcome::Admitted as usize], 1);
         assert_eq!(tally.parts().shards.len(), 1, "those of threads that are gone are added up");
         assert_eq!(totals, tally.totals());
     }
@@ -349,7 +356,7 @@ mod tests {
             first.asked(0, Outcome::Admitted, None);
             second.asked(0, Outcome::Admitted, None);
         }
-        assert_eq!((first.totals().rules[0][0], second.totals().rules[0][0]), (10, 10));
+        assert_eq!((first.totals().rules[0].outcomes[0], second.totals().rules[0].outcomes[0]), (10, 10));
         assert!(first.parts().shards.is_empty() && second.parts().shards.len() == 1);
     }
 

@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_core::Report;
+use tidegate_core::{Micros, Report};
 use tidegate_engine::{Breaker, Pass};
 use tidegate_policy::model::Protocol;
 
@@ -52,6 +52,8 @@ pub(super) struct Turn {
     server: Rc<Server>,
     pass: Option<Pass<Arc<Breaker>>>,
     traced: Traced,
+    /// When the request was sent to it.
+    sent: Micros,
 }
 
 /// Whether a trace knows of it.
@@ -81,7 +83,8 @@ pub(super) fn begin(
         return Err(Rest::of(request, None));
     };
     let Ok(pass) = server.pass() else { return Err(Rest::of(request, None)) };
-    let mut turn = Turn { place, server: server.clone(), pass, traced: Traced::No };
+    let mut turn =
+        Turn { place, server: server.clone(), pass, traced: Traced::No, sent: client.worker.clock.now() };
     let line = match server.protocol {
         Protocol::Http1 => server.take_fresh(),
         Protocol::Http2 => None,
@@ -150,9 +153,10 @@ impl Turn {
     }
 
     fn answered(self, response: &Response<Incoming>, client: &Client, trace: Option<&mut Trace>) {
-        self.server.answered();
+        let now = client.worker.clock.now();
+        self.server.answered(now.since(self.sent));
         if let Some(trace) = trace {
-            trace.answered(response.status().as_u16(), client.worker.clock.now());
+            trace.answered(response.status().as_u16(), now);
         }
         if let Some(pass) = self.pass {
             let is_failure = response.status().is_server_error();
@@ -191,7 +195,13 @@ pub(super) async fn forward(
                     tried.push(place);
                     continue;
                 };
-                Turn { place, server: server.clone(), pass, traced: Traced::No }
+                Turn {
+                    place,
+                    server: server.clone(),
+                    pass,
+                    traced: Traced::No,
+                    sent: client.worker.clock.now(),
+                }
             }
         };
         turn.trace(&mut request, client, trace.as_deref_mut());

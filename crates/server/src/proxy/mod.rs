@@ -13,7 +13,7 @@ pub(crate) use introduction::Introduction;
 pub(crate) use request_body::{Note, Progress, RequestBody};
 
 use crate::{
-    Judge, Judged, Outcome, Settled,
+    AnsweredBy, Judge, Judged, Outcome, Settled,
     client::{Client, Tunnel},
     log::Record,
     upstream::{Unsent, Upstream},
@@ -84,7 +84,7 @@ pub(crate) fn answer<J: Judge>(
         answer.trace = tracer.begin(&mut parts, &id, &client, &origin);
     }
     if let Err(failure) = head::check(&mut parts, &client, incoming.size_hint().exact()) {
-        return unheard(own(failure.answer(), &id, answer), &parts, incoming, client);
+        return unheard(own(&*judge, failure.answer(), &id, answer), &parts, incoming, client);
     }
     let judged = judge.judge(&mut parts, &origin);
     let exchange = Exchange { judge, id, upgrade: Upgrade::NotAsked, address: origin.client, answer };
@@ -111,7 +111,7 @@ impl<J: Judge> Exchange<J> {
                 target
             }
             Outcome::Answer(given) => {
-                return unheard(own(given, &self.id, self.answer), &parts, incoming, client);
+                return unheard(own(&*self.judge, given, &self.id, self.answer), &parts, incoming, client);
             }
             Outcome::Drop(note) => {
                 self.answer.dropped(note);
@@ -160,7 +160,7 @@ impl<J: Judge> Exchange<J> {
         let (mut parts, incoming) = response.into_parts();
         if parts.status != StatusCode::SWITCHING_PROTOCOLS {
             head::clean(&mut parts);
-            return Answering::Now(Some(Ok(self.send(parts, Source::of(incoming, via)))));
+            return Answering::Now(Some(Ok(self.send(parts, Source::of(incoming, via), AnsweredBy::Server))));
         }
         // Nobody may switch who was not asked to.
         let (Upgrade::Asked, Via::Line { line, .. }) = (self.upgrade, via) else {
@@ -171,17 +171,22 @@ impl<J: Judge> Exchange<J> {
                 return Ok(self.fail(Failure::Broken));
             };
             *self.answer.client.tunnel.borrow_mut() = Some(Box::new(Tunnel::new(stream, said)));
-            Ok(self.send(parts, Source::Empty))
+            Ok(self.send(parts, Source::Empty, AnsweredBy::Server))
         }))
     }
 
     fn fail(self, failure: Failure) -> Response<AnswerBody<J::Case>> {
         let (parts, source) = text(failure.answer());
-        self.send(parts, source)
+        self.send(parts, source, AnsweredBy::Gateway)
     }
 
     /// Settles an answer, and sends it.
-    fn send(self, mut parts: response::Parts, source: Source) -> Response<AnswerBody<J::Case>> {
+    fn send(
+        self,
+        mut parts: response::Parts,
+        source: Source,
+        by: AnsweredBy,
+    ) -> Response<AnswerBody<J::Case>> {
         let Self { judge, id, mut answer, .. } = self;
         let (source, settled) = match &mut answer.case {
             Some(case) => (source.slowed(judge.rates(case).down), judge.settle(case, &mut parts)),
@@ -189,12 +194,13 @@ impl<J: Judge> Exchange<J> {
         };
         match settled {
             Settled::Send => {
+                judge.answered(parts.status, by);
                 head::name(&mut parts.headers, &id, &answer.client);
                 answer.note(&mut parts);
                 answer.source = source;
                 Response::from_parts(parts, answer)
             }
-            Settled::Instead(given) => own(given, &id, answer),
+            Settled::Instead(given) => own(&*judge, given, &id, answer),
         }
     }
 }
@@ -245,8 +251,14 @@ fn unheard<J: Judge>(
 }
 
 /// An answer that no server gave.
-fn own<C>(given: Response<Bytes>, id: &HeaderValue, mut answer: AnswerBody<C>) -> Response<AnswerBody<C>> {
+fn own<J: Judge>(
+    judge: &J,
+    given: Response<Bytes>,
+    id: &HeaderValue,
+    mut answer: AnswerBody<J::Case>,
+) -> Response<AnswerBody<J::Case>> {
     let (mut parts, source) = text(given);
+    judge.answered(parts.status, AnsweredBy::Gateway);
     head::name(&mut parts.headers, id, &answer.client);
     answer.note(&mut parts);
     answer.source = source;

@@ -1,6 +1,7 @@
 //! What all workers know of a server: whether it answers, and whether it is worth asking.
 
 use super::Server;
+use crate::observe::{Count, Times, TimesRecorder};
 use http::{Request, StatusCode, header};
 use std::{
     rc::Rc,
@@ -24,15 +25,33 @@ pub(crate) struct Health {
     /// Until when it gets nothing if others can take it, in the milliseconds of a worker's clock, which are the same for all.
     out_until: AtomicU64,
     breaker: Option<Arc<Breaker>>,
-    /// Requests that are with it, by worker.
-    in_flight: Mutex<Vec<Arc<AtomicU64>>>,
+    /// What each worker counts.
+    counts: Mutex<Vec<Arc<ServerCounts>>>,
+    /// Checks that it failed.
+    failed_checks: AtomicU64,
+}
+
+/// What one worker counts of a server; nobody else writes it.
+#[derive(Default)]
+pub(crate) struct ServerCounts {
+    /// Requests that are with it.
+    pub(super) in_flight: AtomicU64,
+    /// Requests that it answered.
+    pub(super) answers: Count,
+    /// Requests that it did not answer, or too late.
+    pub(super) failures: Count,
+    /// From sending a request to the head of its answer.
+    pub(super) times: TimesRecorder,
 }
 
 /// How a server is at one moment.
 pub(crate) struct HealthReport {
     pub(crate) standing: Standing,
-    /// In a row.
+    /// Requests that it answered, and those that it did not; and checks that it failed.
+    pub(crate) answers: u64,
     pub(crate) failures: u64,
+    pub(crate) failed_checks: u64,
+    pub(crate) times: Times,
     pub(crate) in_flight: u64,
     pub(crate) breaker: Option<BreakerSnapshot>,
 }
@@ -58,24 +77,30 @@ impl Health {
             failures: AtomicU64::new(0),
             out_until: AtomicU64::new(0),
             breaker: breaker.map(|settings| Arc::new(Breaker::new(settings))),
-            in_flight: Mutex::default(),
+            counts: Mutex::default(),
+            failed_checks: AtomicU64::new(0),
         }
     }
 
-    /// Where one more worker counts its requests.
-    pub(super) fn counted(&self) -> Arc<AtomicU64> {
-        let count = Arc::new(AtomicU64::new(0));
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).push(count.clone());
-        count
+    /// Where one more worker counts.
+    pub(super) fn counted(&self) -> Arc<ServerCounts> {
+        let counts = Arc::<ServerCounts>::default();
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).push(counts.clone());
+        counts
     }
 
     /// How it is now, in the milliseconds of a worker's clock.
     pub(crate) fn report(&self, now: u64) -> HealthReport {
-        let in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut times = Times::default();
+        counts.iter().for_each(|counts| times.add(&counts.times.times()));
         HealthReport {
             standing: self.standing(now),
-            failures: self.failures.load(Ordering::Relaxed),
-            in_flight: in_flight.iter().map(|count| count.load(Ordering::Relaxed)).sum(),
+            answers: counts.iter().map(|counts| counts.answers.get()).sum(),
+            failures: counts.iter().map(|counts| counts.failures.get()).sum(),
+            failed_checks: self.failed_checks.load(Ordering::Relaxed),
+            times,
+            in_flight: counts.iter().map(|counts| counts.in_flight.load(Ordering::Relaxed)).sum(),
             breaker: self.breaker.as_ref().map(|breaker| breaker.snapshot()),
         }
     }
@@ -97,17 +122,23 @@ impl Health {
 
     /// It answered.
     #[inline]
-    pub(super) fn answered(&self) {
+    pub(super) fn answered(&self, name: &str) {
         if self.failures.load(Ordering::Relaxed) != 0 {
-            self.failures.store(0, Ordering::Relaxed);
             self.out_until.store(0, Ordering::Relaxed);
+            if self.failures.swap(0, Ordering::Relaxed) >= FAILURES {
+                tracing::info!(server = name, "upstream server answers again");
+            }
         }
     }
 
     /// It could not be reached, broke off or took too long.
-    pub(super) fn failed(&self, now: u64) {
-        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES {
+    pub(super) fn failed(&self, now: u64, name: &str) {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        if failures >= FAILURES {
             self.out_until.store(now + WHILE, Ordering::Relaxed);
+        }
+        if failures == FAILURES {
+            tracing::warn!(server = name, failures, "upstream server unhealthy");
         }
     }
 }
@@ -126,6 +157,7 @@ pub(crate) async fn check(server: Rc<Server>, check: HealthCheck) {
             }
             outcome => {
                 (failures, successes) = (failures + 1, 0);
+                health.failed_checks.fetch_add(1, Ordering::Relaxed);
                 if failures >= check.failures && health.answers.swap(false, Ordering::Relaxed) {
                     let status = outcome.ok().flatten().map(|status| status.as_u16());
                     tracing::warn!(

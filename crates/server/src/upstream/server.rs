@@ -1,6 +1,10 @@
 //! One server, and the connections to it that one worker keeps.
 
-use super::{Health, Line, Pace, Plan, Times, Unsent, health::Standing, plan::ServerPlan};
+use super::{
+    Health, Line, Pace, Plan, Times, Unsent,
+    health::{ServerCounts, Standing},
+    plan::ServerPlan,
+};
 use crate::{client::HereOnly, proxy::RequestBody, stream::Stream, watch::Watch};
 use http::{
     HeaderValue, Request, Response, StatusCode, Uri, header,
@@ -15,13 +19,10 @@ use std::{
     net::SocketAddr,
     pin::pin,
     rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::Poll,
 };
-use tidegate_core::Rejection;
+use tidegate_core::{Micros, Rejection};
 use tidegate_engine::{Breaker, Pass};
 use tidegate_policy::model::Protocol;
 use tokio::{net::TcpStream, time};
@@ -40,7 +41,7 @@ pub(crate) struct Server {
     /// The one connection of HTTP/2, which all requests share.
     shared: RefCell<Option<http2::SendRequest<RequestBody>>>,
     /// Only this worker writes it.
-    in_flight: Arc<AtomicU64>,
+    counts: Arc<ServerCounts>,
 }
 
 /// A request that is with a server, until it is dropped.
@@ -59,7 +60,7 @@ impl Server {
             keep_alive: plan.keep_alive,
             idle: RefCell::default(),
             shared: RefCell::default(),
-            in_flight: server.health.counted(),
+            counts: server.health.counted(),
         })
     }
 
@@ -83,7 +84,7 @@ impl Server {
     }
 
     pub(super) fn in_flight(&self) -> u64 {
-        self.in_flight.load(Ordering::Relaxed)
+        self.counts.in_flight.load(Ordering::Relaxed)
     }
 
     pub(super) fn health(&self) -> &Arc<Health> {
@@ -100,21 +101,24 @@ impl Server {
         self.plan.health.pass()
     }
 
-    /// It answered.
+    /// It answered, after this time.
     #[inline]
-    pub(crate) fn answered(&self) {
-        self.plan.health.answered();
+    pub(crate) fn answered(&self, took: Micros) {
+        self.counts.answers.add(1);
+        self.counts.times.record(took, 1);
+        self.plan.health.answered(self.name());
     }
 
     /// It did not.
     pub(crate) fn failed(&self) {
-        self.plan.health.failed(self.watch.now());
+        self.counts.failures.add(1);
+        self.plan.health.failed(self.watch.now(), self.name());
     }
 
     /// A request is on its way here.
     #[inline]
     pub(crate) fn visit(self: &Rc<Self>) -> Visit {
-        self.in_flight.store(self.in_flight() + 1, Ordering::Relaxed);
+        self.counts.in_flight.store(self.in_flight() + 1, Ordering::Relaxed);
         Visit { server: self.clone() }
     }
 
@@ -239,6 +243,6 @@ impl Server {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        self.server.in_flight.store(self.server.in_flight() - 1, Ordering::Relaxed);
+        self.server.counts.in_flight.store(self.server.in_flight() - 1, Ordering::Relaxed);
     }
 }

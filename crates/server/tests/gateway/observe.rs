@@ -360,6 +360,155 @@ async fn metrics_are_as_many_however_many_keys_there_are() {
     stage.end().await;
 }
 
+/// The value of a metric, with its labels if it has any.
+fn value(metrics: &str, name: &str) -> f64 {
+    let found = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+    found.unwrap_or_else(|| panic!("{name} is not in\n{metrics}"))
+}
+
+impl Stage {
+    /// Metrics as soon as this one has this value: requests are counted when their last byte is gone.
+    async fn metrics_when(&self, name: &str, expected: f64) -> String {
+        let looking = async {
+            loop {
+                let metrics = self.metrics().await;
+                if value(&metrics, name) == expected {
+                    return metrics;
+                }
+            }
+        };
+        timeout(LONG, looking).await.unwrap_or_else(|_| panic!("{name} is never {expected}"))
+    }
+}
+
+#[tokio::test]
+async fn decision_time_excludes_the_time_that_requests_wait() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, "rules: [{ name: slow, quota: 4/s burst 1, wait: 10s }]");
+    for _ in 0..4 {
+        assert_eq!(stage.get("/").await.status(), 200);
+    }
+    let metrics = stage.metrics_when("tidegate_request_seconds_count{rule=\"slow\"}", 4.0).await;
+    // The first goes at once, and each of the others a quarter of a second after the one before.
+    assert_eq!(value(&metrics, "tidegate_wait_seconds_count"), 3.0);
+    let waited = value(&metrics, "tidegate_wait_seconds_sum");
+    let decided = value(&metrics, "tidegate_decision_seconds_sum");
+    assert!(waited > decided, "waited {waited} s, decided in {decided} s");
+    assert!(value(&metrics, "tidegate_request_seconds_sum{rule=\"slow\"}") >= waited);
+    let status = stage.json("/api/v1/status").await;
+    assert_eq!(status["latency"]["wait"]["count"], 3);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn latency_is_counted_by_rule_and_by_upstream() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, LOGIN);
+    for _ in 0..3 {
+        stage.get_as("/login", "x-user: alice\r\n").await;
+    }
+    stage.get("/other").await;
+    let metrics = stage.metrics_when("tidegate_request_seconds_count{rule=\"watched\"}", 3.0).await;
+    // The third login is denied, and reaches neither a rule behind it nor a server.
+    for (name, count) in [
+        ("tidegate_request_seconds_count{rule=\"login\"}", 2.0),
+        ("tidegate_upstream_seconds_count{upstream=\"app\"}", 3.0),
+        ("tidegate_request_seconds_bucket{rule=\"login\",le=\"+Inf\"}", 2.0),
+        ("tidegate_request_seconds_bucket{rule=\"login\",le=\"60\"}", 2.0),
+        ("tidegate_upstream_seconds_bucket{upstream=\"app\",le=\"+Inf\"}", 3.0),
+    ] {
+        assert_eq!(value(&metrics, name), count, "{name}");
+    }
+    let first = metrics.lines().find(|line| line.starts_with("tidegate_upstream_seconds_bucket"));
+    assert!(first.unwrap().contains("le=\"0.0001\""), "{first:?}");
+    let status = stage.json("/api/v1/status").await;
+    assert_eq!(status["rules"][0]["latency"]["count"], 2);
+    assert_eq!(status["upstreams"][0]["latency"]["count"], 3);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn answers_of_the_gateway_are_counted_apart_from_those_of_servers() {
+    let gone = Server::nobody().await;
+    let stage = Stage::start(&gone, "rules: [{ name: few, match: { path: /few }, quota: 1/h }]");
+    for _ in 0..5 {
+        assert_eq!(stage.get("/").await.status(), 502);
+    }
+    assert_eq!(stage.get("/few").await.status(), 502);
+    assert_eq!(stage.get("/few").await.status(), 429);
+    let nonsense = Wire::to(stage.address).await.ask("GET / HTTP/1.1\r\n\r\n").await;
+    assert_eq!(nonsense.status(), 400);
+    let metrics = stage.metrics().await;
+    let of = |source, class| {
+        value(&metrics, &format!("tidegate_responses_total{{source=\"{source}\",class=\"{class}\"}}"))
+    };
+    assert_eq!((of("gateway", "5xx"), of("gateway", "4xx")), (6.0, 2.0));
+    assert_eq!((of("upstream", "5xx"), of("upstream", "4xx")), (0.0, 0.0));
+    let status = stage.json("/api/v1/status").await;
+    assert_eq!((&status["gateway-responses"]["5xx"], &status["responses"]["5xx"]), (&json!(6), &json!(0)));
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn failures_of_a_server_that_stays_down_count_up() {
+    let gone = Server::nobody().await;
+    let stage = Stage::start(&gone, "");
+    let up = format!("tidegate_upstream_server_up{{upstream=\"app\",server=\"{}\"}}", gone.address);
+    assert_eq!(value(&stage.metrics().await, &up), 1.0);
+    for asked in 1..=6 {
+        stage.get("/").await;
+        let server = stage.json("/api/v1/status").await["upstreams"][0]["servers"][0].clone();
+        assert_eq!((&server["failures"], &server["answers"]), (&json!(asked), &json!(0)), "{server}");
+    }
+    let metrics = stage.metrics().await;
+    let labels = format!("upstream=\"app\",server=\"{}\",kind=\"request\"", gone.address);
+    assert_eq!(value(&metrics, &format!("tidegate_upstream_failures_total{{{labels}}}")), 6.0);
+    assert_eq!(value(&metrics, &up), 0.0, "a server without checks that never answers is not up");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn every_metric_has_help() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, LOGIN);
+    let metrics = stage.metrics().await;
+    let lines: Vec<&str> = metrics.lines().collect();
+    for (place, line) in lines.iter().enumerate() {
+        let Some(name) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split(' ').next()) else {
+            continue;
+        };
+        let help = place.checked_sub(1).and_then(|before| lines[before].strip_prefix("# HELP "));
+        let text =
+            help.and_then(|help| help.strip_prefix(name)).unwrap_or_else(|| panic!("{name} has no help"));
+        assert!(text.len() > 10 && text.ends_with('.'), "{name}:{text}");
+    }
+    stage.end().await;
+}
+
+/// One gateway of several must not be hidden by a sum over all of them, nor break a panel.
+#[test]
+fn board_and_alerts_tell_gateways_apart() {
+    let board: Value = serde_json::from_str(include_str!("../../../../docs/grafana.json")).unwrap();
+    for panel in board["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            let expression = target["expr"].as_str().unwrap();
+            let matched = expression.split(" on (").skip(1).filter_map(|rest| rest.split(')').next());
+            matched.for_each(|labels| assert!(labels.contains("instance"), "{expression}"));
+            let selected = expression.matches("instance=~\"$instance\"").count();
+            assert_eq!(selected, names_in(expression).len(), "{expression}");
+        }
+    }
+    let page = include_str!("../../../../docs/operating.md");
+    let alerts: Vec<&str> =
+        page.lines().filter(|line| line.contains("| `") && line.contains("tidegate_")).collect();
+    assert!(alerts.len() >= 7, "{alerts:?}");
+    for alert in alerts {
+        let sums = alert.split("sum by (").skip(1).filter_map(|rest| rest.split(')').next());
+        sums.for_each(|labels| assert!(labels.contains("instance"), "{alert}"));
+        assert!(!alert.contains("sum("), "{alert}");
+    }
+}
+
 /// A store that is away, and says so.
 #[derive(Debug)]
 struct Away;
