@@ -27,6 +27,7 @@ fn rule(explained: &Explained) -> Value {
 fn how(applied: &Applied) -> Value {
     let (key, missing) = match &applied.key {
         KeyFound::Key(key) => (Some(key), None),
+        KeyFound::Missing(Missing::Address) => (None, Some("ip")),
         KeyFound::Missing(Missing::Share) => (None, Some("share")),
         KeyFound::Missing(Missing::Skip) => (None, Some("skip")),
         KeyFound::Missing(Missing::Refuse) => (None, Some("refuse")),

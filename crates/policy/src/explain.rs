@@ -239,7 +239,7 @@ impl fmt::Display for Applied {
         match &self.key {
             KeyFound::Key(key) if key.is_empty() => writeln!(f, "  key      everybody together")?,
             KeyFound::Key(key) => writeln!(f, "  key      {}", key.escape_debug())?,
-            KeyFound::Missing(Missing::Share) => {
+            KeyFound::Missing(Missing::Share | Missing::Address) => {
                 writeln!(f, "  key      not there: shared with all others without it")?;
             }
             KeyFound::Missing(Missing::Skip) => writeln!(f, "  key      not there: the rule is skipped")?,

@@ -1,7 +1,7 @@
 //! What one rule holds beside its quotas: lists, bans, a breaker, an adaptive limit, bandwidth.
 
 use super::{
-    keys::{CLASSES, Keys, Tier, rank},
+    keys::{CLASSES, Keys, Tier, bans_follow, is_always_there, rank},
     rules::Limiting,
 };
 use crate::{
@@ -33,7 +33,10 @@ pub(crate) struct PolicyRule {
     pub(crate) limiting: Option<Limiting>,
     /// The expressions of its keys.
     pub(crate) expressions: Vec<Arc<CompiledExpression>>,
+    /// What the policy names.
     pub(crate) key: Key,
+    /// The same, and what requests without it are counted by.
+    pub(crate) counted_by: Key,
     pub(crate) proxies: TrustedProxies,
     pub(crate) control: Option<Arc<AccessControl>>,
     pub(crate) door: Option<RequestAccess>,
@@ -126,8 +129,8 @@ impl PolicyRule {
     }
 
     pub(crate) fn key_of<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
-        match (self.key.find(head), self.source.missing) {
-            (None, Missing::Share) => Some(KeyValue::All),
+        match (self.counted_by.find(head), self.source.missing) {
+            (None, Missing::Share | Missing::Address) => Some(KeyValue::All),
             (found, _) => found,
         }
     }
@@ -237,8 +240,14 @@ impl Making<'_> {
         keys: &Keys<'_>,
     ) -> Result<PolicyRule, SettingError> {
         let control = source.access.as_ref().map(|access| self.control(access)).transpose()?;
-        let door =
-            control.as_ref().map(|control| RequestAccess::new(control.clone()).behind(self.proxies.clone()));
+        let key = keys.key(&source.key)?;
+        let door = control.as_ref().map(|control| {
+            let access = RequestAccess::new(control.clone()).behind(self.proxies.clone());
+            match bans_follow(&source.key) {
+                true => access.ban_by(key.clone()),
+                false => access,
+            }
+        });
         let class = source.priority.as_ref().map(|class| keys.class(class)).transpose()?;
         let rates = source.bandwidth.as_ref();
         let before =
@@ -251,7 +260,11 @@ impl Making<'_> {
             limiting: None,
             expressions: Vec::new(),
             proxies: self.proxies.clone(),
-            key: keys.key(&source.key)?,
+            counted_by: match source.missing {
+                Missing::Address if !is_always_there(&source.key) => key.clone().or(keys.client()),
+                _ => key.clone(),
+            },
+            key,
             control,
             door,
             breaker: source.breaker.as_ref().map(|terms| self.breaker(terms)).transpose()?,

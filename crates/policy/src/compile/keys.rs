@@ -1,7 +1,7 @@
 //! For whom, at what cost, of which tier: what a policy says, as functions of a request.
 
 use crate::{
-    matching::{CompiledExpression, Matcher, Seen},
+    matching::{CompiledExpression, Matcher, Purpose, Seen},
     model::{self, Cost, Due, Key as Said, Part, Priority as Class, Tiers},
 };
 use std::{
@@ -15,7 +15,7 @@ use tidegate_core::SettingError;
 use tidegate_engine::Priority;
 use tidegate_rule::{
     Charge,
-    request::{Head, Key, KeyValue, Reply, TrustedProxies, key},
+    request::{Address, Head, Key, KeyValue, Reply, TrustedProxies, key},
 };
 
 /// What keys of one rule are made from.
@@ -53,9 +53,7 @@ impl Keys<'_> {
     fn part(&self, part: &Part) -> Result<Key, SettingError> {
         let matcher = self.matcher.clone();
         Ok(match part {
-            // Quicker, and the same where nobody is trusted to say otherwise.
-            Part::Ip { bits } if self.trusts_nobody => key::peer().ipv6_prefix(*bits),
-            Part::Ip { bits } => key::client(self.proxies.clone()).ipv6_prefix(*bits),
+            Part::Ip { bits } => self.client().ipv6_prefix(*bits),
             Part::User => self.user()?,
             Part::Method => key::method(),
             Part::Host => key::host(),
@@ -86,12 +84,21 @@ impl Keys<'_> {
                 })
             }
             Part::Cel(expression) => {
-                let (expression, proxies) =
-                    (Arc::new(CompiledExpression::new(expression)?), self.proxies.clone());
+                let expression = Arc::new(CompiledExpression::new(expression, Purpose::Key)?);
+                let proxies = self.proxies.clone();
                 self.expressions.borrow_mut().push(expression.clone());
                 key::by(move |head| expression.key(&Seen::new(head, &proxies)))
             }
         })
+    }
+
+    /// The address of the client.
+    pub(crate) fn client(&self) -> Key {
+        // Quicker, and the same where nobody is trusted to say otherwise.
+        match self.trusts_nobody {
+            true => key::peer(),
+            false => key::client(self.proxies.clone()),
+        }
     }
 
     fn user(&self) -> Result<Key, SettingError> {
@@ -222,5 +229,30 @@ fn names_user(said: &Said) -> bool {
         Said::All => false,
         Said::Part(part) => *part == Part::User,
         Said::Every(parts) | Said::First(parts) => parts.iter().any(names_user),
+    }
+}
+
+/// Whether every request has such a key.
+pub(crate) fn is_always_there(key: &Said) -> bool {
+    match key {
+        Said::All | Said::Part(Part::Ip { .. } | Part::Method | Part::Path | Part::Request) => true,
+        Said::Part(_) => false,
+        Said::Every(parts) => parts.iter().all(is_always_there),
+        Said::First(parts) => parts.iter().any(is_always_there),
+    }
+}
+
+/// Whether a ban follows this key. A ban of a `path` would be for everybody there, so it follows the address, as that of an `ip`
+/// does.
+pub(crate) fn bans_follow(key: &Said) -> bool {
+    *key != Said::Part(Part::Ip { bits: Address::PREFIX }) && names_client(key)
+}
+
+fn names_client(key: &Said) -> bool {
+    match key {
+        Said::All | Said::Part(Part::Method | Part::Host | Part::Path | Part::Route | Part::Request) => false,
+        Said::Part(_) => true,
+        Said::Every(parts) => parts.iter().any(names_client),
+        Said::First(parts) => !parts.is_empty() && parts.iter().all(names_client),
     }
 }

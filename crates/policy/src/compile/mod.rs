@@ -35,7 +35,7 @@ use crate::{
 };
 use error::Problems;
 pub(crate) use guards::PolicyRule;
-pub(crate) use keys::CLASSES;
+pub(crate) use keys::{CLASSES, is_always_there};
 pub(crate) use rules::Made;
 use rules::declare;
 use std::{
@@ -164,6 +164,24 @@ pub(crate) struct Inner {
     scaled: Mutex<Vec<Scaled<SharedLimiter>>>,
 }
 
+/// A part of a policy that has expressions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyPart<'a> {
+    /// The rule of this name.
+    Rule(&'a str),
+    /// The route at this place, counted from zero.
+    Route(usize),
+}
+
+impl fmt::Display for PolicyPart<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(name) => write!(f, "rule `{name}`"),
+            Self::Route(place) => write!(f, "routes[{place}]"),
+        }
+    }
+}
+
 impl PolicyGate {
     /// Its limits, each with the requests that it is about: to be asked by whoever needs nothing but limits.
     pub fn gate(&self) -> &Gate {
@@ -246,10 +264,12 @@ impl PolicyGate {
         self.inner.monitor.is_some()
     }
 
-    /// How often an expression of a rule could not be worked out, by the name of the rule; only where it did happen.
-    pub fn failures(&self) -> impl Iterator<Item = (&str, u64)> {
-        let failures = self.inner.rules.iter().map(|rule| (rule.name(), rule.failures()));
-        failures.filter(|(_, failures)| *failures > 0)
+    /// How often expressions of each rule and route failed; only of those where one did.
+    pub fn failures(&self) -> impl Iterator<Item = (PolicyPart<'_>, u64)> {
+        let rules = self.inner.rules.iter().map(|rule| (PolicyPart::Rule(rule.name()), rule.failures()));
+        let routes = self.inner.route_index.matchers().iter().enumerate();
+        let routes = routes.map(|(place, route)| (PolicyPart::Route(place), route.failures()));
+        rules.chain(routes).filter(|(_, failures)| *failures > 0)
     }
 
     /// Has all rules with a schedule follow it.

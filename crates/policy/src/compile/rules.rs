@@ -81,7 +81,7 @@ impl Made {
         }
         let mut route_matchers = Vec::new();
         for route in &policy.routes {
-            route_matchers.extend(problems.take(None, Matcher::new(&route.matching, &lists)));
+            route_matchers.extend(problems.take(None, Matcher::of_route(&route.matching, &lists)));
         }
         // What is wrong with it is told by the rules that count by it.
         let user = policy.user.as_ref().and_then(|user| user_key(user, policy, &lists, &proxies).ok());
@@ -153,7 +153,7 @@ pub(super) fn declare(declared: Vec<tidegate_rule::Rule>, rules: &[PolicyRule]) 
 
 fn limit(declared: tidegate_rule::Rule, rule: &PolicyRule, limiting: &Limiting) -> RequestLimit {
     let source = &rule.source;
-    let mut limit = RequestLimit::new(declared).key(rule.key.clone()).missing(source.missing);
+    let mut limit = RequestLimit::new(declared).key(rule.counted_by.clone()).missing(source.missing);
     if !rule.matcher.is_everything() {
         let (matcher, proxies) = (rule.matcher.clone(), rule.proxies.clone());
         limit = limit.when(move |head| matcher.matches(&crate::matching::Seen::new(head, &proxies)));

@@ -3,6 +3,7 @@
 mod cover;
 
 use crate::{
+    compile::is_always_there,
     explain::{Counted, counted, is_everybody},
     model::{Cost, Enforcement, Key, Match, Part, Policy, Quotas, Rule, Segment},
 };
@@ -176,7 +177,10 @@ fn key_covers(outer: &Rule, inner: &Rule) -> bool {
         key => vec![key.clone()],
     };
     let inner_parts = parts(&inner.key);
-    outer.missing == Missing::Share && parts(&outer.key).iter().all(|part| inner_parts.contains(part))
+    // Requests without a key may be counted by address, which `inner` may put together differently.
+    let is_same = || outer.key == inner.key && outer.missing == inner.missing;
+    (outer.missing == Missing::Share || is_always_there(&outer.key) || is_same())
+        && parts(&outer.key).iter().all(|part| inner_parts.contains(part))
 }
 
 /// Two quotas of one rule, one of which is always reached first.
@@ -278,15 +282,6 @@ fn each_part(key: &Key, each: &mut dyn FnMut(&Part)) {
         Key::All => {}
         Key::Part(part) => each(part),
         Key::Every(parts) | Key::First(parts) => parts.iter().for_each(|part| each_part(part, each)),
-    }
-}
-
-fn is_always_there(key: &Key) -> bool {
-    match key {
-        Key::All | Key::Part(Part::Ip { .. } | Part::Method | Part::Path | Part::Request) => true,
-        Key::Part(_) => false,
-        Key::Every(parts) => parts.iter().all(is_always_there),
-        Key::First(parts) => parts.iter().any(is_always_there),
     }
 }
 

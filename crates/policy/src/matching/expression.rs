@@ -5,7 +5,7 @@
 //! expressions, and a number of steps that is known when it is read. What it looks at is known then, too: only those
 //! headers, parameters and cookies are fetched that it names.
 
-use super::Seen;
+use super::{Seen, types::Type};
 use crate::{model::Expression, source::short};
 use cel::{
     Context, Env, Program, Value,
@@ -35,13 +35,26 @@ use tidegate_rule::request::{KeyValue, each_cookie, each_query};
 /// | `request.headers['x-plan']`, `request.headers.accept` | text: the first value; `'x-plan' in request.headers` asks whether there is one |
 /// | `request.query['page']`, `request.cookies['session']` | the same |
 ///
-/// An expression that cannot be worked out for a request, such as one that looks at a header that is not there, gives
-/// nothing: a `when` is not true of that request, and a key is missing in it. How often that happened is counted.
+/// An expression fails for a request that lacks what it looks at, such as a header. A key is missing then, and a `when` counts
+/// as its [`Purpose`] says. Failures are counted.
 pub(crate) struct Compiled {
     program: Program,
     needs: Needs,
+    purpose: Purpose,
     text: Arc<str>,
     failures: AtomicU64,
+}
+
+/// What an expression is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To tell whether a request is meant.
+    Condition {
+        /// The value of one that fails.
+        on_failure: bool,
+    },
+    /// To count requests by.
+    Key,
 }
 
 /// What of a request an expression looks at.
@@ -51,10 +64,12 @@ struct Needs {
     headers: BTreeSet<String>,
     queries: BTreeSet<String>,
     cookies: BTreeSet<String>,
+    /// Names that it only asks for, as in `'x-plan' in request.headers`.
+    tested: BTreeSet<(&'static str, String)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Field {
+pub(super) enum Field {
     Method,
     Path,
     Host,
@@ -62,7 +77,7 @@ enum Field {
     Client,
 }
 
-const FIELDS: [(&str, Field); 5] = [
+pub(super) const FIELDS: [(&str, Field); 5] = [
     ("method", Field::Method),
     ("path", Field::Path),
     ("host", Field::Host),
@@ -124,7 +139,7 @@ static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| {
 });
 
 impl Compiled {
-    pub(crate) fn new(expression: &Expression) -> Result<Self, SettingError> {
+    pub(crate) fn new(expression: &Expression, purpose: Purpose) -> Result<Self, SettingError> {
         let text = &expression.0;
         if text.len() > LONGEST {
             let problem = format!("an expression of {} bytes", text.len());
@@ -134,7 +149,8 @@ impl Compiled {
         // has room for. It is given as much as they take; what is nested that deep is refused there, too.
         let roomy = thread::Builder::new().stack_size(STACK);
         thread::scope(|scope| {
-            let reading = roomy.spawn_scoped(scope, || Self::read(text)).map(thread::ScopedJoinHandle::join);
+            let reading =
+                roomy.spawn_scoped(scope, || Self::read(text, purpose)).map(thread::ScopedJoinHandle::join);
             match reading {
                 Ok(Ok(read)) => read,
                 Ok(Err(_)) | Err(_) => {
@@ -145,7 +161,7 @@ impl Compiled {
         })
     }
 
-    fn read(text: &Arc<str>) -> Result<Self, SettingError> {
+    fn read(text: &Arc<str>, purpose: Purpose) -> Result<Self, SettingError> {
         let program = ENV.compile(text).map_err(|errors| {
             let first =
                 errors.errors.first().map(|error| error.msg.lines().next().unwrap_or_default().to_owned());
@@ -154,7 +170,31 @@ impl Compiled {
         })?;
         let mut needs = Needs::default();
         needs.look(program.expression(), 0)?;
-        Ok(Self { program, needs, text: text.clone(), failures: AtomicU64::new(0) })
+        let found = Type::of(program.expression())?;
+        match purpose {
+            Purpose::Condition { .. } if !found.can_be_bool() => {
+                let problem = format!("`{}` is {found}, and `when` needs true or false", on_a_line(text));
+                return Err(SettingError::new(problem, "compare it, as in `request.size > 1000`"));
+            }
+            Purpose::Key if !found.can_be_key() => {
+                let problem =
+                    format!("`{}` is {found}, and a key is a text or a whole number", on_a_line(text));
+                return Err(SettingError::new(problem, "convert it, as in `string(request.size)`"));
+            }
+            Purpose::Condition { .. } | Purpose::Key => {}
+        }
+        Ok(Self { program, needs, purpose, text: text.clone(), failures: AtomicU64::new(0) })
+    }
+
+    /// What it looks at without asking whether it is there: it fails for requests that lack one of these.
+    pub(crate) fn unguarded(&self) -> Vec<String> {
+        let Needs { headers, queries, cookies, tested, .. } = &self.needs;
+        let tables = [("headers", headers), ("query", queries), ("cookies", cookies)];
+        let names = tables.into_iter().flat_map(|(table, names)| names.iter().map(move |name| (table, name)));
+        names
+            .filter(|(table, name)| !tested.contains(&(*table, (*name).clone())))
+            .map(|(table, name)| format!("request.{table}['{name}']"))
+            .collect()
     }
 
     /// How often it could not be worked out.
@@ -162,12 +202,13 @@ impl Compiled {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Whether it is true of a request.
+    /// Whether it is true of a request; where it fails, what its purpose says.
     pub(crate) fn holds(&self, seen: &Seen<'_>) -> bool {
+        let on_failure = matches!(self.purpose, Purpose::Condition { on_failure: true });
         match self.value(seen) {
             Some(Value::Bool(is_so)) => is_so,
-            Some(_) => self.fail::<()>().is_some(),
-            None => false,
+            Some(_) => self.fail().unwrap_or(on_failure),
+            None => on_failure,
         }
     }
 
@@ -218,7 +259,12 @@ impl Needs {
             Expr::Literal(_) => Ok(()),
             Expr::List(list) => list.elements.iter().try_for_each(|element| self.look(element, depth + 1)),
             Expr::Select(select) => match (table(&select.operand), is_request(&select.operand)) {
-                (Some(table), _) => self.name(table, &select.field),
+                (Some(table), _) => {
+                    if select.test {
+                        self.tested.insert((table, select.field.clone()));
+                    }
+                    self.name(table, &select.field)
+                }
                 (None, true) => self.field(&select.field),
                 (None, false) => self.look(&select.operand, depth + 1),
             },
@@ -238,7 +284,11 @@ impl Needs {
                                 "name it, as in `request.headers['x-plan']`",
                             ));
                         };
-                        self.name(table(of).unwrap_or_default(), name.inner())
+                        let table = table(of).unwrap_or_default();
+                        if call.func_name == "@in" {
+                            self.tested.insert((table, name.inner().to_owned()));
+                        }
+                        self.name(table, name.inner())
                     }
                     (_, args) => {
                         let target = call.target.iter().map(|target| &**target);
@@ -339,12 +389,12 @@ fn size(header: Option<&[u8]>) -> i64 {
     header.and_then(|text| str::from_utf8(text).ok()?.trim().parse().ok()).unwrap_or(0)
 }
 
-fn is_request(at: &IdedExpr) -> bool {
+pub(super) fn is_request(at: &IdedExpr) -> bool {
     matches!(&at.expr, Expr::Ident(name) if name == "request")
 }
 
 /// `headers` of `request.headers`.
-fn table(at: &IdedExpr) -> Option<&'static str> {
+pub(super) fn table(at: &IdedExpr) -> Option<&'static str> {
     match &at.expr {
         Expr::Select(select) if is_request(&select.operand) && !select.test => {
             TABLES.into_iter().find(|table| *table == select.field)
@@ -388,7 +438,9 @@ mod tests {
             let taken: Vec<_> = (1..=80)
                 .filter_map(|times| {
                     let text = nested(open, core, close, times);
-                    Compiled::new(&Expression(text.as_str().into())).ok()
+                    Compiled::new(&Expression(text.as_str().into()), Purpose::Condition { on_failure: true })
+                        .or_else(|_| Compiled::new(&Expression(text.as_str().into()), Purpose::Key))
+                        .ok()
                 })
                 .collect();
             assert!(!taken.is_empty(), "{open}…{close}");

@@ -7,9 +7,10 @@ mod glob;
 mod networks;
 mod path;
 mod seen;
+mod types;
 mod values;
 
-pub(crate) use expression::Compiled as CompiledExpression;
+pub(crate) use expression::{Compiled as CompiledExpression, Purpose};
 pub(crate) use glob::GlobMatcher;
 pub use networks::Lists;
 pub(crate) use networks::{table, told};
@@ -30,7 +31,8 @@ use values::Wanted;
 /// * `path` is compared in its plain spelling, see [`Seen`].
 /// * `host` is compared in lower case, without a port and a last dot.
 /// * `client` is the address of the client as trusted proxies tell it. A request whose client is not known is from nowhere.
-/// * `when` is true or it is not: what cannot be worked out is not true, and is counted.
+/// * `when` is an expression. One that fails for a request counts as true in the match of a rule, so that the rule applies, and
+///   as false in that of a route; under `not` the other way round. Failures are counted.
 #[derive(Clone, Debug)]
 pub struct Matcher {
     inner: Arc<Inner>,
@@ -86,7 +88,18 @@ impl fmt::Display for Mismatch {
 
 impl Matcher {
     /// A match of a policy with these lists. An error names what cannot be, and what to write instead.
+    ///
+    /// A request for which an expression fails is meant.
     pub fn new(matching: &Match, lists: &Lists) -> Result<Self, SettingError> {
+        Self::with(matching, lists, true)
+    }
+
+    /// The same for a route: a request for which an expression fails is not meant.
+    pub(crate) fn of_route(matching: &Match, lists: &Lists) -> Result<Self, SettingError> {
+        Self::with(matching, lists, false)
+    }
+
+    fn with(matching: &Match, lists: &Lists, on_failure: bool) -> Result<Self, SettingError> {
         let wanted = Wanted::all(Place::Header, &matching.headers)
             .chain(Wanted::all(Place::Query, &matching.queries))
             .chain(Wanted::all(Place::Cookie, &matching.cookies));
@@ -100,9 +113,17 @@ impl Matcher {
             hosts: matching.hosts.iter().map(GlobMatcher::new).collect(),
             wanted: wanted.collect(),
             clients,
-            not: matching.not.as_ref().map(|not| Self::new(not, lists)).transpose()?,
-            any: matching.any.iter().map(|each| Self::new(each, lists)).collect::<Result<_, _>>()?,
-            when: matching.when.as_ref().map(CompiledExpression::new).transpose()?,
+            not: matching.not.as_ref().map(|not| Self::with(not, lists, !on_failure)).transpose()?,
+            any: matching
+                .any
+                .iter()
+                .map(|each| Self::with(each, lists, on_failure))
+                .collect::<Result<_, _>>()?,
+            when: matching
+                .when
+                .as_ref()
+                .map(|when| CompiledExpression::new(when, Purpose::Condition { on_failure }))
+                .transpose()?,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -204,7 +225,12 @@ impl Matcher {
     }
 }
 
-/// Whether an expression can be compiled, and what to write instead if not.
-pub fn check_expression(expression: &Expression) -> Result<(), SettingError> {
-    CompiledExpression::new(expression).map(drop)
+/// Whether an expression can be a `when`, and what to write instead if not.
+pub fn check_condition(expression: &Expression) -> Result<(), SettingError> {
+    CompiledExpression::new(expression, Purpose::Condition { on_failure: true }).map(drop)
+}
+
+/// Whether an expression can be a key, and what to write instead if not.
+pub fn check_key(expression: &Expression) -> Result<(), SettingError> {
+    CompiledExpression::new(expression, Purpose::Key).map(drop)
 }

@@ -2,6 +2,7 @@
 
 use super::{Mistake, Reader, matching::header_name, references::Target, values::unknown_word};
 use crate::{
+    matching::check_key,
     model::{Cost, Expression, Key, Part},
     source::{Node, Value},
     table::{Shape, Table, Written, key},
@@ -54,7 +55,7 @@ static KEY_MAP: Table<KeyMap> = Table {
             "cel",
             "An expression in CEL that gives a text or a number.",
             Shape::Text(&["request.path"]),
-            |reader, node, it| it.cel = reader.expression(node),
+            |reader, node, it| it.cel = reader.expression(node, check_key),
             |it| it.cel.as_ref().map(|cel| Written::text(&cel.0)),
         ),
     ],

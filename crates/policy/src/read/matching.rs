@@ -2,12 +2,13 @@
 
 use super::{Mistake, Reader, path::path, references::Target};
 use crate::{
-    matching::check_expression,
+    matching::check_condition,
     model::{Expression, Glob, Match, Network, Values},
     source::{Node, Value, short},
     table::{Shape, Table, Written, key},
 };
 use std::{collections::BTreeMap, fmt};
+use tidegate_core::SettingError;
 
 pub(crate) static MATCH: Table<Match> = Table {
     what: "match",
@@ -119,7 +120,7 @@ pub(crate) static MATCH: Table<Match> = Table {
             "when",
             "An expression in CEL that is true.",
             Shape::Text(&["request.size > 1000"]),
-            |reader, node, it| it.when = reader.expression(node),
+            |reader, node, it| it.when = reader.expression(node, check_condition),
             |it| it.when.as_ref().map(|when| Written::text(&when.0)),
         ),
     ],
@@ -132,10 +133,14 @@ impl Reader<'_> {
         matching
     }
 
-    pub(super) fn expression(&mut self, node: &Node) -> Option<Expression> {
+    pub(super) fn expression(
+        &mut self,
+        node: &Node,
+        check: fn(&Expression) -> Result<(), SettingError>,
+    ) -> Option<Expression> {
         let text = self.filled(node)?;
         let expression = Expression(text.as_str().into());
-        match check_expression(&expression) {
+        match check(&expression) {
             Ok(()) => Some(expression),
             Err(error) => {
                 self.blame_inside(node.at, &text, error.into());

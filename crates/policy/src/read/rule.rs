@@ -22,8 +22,12 @@ pub(super) const QUOTA: Shape =
     Shape::Text(&["100/min burst 20", "5/min", "3 at once", "1000/h sliding-window"]);
 pub(super) const TIME: Shape = Shape::Text(&["50ms", "10s"]);
 const NETWORKS: Shape = Shape::Several(&Shape::Text(&["10.0.0.0/8", "office", "all"]));
-const MISSING: [(&str, Missing); 3] =
-    [("share", Missing::Share), ("skip", Missing::Skip), ("refuse", Missing::Refuse)];
+const MISSING: [(&str, Missing); 4] = [
+    ("ip", Missing::Address),
+    ("share", Missing::Share),
+    ("skip", Missing::Skip),
+    ("refuse", Missing::Refuse),
+];
 const INHERIT: [(&str, Inherit); 4] = [
     ("additive", Inherit::Additive),
     ("as-is", Inherit::AsIs),
@@ -65,8 +69,8 @@ pub(crate) static RULE: Table<Rule> = Table {
         ),
         key(
             "missing",
-            "What becomes of requests in which the key is not found: they share a bucket, are not counted, or are refused.",
-            Shape::Word(&["share", "skip", "refuse"]),
+            "How requests without the key are counted: by the address of the client (the default), all in one bucket, not at all, or refused.",
+            Shape::Word(&["ip", "share", "skip", "refuse"]),
             |reader, node, it| it.missing = reader.word(node, &MISSING).unwrap_or_default(),
             |it| write_word(&it.missing, &MISSING),
         ),
@@ -152,7 +156,7 @@ pub(crate) static RULE: Table<Rule> = Table {
         ),
         key(
             "ban",
-            "Whoever is denied so often is shut out for so long.",
+            "Bans who is denied this often, for this long: the key of the rule, or the address where the key names no client.",
             Shape::Text(&["10/min for 1h", "10/min for 1h growing 2 up to 1d"]),
             |reader, node, it| it.access.get_or_insert_default().ban = reader.ban(node),
             |it| it.access.as_ref()?.ban.as_ref().map(Written::text),

@@ -191,7 +191,7 @@ fn a_rule_is_enforced_for_some_keys_and_watched_for_the_others() {
 }
 
 #[test]
-fn what_an_expression_cannot_work_out_is_counted() {
+fn failing_expressions_are_counted() {
     let user = Key::Part(Part::Cel(Expression("request.headers['x-user']".into())));
     let gate = gate(&policy([
         Rule { key: user, ..rule("key", &["9/min"]) },
@@ -200,7 +200,8 @@ fn what_an_expression_cannot_work_out_is_counted() {
     ]));
     refuser(&gate, &Request::of("GET /").header("x-user", "ann"));
     refuser(&gate, &Request::of("GET /"));
-    assert_eq!(gate.failures().collect::<Vec<_>>(), [("key", 1), ("when", 2)]);
+    let failures: Vec<_> = gate.failures().map(|(part, failures)| (part.to_string(), failures)).collect();
+    assert_eq!(failures, [("rule `key`".to_owned(), 1), ("rule `when`".to_owned(), 2)]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::requests::{MatchExt as _, Request, any};
 use proptest::prelude::*;
 use std::{collections::BTreeMap, fs, path::Path};
 use tidegate_policy::{
-    matching::{Lists, Matcher, Mismatch, Seen, check_expression},
+    matching::{Lists, Matcher, Mismatch, Seen, check_condition, check_key},
     model::{Expression, List, Match, Policy},
 };
 use tidegate_rule::request::TrustedProxies;
@@ -143,12 +143,12 @@ fn an_expression_says_the_rest() {
         ("has(request.headers.accept) && !has(request.cookies.t)", true),
         ("int(request.query['page']) == 2 || request.query['none'] == 'x'", true),
         ("request.path.split('/')[1] == 'a' ? true : false", true),
-        // What cannot be worked out is not true.
-        ("request.headers['x-none'] == 'a'", false),
-        ("request.path.split('/')[9] == 'a'", false),
-        ("request.size / 0 == 1", false),
-        ("request.path", false),
-        ("int(request.path) == 1", false),
+        // One that fails counts as true: the rule applies.
+        ("request.headers['x-none'] == 'a'", true),
+        ("request.path.split('/')[9] == 'a'", true),
+        ("request.size / 0 == 1", true),
+        ("int(request.path) == 1", true),
+        ("false && request.headers['x-none'] == 'a'", false),
     ];
     for (expression, is_true) in cases {
         let found = mismatch(&any().when(expression), &asked);
@@ -157,17 +157,55 @@ fn an_expression_says_the_rest() {
 }
 
 #[test]
-fn what_cannot_be_worked_out_is_counted() {
+fn failing_expression_makes_the_rule_apply() {
     let matcher =
         Matcher::new(&any().when("request.headers['x-plan'] == 'free'"), &Lists::default()).unwrap();
     let proxies = TrustedProxies::none();
-    assert!(!matcher.matches(&Seen::new(&Request::of("GET /"), &proxies)));
+    assert!(matcher.matches(&Seen::new(&Request::of("GET /"), &proxies)));
     assert!(!matcher.matches(&Seen::new(&Request::of("GET /").header("x-plan", "gold"), &proxies)));
     assert!(matcher.matches(&Seen::new(&Request::of("GET /").header("x-plan", "free"), &proxies)));
     assert_eq!(matcher.failures(), 1);
-    // Under `not` it is the safe side, too: who makes it fail is limited.
-    let other = any().without(any().when("request.headers['x-plan'] == 'gold'"));
-    assert_eq!(mismatch(&other, &Request::of("GET /")), None);
+    let fails = || any().when("request.headers['x-plan'] == 'gold'");
+    let cases = [
+        any().without(fails()),
+        any().or(fails()),
+        any().without(any().without(fails())),
+        any().without(any().or(fails()).or(any().path("/b"))),
+    ];
+    for matching in cases {
+        assert_eq!(mismatch(&matching, &Request::of("GET /a")), None, "{matching:?}");
+    }
+}
+
+#[test]
+fn expression_of_the_wrong_type_is_refused() {
+    let conditions = [
+        ("request.size", "`request.size` is a number, and `when` needs true or false"),
+        ("request.path", "`request.path` is a text, and `when` needs true or false"),
+        ("request.path.split('/')", "is a list, and `when` needs true or false"),
+        ("request.method == 'GET' ? 1 : 2", "is a number, and `when` needs true or false"),
+        ("request.size + 'x' == 'y'", "types in the expression do not fit: `+` of a number and a text"),
+        ("request.size == '1'", "a number never equals a text"),
+        ("request.headers['x-n'] > 5", "a text cannot be ordered against a number"),
+        ("request.path && true", "`&&` needs true or false, not a text"),
+        ("!request.path", "`!` needs true or false, not a text"),
+        ("request.size in ['1']", "a number is never in a list of a text"),
+        ("request.size.startsWith('1')", "`startsWith` needs a text, not a number"),
+        ("size(request.size) > 1", "a number has no size"),
+        ("request.path.split('/')['a'] == 'a'", "a list has no element at a text"),
+        ("-request.path == 'a'", "`-` of a text"),
+    ];
+    for (expression, expected) in conditions {
+        let error = check_condition(&Expression(expression.into())).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expression}: {error}");
+    }
+    for key in ["request.path.split('/')", "1.5", "null"] {
+        let error = check_key(&Expression(key.into())).unwrap_err().to_string();
+        assert!(error.contains("a key is a text or a whole number"), "{key}: {error}");
+    }
+    for key in ["request.path.split('/')[1]", "request.size", "request.size > 5", "request.path + 'x'"] {
+        check_key(&Expression(key.into())).unwrap();
+    }
 }
 
 #[test]
@@ -190,7 +228,7 @@ fn no_request_decides_how_long_an_expression_takes() {
         (&long, "an expression of 1009 bytes; write one of 1000 bytes at most"),
     ];
     for (expression, told) in cases {
-        let error = check_expression(&Expression(expression.into())).unwrap_err().to_string();
+        let error = check_condition(&Expression(expression.into())).unwrap_err().to_string();
         assert!(error.contains(told), "{expression}: {error}");
         assert!(!error.contains('\n'), "{error}");
     }

@@ -3,18 +3,21 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use crate::requests::{MatchExt as _, Request, any};
-use crate::rules::{access, admitted, gate, ip, now, policy, refusal, refuser, rule};
+use crate::rules::{access, admitted, gate, header, ip, now, policy, refusal, refuser, rule};
 use std::{collections::BTreeMap, time::Duration};
 use tidegate_core::Share;
 use tidegate_engine::Clock;
 use tidegate_policy::{
     compile::{Compiler, Instead, LivePolicy, Passage, PolicyAsked, PolicyGate, Why},
     model::{
-        Adaptive, Bandwidth, BreakerTerms, Enforcement, Fallback, OnLimit, Policy, Priority, Queue,
-        QueueOrder, Reject, Route, Rule,
+        Adaptive, Bandwidth, BreakerTerms, Enforcement, Fallback, Key, OnLimit, Part, Policy, Priority,
+        Queue, QueueOrder, Reject, Route, Rule,
     },
 };
-use tidegate_rule::{Answer, Mode, Rules, request::Reply};
+use tidegate_rule::{
+    Answer, Mode, Rules,
+    request::{Missing, Reply},
+};
 
 struct Status(u16);
 
@@ -137,6 +140,56 @@ fn whoever_is_denied_too_often_is_banned() {
     assert_eq!(why(), Some(Why::Banned));
     hand.advance(Duration::from_secs(3_600));
     assert_eq!(why(), None);
+}
+
+#[test]
+fn ban_follows_the_key_of_its_rule() {
+    let banning = || Some(access(&[], &[], Some("2/min for 1h")));
+    let user = Rule { key: header("x-user"), access: banning(), ..rule("login", &["1/s"]) };
+    let asked = |gate: &PolicyGate, request: Request| {
+        (0..5).fold(None, |_, _| refusal(gate, &request).map(|refusal| refusal.why))
+    };
+    let request = |name: &str| Request::of("POST /login").header("x-user", name);
+    let login = gate(&policy([user]));
+    assert_eq!(asked(&login, request("mallory")), Some(Why::Banned));
+    assert_eq!(refuser(&login, &request("ann")), "", "another user behind the same address");
+    assert_eq!(
+        refusal(&login, &request("mallory").from("203.0.113.9")).unwrap().why,
+        Why::Banned,
+        "the same user from elsewhere",
+    );
+    // Without the key, the address is counted and banned.
+    assert_eq!(asked(&login, Request::of("POST /login")), Some(Why::Banned));
+    assert_eq!(refuser(&login, &Request::of("POST /login").from("203.0.113.9")), "");
+    assert_eq!(refuser(&login, &request("bob")), "");
+
+    // Nobody is banned for what others do: a key that names no client bans addresses.
+    let paths = [Key::All, Key::Part(Part::Path), Key::First(vec![header("x-user"), Key::All])];
+    for key in paths {
+        let shared = Rule { key: key.clone(), access: banning(), ..rule("all", &["1/s"]) };
+        let shared = gate(&policy([shared]));
+        assert_eq!(asked(&shared, Request::of("POST /login")), Some(Why::Banned), "{key:?}");
+        let other = refusal(&shared, &Request::of("POST /login").from("203.0.113.9")).unwrap();
+        assert_eq!(other.why, Why::Limited, "{key:?}");
+    }
+}
+
+#[test]
+fn requests_without_a_key_are_counted_by_address() {
+    let said = |missing| policy([Rule { key: header("x-user"), missing, ..rule("one", &["1/min"]) }]);
+    let by_default =
+        Policy { trusted_proxies: vec!["10.0.0.1/32".parse().unwrap()], ..said(Missing::default()) };
+    let gate_of = gate;
+    let gate = gate_of(&by_default);
+    let from = |client: &str| Request::of("GET /").from("10.0.0.1").header("x-forwarded-for", client);
+    assert_eq!(refuser(&gate, &from("192.0.2.1")), "");
+    assert_eq!(refuser(&gate, &from("192.0.2.2")), "", "one client does not use up the quota of another");
+    assert_eq!(refuser(&gate, &from("192.0.2.1")), "one");
+    assert_eq!(refuser(&gate, &from("192.0.2.9").header("x-user", "192.0.2.3")), "");
+    assert_eq!(refuser(&gate, &from("192.0.2.3")), "", "no user is counted as an address");
+    let shared = gate_of(&said(Missing::Share));
+    assert_eq!(refuser(&shared, &Request::of("GET /").from("192.0.2.1")), "");
+    assert_eq!(refuser(&shared, &Request::of("GET /").from("192.0.2.2")), "one");
 }
 
 #[test]

@@ -600,7 +600,7 @@ fn terms(more: Vec<Part>) -> BoxedStrategy<Terms> {
     ];
     (
         key,
-        select(vec![Missing::Share, Missing::Skip, Missing::Refuse]),
+        select(vec![Missing::Address, Missing::Share, Missing::Skip, Missing::Refuse]),
         cost,
         option::of(charge),
         option::of(priority),

@@ -2,7 +2,7 @@
 
 use super::{
     Gate, RequestLimit,
-    limit::holds_slots,
+    limit::{by_address, holds_slots},
     queue::{KeyQueue, Waiting},
     rulings::{Held, Judged, Judgement, Rulings},
     taken::Taken,
@@ -127,6 +127,7 @@ pub(super) fn find<'a>(limit: &RequestLimit, head: &'a dyn Head) -> Found<'a> {
     let (key, missing) = limit.key_of();
     match (key.find(head), missing) {
         (Some(key), _) => Found::Key(key),
+        (None, Missing::Address) => Found::Key(by_address(head)),
         (None, Missing::Share) => Found::Key(KeyValue::All),
         (None, Missing::Skip) => Found::Nothing,
         (None, Missing::Refuse) => Found::Refused,

@@ -3,7 +3,7 @@
 use super::{charge::Charge, queue::Queue, route::Route, share::is_chosen};
 use crate::{
     Declaration, Mode, Rule, Rules,
-    request::{Head, Key, KeyValue, Missing, key},
+    request::{Address, Head, Key, KeyValue, Missing, key},
 };
 use std::{borrow::Cow, fmt, sync::Arc};
 use tidegate_core::{Kind, Quota, Share};
@@ -156,6 +156,7 @@ impl RequestLimit {
     /// For whom this request is counted; `None` if it is not, or must not be without a key.
     pub fn key_in<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
         match (self.key.find(head), self.missing) {
+            (None, Missing::Address) => Some(by_address(head)),
             (None, Missing::Share) => Some(KeyValue::All),
             (found, _) => found,
         }
@@ -235,5 +236,13 @@ impl fmt::Debug for RequestLimit {
             .field("routes", &self.routes)
             .field("charge", &self.charge)
             .finish_non_exhaustive()
+    }
+}
+
+/// For whom a request is counted that has no key. No key that a client chooses reads like it.
+pub(super) fn by_address<'a>(head: &dyn Head) -> KeyValue<'a> {
+    match head.peer() {
+        Some(peer) => KeyValue::Instead(u8::MAX, Box::new(KeyValue::Address(Address::of(peer)))),
+        None => KeyValue::All,
     }
 }

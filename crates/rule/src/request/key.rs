@@ -26,8 +26,10 @@ pub struct Key {
 /// What happens to requests that have no such key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Missing {
-    /// They share one bucket, so that leaving the key out gains nothing.
+    /// They are counted by the address at the other end of the connection; where that is not known, in one bucket.
     #[default]
+    Address,
+    /// They share one bucket, so that leaving the key out gains nothing.
     Share,
     /// The rule does not apply to them.
     Skip,

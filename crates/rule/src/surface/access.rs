@@ -7,7 +7,7 @@ use crate::{
 };
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 use tidegate_core::{Report, header::seconds};
-use tidegate_engine::{AccessControl, Stance, Standing};
+use tidegate_engine::{Access, AccessControl, Stance, Standing};
 
 /// A list and bans in front of requests, and bans for whoever is denied too often further inside.
 ///
@@ -31,6 +31,8 @@ use tidegate_engine::{AccessControl, Stance, Standing};
 pub struct RequestAccess {
     control: Arc<AccessControl>,
     who: Who,
+    /// Whom bans hold for, where that is not who the list is asked about.
+    ban_by: Option<Key>,
     unknown: Stance,
     answer: Arc<AnswerTo>,
     terms: Arc<Terms>,
@@ -52,6 +54,7 @@ impl RequestAccess {
         Self {
             control: control.into(),
             who: Who::Address(Arc::new(|head| head.peer())),
+            ban_by: None,
             unknown: Stance::Deny,
             answer: Arc::new(forbidden),
             terms: Arc::new(Terms { classify: Arc::new(|_| Report::Ignored), ..Terms::new("access") }),
@@ -74,6 +77,13 @@ impl RequestAccess {
     #[must_use]
     pub fn key(self, key: Key) -> Self {
         Self { who: Who::Key(key), ..self }
+    }
+
+    /// Has bans hold for a key, and counts denials by it, while the list is asked about the address: users who share an
+    /// address are banned one by one. A request without the key is banned by its address.
+    #[must_use]
+    pub fn ban_by(self, key: Key) -> Self {
+        Self { ban_by: Some(key), ..self }
     }
 
     /// What becomes of a request without an address or a key; it is kept out unless told otherwise.
@@ -102,14 +112,14 @@ impl RequestAccess {
 
     /// Lets a request in, or says why not.
     pub fn knock(&self, head: &dyn Head) -> Result<Guest, Box<Barred>> {
-        let visitor = self.visitor(head);
-        let standing = visitor.standing(&self.control).unwrap_or(match self.unknown {
+        let (visitor, ban_key) = (self.visitor(head), self.ban_key(head));
+        let standing = visitor.standing(ban_key.as_deref(), &self.control).unwrap_or(match self.unknown {
             Stance::Allow => Standing::Unlisted,
             Stance::Deny => Standing::Denied,
         });
         match standing {
             Standing::Allowed | Standing::Unlisted => {
-                Ok(Guest { visitor, standing, control: self.control.clone() })
+                Ok(Guest { visitor, ban_key, standing, control: self.control.clone() })
             }
             Standing::Denied | Standing::Banned(_) => Err(Box::new(self.barred(standing))),
         }
@@ -134,6 +144,11 @@ impl RequestAccess {
             Who::Key(key) => key.find(head).map(|key| Visitor::Key(key.to_string().into())),
         };
         found.unwrap_or(Visitor::Unknown)
+    }
+
+    /// Whom bans hold for, where that is not who the list is asked about.
+    pub fn ban_key(&self, head: &dyn Head) -> Option<Box<str>> {
+        self.ban_by.as_ref()?.find(head).map(|key| key.to_string().into())
     }
 
     #[cold]
@@ -186,17 +201,22 @@ impl Visitor {
     /// Where it stands; `None` for one of whom nothing is known.
     ///
     /// A client of IPv6 has a whole network to itself, so bans hold for that; lists say for themselves how far they reach.
-    fn standing(&self, control: &AccessControl) -> Option<Standing> {
-        match self {
-            Self::Address(address) => Some(match control.check(*address) {
+    fn standing(&self, ban_key: Option<&str>, control: &AccessControl) -> Option<Standing> {
+        match (self, ban_key) {
+            (Self::Address(address), Some(key)) => Some(match control.list().check(*address) {
+                Access::Allowed => Standing::Allowed,
+                Access::Denied => Standing::Denied,
+                Access::Unlisted => control.bans().check(key).map_or(Standing::Unlisted, Standing::Banned),
+            }),
+            (Self::Address(address), None) => Some(match control.check(*address) {
                 Standing::Unlisted => {
                     let banned = control.bans().check(&Address::of(*address).first());
                     banned.map_or(Standing::Unlisted, Standing::Banned)
                 }
                 listed => listed,
             }),
-            Self::Key(key) => Some(control.check_key(key)),
-            Self::Unknown => None,
+            (Self::Key(key), _) => Some(control.check_key(key)),
+            (Self::Unknown, _) => None,
         }
     }
 }
@@ -205,6 +225,7 @@ impl Visitor {
 #[derive(Clone)]
 pub struct Guest {
     visitor: Visitor,
+    ban_key: Option<Box<str>>,
     standing: Standing,
     control: Arc<AccessControl>,
 }
@@ -224,15 +245,20 @@ impl Guest {
     }
 
     fn denied(self) {
-        let Self { visitor, control, .. } = self;
-        match visitor {
-            Visitor::Address(address) => {
+        let Self { visitor, ban_key, control, standing } = self;
+        match (visitor, ban_key) {
+            (Visitor::Address(_), Some(key)) => {
+                if standing == Standing::Unlisted {
+                    control.bans().record_denial(&*key);
+                }
+            }
+            (Visitor::Address(address), None) => {
                 if control.check(address) == Standing::Unlisted {
                     control.bans().record_denial(&Address::of(address).first());
                 }
             }
-            Visitor::Key(key) => _ = control.record_denial_of_key(&key),
-            Visitor::Unknown => {}
+            (Visitor::Key(key), _) => _ = control.record_denial_of_key(&key),
+            (Visitor::Unknown, _) => {}
         }
     }
 }

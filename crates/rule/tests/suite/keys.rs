@@ -95,7 +95,7 @@ fn what_is_not_there_is_not_found() {
         assert_eq!(shown(&key, &bare), None, "{key:?}");
     }
     assert_eq!(shown(&key::route(), &bare).as_deref(), Some("/x"));
-    assert_eq!(Missing::default(), Missing::Share);
+    assert_eq!(Missing::default(), Missing::Address);
 }
 
 #[test]

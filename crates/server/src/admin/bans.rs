@@ -112,9 +112,8 @@ impl Office {
         scene.gate.views().find_map(|rule| {
             let bans = rule.bans()?;
             let meant = bans.active(TOLD).into_iter().find(|ban| id_of(rule.name(), ban) == id)?;
-            // Clients are banned by their addresses.
-            let address: std::net::IpAddr = meant.key.parse().ok()?;
-            bans.lift(&address).map(drop)
+            let address = meant.key.parse::<std::net::IpAddr>().ok();
+            address.and_then(|address| bans.lift(&address)).or_else(|| bans.lift(&*meant.key)).map(drop)
         })
     }
 }

@@ -11,6 +11,7 @@
 
 mod amend;
 mod error;
+mod failures;
 mod head;
 mod judge;
 mod listeners;
@@ -34,6 +35,7 @@ use crate::{
     worker::Order,
 };
 use amend::Amendment;
+use failures::ExpressionFailures;
 use judge::{PolicyJudge, Served};
 use listeners::listeners;
 use std::{
@@ -90,6 +92,7 @@ pub struct Gateway {
     retired: VecDeque<Workers>,
     /// Listeners of programs that were there before, until those who ask there are answered.
     leaving: Vec<Threads>,
+    failures: ExpressionFailures,
 }
 
 /// Those who serve now.
@@ -155,6 +158,7 @@ impl Gateway {
             sending: None,
             retired: VecDeque::new(),
             leaving: Vec::new(),
+            failures: ExpressionFailures::default(),
         })
     }
 
@@ -217,6 +221,7 @@ impl Gateway {
                     self.gate.follow_time();
                     desk.follow_time();
                     self.observer.follow_time();
+                    self.failures.log(&self.gate, self.observer.clock.now());
                 }
                 // What was wrong is told, and stays as it was.
                 () = self.watch.changed() => drop(self.reload().await),

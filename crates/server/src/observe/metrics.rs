@@ -9,7 +9,7 @@ use super::{
 };
 use crate::upstream::Standing;
 use tidegate_core::{BreakerSnapshot, BreakerState, Micros, Share};
-use tidegate_policy::compile::RuleView;
+use tidegate_policy::compile::{PolicyPart, RuleView};
 use tidegate_rule::StoreStatus;
 
 use Kind::{Counter, Gauge, Histogram};
@@ -143,6 +143,17 @@ impl Snapshot {
             Counter,
             "Requests that the circuit breaker of a rule rejected.",
         );
+        let mut failures = Family::new(
+            "tidegate_expression_failures_total",
+            Counter,
+            "Requests for which an expression of a rule or a route failed.",
+        );
+        for (part, count) in self.scene.gate.failures() {
+            match part {
+                PolicyPart::Rule(name) => failures.add(&[("rule", name)], Whole(count)),
+                PolicyPart::Route(place) => failures.add(&[("route", &*place.to_string())], Whole(count)),
+            }
+        }
         for rule in self.scene.gate.views() {
             let name = [("rule", rule.name())];
             modes.add(&[name[0], ("mode", mode(rule.mode()))], Whole(1));
@@ -166,7 +177,7 @@ impl Snapshot {
                 rejected.add(&name, Whole(breaker.rejected));
             }
         }
-        vec![modes, shares, limits, rates, queues, adaptive, in_flight, breakers, rejected]
+        vec![modes, shares, limits, rates, queues, adaptive, in_flight, breakers, rejected, failures]
     }
 
     fn tables(&self) -> [Family; 3] {

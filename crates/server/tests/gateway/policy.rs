@@ -300,3 +300,57 @@ async fn operators_are_not_web_pages() {
     }
     stage.end().await;
 }
+
+/// A request of an operator.
+fn asked(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")
+}
+
+/// A request of this user.
+fn login(user: &str) -> String {
+    format!("POST /login HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\ncontent-length: 0\r\n\r\n")
+}
+
+#[tokio::test]
+async fn users_who_share_an_address_are_banned_one_by_one() {
+    let server = Server::mirror().await;
+    let rules =
+        "  - { name: login, key: header x-user, quota: 1/h, ban: 2/min for 1h }\nadmin: 127.0.0.1:0\n";
+    let stage = Stage::start(&before(&server, rules));
+    let mut client = stage.client().await;
+    let mut statuses = Vec::new();
+    for _ in 0..5 {
+        statuses.push(client.ask(&login("mallory")).await.status());
+    }
+    assert_eq!(statuses, [200, 429, 429, 403, 403]);
+    assert_eq!(client.ask(&login("ann")).await.status(), 200, "another user behind the same address");
+    // Operators see whom it is for, and lift it.
+    let mut admin = Wire::to(stage.admin.unwrap()).await;
+    let bans: serde_json::Value =
+        serde_json::from_str(&admin.ask(&asked("/api/v1/bans")).await.body).unwrap();
+    assert_eq!(bans["bans"][0]["kind"], "key", "{bans}");
+    assert_eq!(bans["bans"][0]["value"], "mallory", "{bans}");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn failing_expression_denies_and_is_counted() {
+    let server = Server::mirror().await;
+    let rules = "  - { name: closed, match: { when: \"request.headers['x-plan'] == 'free'\" }, deny: all }\n\
+                 admin: 127.0.0.1:0\n";
+    let stage = Stage::start(&before(&server, rules));
+    let mut client = stage.client().await;
+    let ask = |plan: &str| format!("GET / HTTP/1.1\r\nhost: a\r\n{plan}\r\n");
+    assert_eq!(client.ask(&ask("x-plan: gold\r\n")).await.status(), 200);
+    assert_eq!(client.ask(&ask("x-plan: free\r\n")).await.status(), 403);
+    assert_eq!(client.ask(&ask("")).await.status(), 403, "leaving the header out gains nothing");
+    let mut admin = Wire::to(stage.admin.unwrap()).await;
+    let metrics = admin.ask(&asked("/metrics")).await.body;
+    assert!(metrics.contains("tidegate_expression_failures_total{rule=\"closed\"} 1\n"), "{metrics}");
+    let wrong = stage
+        .replace(&before(&server, "  - { name: closed, match: { when: request.size }, deny: all }"))
+        .await;
+    let error = wrong.unwrap_err();
+    assert!(error.contains("is a number, and `when` needs true or false"), "{error}");
+    stage.end().await;
+}

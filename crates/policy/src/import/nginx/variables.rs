@@ -306,7 +306,7 @@ fn plain(words: &[Piece]) -> Result<KeyPlan, String> {
         }
     }
     let is_sure = |part: &Part| matches!(part, Part::Ip { .. } | Part::Method | Part::Cel(_));
-    let mut missing = Missing::Share;
+    let mut missing = Missing::default();
     let key = match &parts[..] {
         [] => Key::All,
         [part] => {

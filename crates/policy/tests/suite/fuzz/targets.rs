@@ -15,7 +15,7 @@ use tidegate_policy::{
     explain,
     index::RuleIndex,
     lint,
-    matching::{Lists, Matcher, Seen, check_expression},
+    matching::{Lists, Matcher, Seen, check_condition},
     model::{Cost, Expression, Key, OnLimit, Part, Quotas, Reject, Rule},
 };
 use tidegate_rule::{
@@ -112,7 +112,7 @@ pub(crate) fn expression(bytes: &[u8]) {
     let mut parts = parts(bytes).into_iter();
     let text = String::from_utf8_lossy(parts.next().unwrap_or_default());
     let expression = Expression(text.as_ref().into());
-    if check_expression(&expression).is_err() {
+    if check_condition(&expression).is_err() {
         return;
     }
     let mut rule = Rule::new("fuzzed");

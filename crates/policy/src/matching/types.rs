@@ -1,0 +1,216 @@
+//! The type of an expression, inferred when a policy is loaded: one that can only fail is refused there.
+
+use super::expression::{FIELDS, Field, is_request, table};
+use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue};
+use std::fmt;
+use tidegate_core::SettingError;
+
+/// What an expression evaluates to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Type {
+    /// Not known before a request is evaluated.
+    Any,
+    Bool,
+    Int,
+    UInt,
+    Double,
+    Text,
+    Bytes,
+    Null,
+    List(Box<Type>),
+}
+
+impl Type {
+    /// Infers the type. An error names the part that fails for every request.
+    pub(super) fn of(at: &IdedExpr) -> Result<Self, SettingError> {
+        match &at.expr {
+            Expr::Literal(literal) => Ok(match literal {
+                LiteralValue::Boolean(_) => Self::Bool,
+                LiteralValue::Bytes(_) => Self::Bytes,
+                LiteralValue::Double(_) => Self::Double,
+                LiteralValue::Int(_) => Self::Int,
+                LiteralValue::Null => Self::Null,
+                LiteralValue::String(_) => Self::Text,
+                LiteralValue::UInt(_) => Self::UInt,
+            }),
+            Expr::List(list) => {
+                let each: Result<Vec<_>, _> = list.elements.iter().map(Self::of).collect();
+                let joined = each?.into_iter().reduce(Self::join).unwrap_or(Self::Any);
+                Ok(Self::List(Box::new(joined)))
+            }
+            // `has(request.headers.accept)`
+            Expr::Select(select) if select.test => Ok(Self::Bool),
+            Expr::Select(select) if table(&select.operand).is_some() => Ok(Self::Text),
+            Expr::Select(select) if is_request(&select.operand) => {
+                let is_size =
+                    FIELDS.iter().any(|(name, field)| *name == select.field && *field == Field::Size);
+                Ok(if is_size { Self::Int } else { Self::Text })
+            }
+            Expr::Select(select) => {
+                let of = Self::of(&select.operand)?;
+                match of {
+                    Self::Any => Ok(Self::Any),
+                    of => Err(error(format!("{of} has no field `{}`", select.field))),
+                }
+            }
+            Expr::Call(call) => Self::of_call(call),
+            _ => Ok(Self::Any),
+        }
+    }
+
+    fn of_call(call: &CallExpr) -> Result<Self, SettingError> {
+        let name = call.func_name.as_str();
+        // Names in tables were checked before, and are always texts.
+        match (name, &call.args[..]) {
+            ("_[_]", [of, _]) if table(of).is_some() => return Ok(Self::Text),
+            ("@in", [_, of]) if table(of).is_some() => return Ok(Self::Bool),
+            _ => {}
+        }
+        let target = call.target.iter().map(|target| Self::of(target));
+        let args: Vec<Self> = target.chain(call.args.iter().map(Self::of)).collect::<Result<_, _>>()?;
+        let refuse = |what: String| Err(error(what));
+        match (name, &args[..]) {
+            ("_?_:_", [condition, yes, no]) => {
+                condition.expect_bool("?:")?;
+                Ok(yes.clone().join(no.clone()))
+            }
+            ("_&&_" | "_||_", [left, right]) => {
+                let sign = name.trim_matches('_');
+                left.expect_bool(sign)?;
+                right.expect_bool(sign)?;
+                Ok(Self::Bool)
+            }
+            ("!_", [of]) => {
+                of.expect_bool("!")?;
+                Ok(Self::Bool)
+            }
+            ("_==_" | "_!=_", [left, right]) => match left.is_comparable(right) {
+                true => Ok(Self::Bool),
+                false => refuse(format!("{left} never equals {right}")),
+            },
+            ("_<_" | "_<=_" | "_>_" | "_>=_", [left, right]) => {
+                let is_ordered = |of: &Self| {
+                    matches!(of, Self::Any | Self::Text | Self::Bool | Self::Bytes) || of.is_number()
+                };
+                match left.is_comparable(right) && is_ordered(left) && is_ordered(right) {
+                    true => Ok(Self::Bool),
+                    false => refuse(format!("{left} cannot be ordered against {right}")),
+                }
+            }
+            ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [left, right]) => left.arithmetic(name, right),
+            ("-_", [of]) => match of {
+                Self::Any | Self::Int | Self::Double => Ok(of.clone()),
+                _ => refuse(format!("`-` of {of}")),
+            },
+            ("_[_]", [of, at]) => match (of, at) {
+                (Self::Any, _) => Ok(Self::Any),
+                (Self::List(each), Self::Int | Self::UInt | Self::Any) => Ok((**each).clone()),
+                _ => refuse(format!("{of} has no element at {at}")),
+            },
+            ("@in", [of, list]) => match list {
+                Self::Any => Ok(Self::Bool),
+                Self::List(each) if of.is_comparable(each) => Ok(Self::Bool),
+                Self::List(each) => refuse(format!("{of} is never in a list of {each}")),
+                _ => refuse(format!("`in` needs a list, not {list}")),
+            },
+            ("size", [of]) => match of {
+                Self::Any | Self::Text | Self::Bytes | Self::List(_) => Ok(Self::Int),
+                _ => refuse(format!("{of} has no size")),
+            },
+            ("contains" | "startsWith" | "endsWith", [of, part]) => {
+                of.expect_text(name)?;
+                part.expect_text(name)?;
+                Ok(Self::Bool)
+            }
+            ("lowerAscii" | "upperAscii" | "trim" | "substring" | "charAt", [of, ..]) => {
+                of.expect_text(name)?;
+                Ok(Self::Text)
+            }
+            ("split", [of, ..]) => {
+                of.expect_text(name)?;
+                Ok(Self::List(Box::new(Self::Text)))
+            }
+            ("int", [_]) => Ok(Self::Int),
+            ("uint", [_]) => Ok(Self::UInt),
+            ("double", [_]) => Ok(Self::Double),
+            ("string", [_]) => Ok(Self::Text),
+            ("bool", [_]) => Ok(Self::Bool),
+            _ => refuse(format!("`{name}` with {} arguments", args.len())),
+        }
+    }
+
+    fn arithmetic(&self, name: &str, right: &Self) -> Result<Self, SettingError> {
+        let is_sum = name == "_+_";
+        match (self, right) {
+            (Self::Any, other) | (other, Self::Any) => Ok(other.clone()),
+            (Self::Int, Self::Int) | (Self::UInt, Self::UInt) => Ok(self.clone()),
+            (Self::Double, Self::Double) if name != "_%_" => Ok(Self::Double),
+            (Self::Text, Self::Text) | (Self::Bytes, Self::Bytes) if is_sum => Ok(self.clone()),
+            (Self::List(left), Self::List(right)) if is_sum => {
+                Ok(Self::List(Box::new((**left).clone().join((**right).clone()))))
+            }
+            _ => Err(error(format!("`{}` of {self} and {right}", name.trim_matches('_')))),
+        }
+    }
+
+    /// Whether it can be true or false.
+    pub(super) fn can_be_bool(&self) -> bool {
+        matches!(self, Self::Any | Self::Bool)
+    }
+
+    /// Whether requests can be counted by it.
+    pub(super) fn can_be_key(&self) -> bool {
+        matches!(self, Self::Any | Self::Bool | Self::Int | Self::UInt | Self::Text)
+    }
+
+    fn is_number(&self) -> bool {
+        matches!(self, Self::Int | Self::UInt | Self::Double)
+    }
+
+    fn is_comparable(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, _) | (_, Self::Any) => true,
+            (Self::List(one), Self::List(other)) => one.is_comparable(other),
+            _ => self == other || self.is_number() && other.is_number(),
+        }
+    }
+
+    fn join(self, other: Self) -> Self {
+        if self == other { self } else { Self::Any }
+    }
+
+    fn expect_bool(&self, sign: &str) -> Result<(), SettingError> {
+        match self.can_be_bool() {
+            true => Ok(()),
+            false => Err(error(format!("`{sign}` needs true or false, not {self}"))),
+        }
+    }
+
+    fn expect_text(&self, name: &str) -> Result<(), SettingError> {
+        match self {
+            Self::Any | Self::Text => Ok(()),
+            _ => Err(error(format!("`{name}` needs a text, not {self}"))),
+        }
+    }
+}
+
+fn error(problem: String) -> SettingError {
+    SettingError::new(
+        format!("types in the expression do not fit: {problem}"),
+        "compare values of one type, as in `request.size > 1000` or `int(request.query['page']) > 2`",
+    )
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "any value",
+            Self::Bool => "true or false",
+            Self::Int | Self::UInt | Self::Double => "a number",
+            Self::Text => "a text",
+            Self::Bytes => "bytes",
+            Self::Null => "null",
+            Self::List(_) => "a list",
+        })
+    }
+}
