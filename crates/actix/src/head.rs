@@ -67,6 +67,10 @@ impl Head for RequestHead<'_> {
         self.request.peer_addr().map(|address| address.ip())
     }
 
+    fn peer_fix(&self) -> Option<&'static str> {
+        Some("bind the server to a TCP address, or count by another key")
+    }
+
     fn header(&self, name: &str) -> Option<&[u8]> {
         self.request.headers().get(name).map(HeaderValue::as_bytes)
     }

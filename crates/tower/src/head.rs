@@ -65,6 +65,10 @@ impl Head for HttpHead<'_> {
         peer(self.extensions)
     }
 
+    fn peer_fix(&self) -> Option<&'static str> {
+        Some(PEER_FIX)
+    }
+
     fn header(&self, name: &str) -> Option<&[u8]> {
         self.headers.get(name).map(http::HeaderValue::as_bytes)
     }
@@ -81,6 +85,10 @@ impl Head for HttpHead<'_> {
         self.extensions.get()
     }
 }
+
+/// How servers that speak `http` record the address of their peer.
+pub(crate) const PEER_FIX: &str = "with axum, serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with hyper, \
+    insert the peer's `SocketAddr` into the extensions of each request";
 
 /// The address at the other end, as whoever accepted the connection noted it down.
 #[inline(always)]

@@ -32,6 +32,12 @@ pub trait Head {
         None
     }
 
+    /// How to make the server record the peer's address, where it may have been forgotten. A layer that counts by that
+    /// address logs it once if a request has none.
+    fn peer_fix(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The first value of a header, by its name in lower case. Any bytes: nobody has checked them.
     fn header(&self, name: &str) -> Option<&[u8]>;
 

@@ -9,9 +9,9 @@
 //! # Ok::<(), tidegate_core::SettingError>(())
 //! ```
 
-use super::{Address, Head, KeyValue, TrustedProxies, cookie, query};
+use super::{Address, Head, KeyValue, PeerWarning, TrustedProxies, cookie, query};
 use crate::Facts;
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, net::IpAddr, sync::Arc};
 use tidegate_core::SettingError;
 
 /// For whom a rule counts: finds what names a bucket in a request, or nothing.
@@ -46,8 +46,8 @@ type FindUser = dyn for<'a> Fn(&'a dyn Head) -> Option<Cow<'a, str>> + Send + Sy
 #[derive(Clone)]
 enum Source {
     All,
-    Peer { bits: u8 },
-    Client { proxies: TrustedProxies, bits: u8 },
+    Peer { bits: u8, warning: PeerWarning },
+    Client { proxies: TrustedProxies, bits: u8, warning: PeerWarning },
     Header(Arc<str>),
     Cookie(Arc<str>),
     Query(Arc<str>),
@@ -68,13 +68,16 @@ pub fn all() -> Key {
 }
 
 /// The address at the other end of the connection. Behind a proxy that is the proxy; see [`client`].
+///
+/// The server must record it: axum does with `into_make_service_with_connect_info::<SocketAddr>()`. Where it is not
+/// recorded, all requests are without a key, [`Missing`] applies to them, and an error is logged once.
 pub fn peer() -> Key {
-    Key { source: Source::Peer { bits: Address::PREFIX } }
+    Key { source: Source::Peer { bits: Address::PREFIX, warning: PeerWarning::default() } }
 }
 
-/// The address of the client, as these proxies tell it.
+/// The address of the client, as these proxies tell it. The server must record the address of its peer, as for [`peer`].
 pub fn client(proxies: TrustedProxies) -> Key {
-    Key { source: Source::Client { proxies, bits: Address::PREFIX } }
+    Key { source: Source::Client { proxies, bits: Address::PREFIX, warning: PeerWarning::default() } }
 }
 
 /// The first value of a header. Whoever sends the request chooses it, so it limits only where something else checks it.
@@ -140,7 +143,9 @@ impl Key {
     #[inline]
     pub fn find<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
         match &self.source {
-            Source::Peer { bits } => Some(KeyValue::Address(Address::of_prefix(head.peer()?, *bits))),
+            Source::Peer { bits, warning } => {
+                Some(KeyValue::Address(Address::of_prefix(known(head.peer(), head, warning)?, *bits)))
+            }
             source => source.find(head).filter(|value| value.len() <= LONGEST),
         }
     }
@@ -149,7 +154,7 @@ impl Key {
     #[inline]
     pub(crate) fn peer_bits(&self) -> Option<u8> {
         match self.source {
-            Source::Peer { bits } => Some(bits),
+            Source::Peer { bits, .. } => Some(bits),
             _ => None,
         }
     }
@@ -184,8 +189,8 @@ impl Key {
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         let all = |keys: Vec<Self>| keys.into_iter().map(|key| key.ipv6_prefix(bits)).collect();
         let source = match self.source {
-            Source::Peer { .. } => Source::Peer { bits },
-            Source::Client { proxies, .. } => Source::Client { proxies, bits },
+            Source::Peer { warning, .. } => Source::Peer { bits, warning },
+            Source::Client { proxies, warning, .. } => Source::Client { proxies, bits, warning },
             Source::Every(keys) => Source::Every(all(keys)),
             Source::First(keys) => Source::First(all(keys)),
             other => other,
@@ -198,8 +203,12 @@ impl Source {
     fn find<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
         match self {
             Self::All => Some(KeyValue::All),
-            Self::Peer { bits } => Some(Address::of_prefix(head.peer()?, *bits).into()),
-            Self::Client { proxies, bits } => Some(Address::of_prefix(proxies.client(head)?, *bits).into()),
+            Self::Peer { bits, warning } => {
+                Some(Address::of_prefix(known(head.peer(), head, warning)?, *bits).into())
+            }
+            Self::Client { proxies, bits, warning } => {
+                Some(Address::of_prefix(known(proxies.client(head), head, warning)?, *bits).into())
+            }
             Self::Header(name) => head.header(name).filter(|value| !value.is_empty()).map(KeyValue::from),
             Self::Cookie(name) => cookie::find(head, name).map(KeyValue::from),
             Self::Query(name) => query::find(head, name).map(KeyValue::from_bytes),
@@ -221,6 +230,15 @@ impl Source {
             }
         }
     }
+}
+
+/// The address, after a warning where there is none.
+#[inline]
+fn known(address: Option<IpAddr>, head: &dyn Head, warning: &PeerWarning) -> Option<IpAddr> {
+    if address.is_none() {
+        warning.check(head);
+    }
+    address
 }
 
 /// From the facts beside the request, or else from those of the task.
@@ -250,8 +268,8 @@ impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
             Source::All => f.write_str("all"),
-            Source::Peer { bits } => write!(f, "peer/{bits}"),
-            Source::Client { proxies, bits } => write!(f, "client/{bits} behind {proxies:?}"),
+            Source::Peer { bits, .. } => write!(f, "peer/{bits}"),
+            Source::Client { proxies, bits, .. } => write!(f, "client/{bits} behind {proxies:?}"),
             Source::Header(name) => write!(f, "header {name}"),
             Source::Cookie(name) => write!(f, "cookie {name}"),
             Source::Query(name) => write!(f, "query {name}"),

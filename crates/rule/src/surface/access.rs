@@ -3,7 +3,7 @@
 use super::terms::Terms;
 use crate::{
     Answer,
-    request::{Address, Head, Key, KeyValue, Reply, TrustedProxies},
+    request::{Address, Head, Key, KeyValue, PeerWarning, Reply, TrustedProxies},
 };
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 use tidegate_core::{Report, header::seconds};
@@ -34,6 +34,7 @@ pub struct RequestAccess {
     /// Whom bans hold for, where that is not who the list is asked about.
     ban_by: Option<Key>,
     unknown: Stance,
+    warning: PeerWarning,
     answer: Arc<AnswerTo>,
     terms: Arc<Terms>,
 }
@@ -56,6 +57,7 @@ impl RequestAccess {
             who: Who::Address(Arc::new(|head| head.peer())),
             ban_by: None,
             unknown: Stance::Deny,
+            warning: PeerWarning::default(),
             answer: Arc::new(forbidden),
             terms: Arc::new(Terms { classify: Arc::new(|_| Report::Ignored), ..Terms::new("access") }),
         }
@@ -140,7 +142,13 @@ impl RequestAccess {
 
     fn visitor(&self, head: &dyn Head) -> Visitor {
         let found = match &self.who {
-            Who::Address(find) => find(head).map(Visitor::Address),
+            Who::Address(find) => {
+                let address = find(head);
+                if address.is_none() {
+                    self.warning.check(head);
+                }
+                address.map(Visitor::Address)
+            }
             Who::Key(key) => key.find(head).map(|key| Visitor::Key(key.to_string().into())),
         };
         found.unwrap_or(Visitor::Unknown)

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use crate::stage::wire::{BOTH, Speaks, client, send, serve, status};
-use crate::stage::{header, left, program};
+use crate::stage::{header, left, log, program};
 use axum::{
     Extension, Router,
     body::Body,
@@ -49,6 +49,45 @@ async fn a_hundred_clients_against_a_limit_of_ten_admit_exactly_ten() {
         let server = serve(app.layer(LimitLayer::new(program.per_peer("ten", "10/min")))).await;
         assert_eq!(at_once(speaks, server, 100).await, BTreeMap::from([(200, 10), (429, 90)]), "{speaks:?}");
     }
+}
+
+/// `axum::serve(listener, app)` records no address: whatever `missing` says holds for every request, and the log says why.
+#[tokio::test]
+async fn server_without_connect_info_is_reported_once_per_layer() {
+    let log = log::capture();
+    let program = program();
+    let shared = program.per_peer("shared", "2/min");
+    let client = key::client(TrustedProxies::private());
+    let refused = program.limit("refused", "9/min").key(client).missing(Missing::Refuse);
+    let app = Router::new()
+        .route("/shared", get(hello).layer(LimitLayer::new(shared)))
+        .route("/refused", get(hello).layer(LimitLayer::new(refused)));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    for expected in [200, 200, 429] {
+        assert_eq!(status(Speaks::Http1, server, "/shared").await, expected);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("ERROR"), "{lines:?}");
+    assert!(lines[0].contains("into_make_service_with_connect_info::<SocketAddr>()"), "{lines:?}");
+    for _ in 0..3 {
+        assert_eq!(status(Speaks::Http1, server, "/refused").await, 400);
+    }
+    assert_eq!(log.lines().len(), 2, "each layer reports: {:?}", log.lines());
+}
+
+#[tokio::test]
+async fn server_with_connect_info_logs_nothing() {
+    let log = log::capture();
+    let app = Router::new().route("/", get(hello)).layer(LimitLayer::new(program().per_peer("one", "1/min")));
+    let server = serve(app).await;
+    assert_eq!(
+        [status(Speaks::Http1, server, "/").await, status(Speaks::Http1, server, "/").await],
+        [200, 429]
+    );
+    assert!(log.lines().is_empty(), "{:?}", log.lines());
 }
 
 /// tower's own `RateLimitLayer::new(5, …)` keeps its state in each service, and axum makes one for each connection: 50

@@ -3,10 +3,11 @@
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each story uses a part of the stage")]
 
+pub(crate) mod log;
 mod program;
 pub(crate) mod wire;
 
-pub use program::{Program, closed_program, get, get_from, left, program};
+pub use program::{Away, Program, closed_program, get, get_from, left, program};
 
 use bytes::Bytes;
 use http::{Request, Response};

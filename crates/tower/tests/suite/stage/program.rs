@@ -16,7 +16,7 @@ pub struct Program {
 
 /// A store that never answers.
 #[derive(Debug)]
-struct Away;
+pub struct Away;
 
 impl Store for Away {
     fn perform(&self, _: store::Request) -> Pending<Result<store::Reply, StoreError>> {
