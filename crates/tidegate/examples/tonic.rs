@@ -36,7 +36,7 @@ async fn serve(listener: TcpListener) -> Result<(), Trouble> {
     let per_tenant = rules.rule(Declaration::of("per-tenant").quota("3/h")?)?;
     let per_tenant = RequestLimit::new(per_tenant).key(key::header("x-tenant")?);
     let (_reporter, health) = tonic_health::server::health_reporter();
-    let health = InterceptedService::new(health, RuleInterceptor::new(per_tenant));
+    let health = InterceptedService::new(health, RuleInterceptor::new(per_tenant)?);
 
     let server = Server::builder()
         .layer(LimitLayer::new(gate))

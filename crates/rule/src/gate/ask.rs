@@ -36,8 +36,6 @@ pub enum Asked {
 
 /// What rules will have said to a request. Dropping it gives back whatever it has taken so far.
 pub struct Asking {
-    /// Who is asked.
-    places: Vec<Place>,
     rulings: Pin<Box<dyn Future<Output = Rulings> + Send>>,
 }
 
@@ -77,6 +75,26 @@ pub(super) fn ask_at_hand(gate: &Gate, head: &dyn Head) -> Option<(Place, Decisi
         return None;
     }
     decide_at_hand(&limits[place], head).map(|decision| (place, decision))
+}
+
+/// Asks without waiting for a turn or for a store.
+pub(super) fn ask_now(gate: &Gate, head: &dyn Head) -> Rulings {
+    if let Some((place, decision)) = ask_at_hand(gate, head) {
+        return Rulings::one(Judged::decided(place, Mode::Enforce, decision));
+    }
+    let limits = gate.limits();
+    let places = (0..limits.len()).filter(|place| limits[*place].applies_to(head));
+    let (enforced, mut shadowed) = match questions(gate, head, places, Duration::ZERO) {
+        Ok(questions) => questions,
+        Err(without_key) => return without_key,
+    };
+    let asks: Vec<_> = enforced.iter().map(|question| question.ask.clone()).collect();
+    let Some(claims) = reserve_all_in_memory(&asks) else { return Rulings::closed(&places_of(&enforced)) };
+    let mut taken = Taken::default();
+    taken.put(&enforced, claims.into_iter().map(Some).collect());
+    shadowed.retain(|question| question.ask.is_in_memory());
+    taken.look_on(&shadowed);
+    taken.settle(gate)
 }
 
 /// Asks the limits at these places, whoever found out that they are the ones that apply.
@@ -158,7 +176,7 @@ pub(super) fn ask_several(gate: &Gate, head: &dyn Head) -> Asked {
 }
 
 fn ask_each(gate: &Gate, head: &dyn Head, places: impl Iterator<Item = Place>) -> Asked {
-    match questions(gate, head, places) {
+    match questions(gate, head, places, Duration::MAX) {
         Ok((enforced, shadowed)) if enforced.is_empty() && shadowed.is_empty() => Asked::Now(Rulings::none()),
         Ok((enforced, shadowed)) => now_or_later(gate, enforced, shadowed),
         Err(without_key) => Asked::Now(without_key),
@@ -173,7 +191,7 @@ pub(super) fn ask_without_waiting(
     places: impl Iterator<Item = Place>,
     waiting: &mut Vec<Waiting>,
 ) -> Rulings {
-    let (enforced, shadowed) = match questions(gate, head, places) {
+    let (enforced, shadowed) = match questions(gate, head, places, Duration::MAX) {
         Ok(questions) => questions,
         Err(without_key) => return without_key,
     };
@@ -193,6 +211,7 @@ fn questions(
     gate: &Gate,
     head: &dyn Head,
     places: impl Iterator<Item = Place>,
+    max_wait: Duration,
 ) -> Result<(Vec<Question>, Vec<Question>), Rulings> {
     let (mut enforced, mut shadowed) = (Vec::new(), Vec::new());
     for place in places {
@@ -207,7 +226,8 @@ fn questions(
             Found::Refused | Found::Nothing => continue,
         };
         let mode = limit.mode_for(mode, &key);
-        let question = question(place, limit, mode, &limiter, key, head);
+        let patience = limit.rule().wait().min(max_wait);
+        let question = question(place, limit, mode, &limiter, key, head, patience);
         if mode == Mode::Enforce { enforced.push(question) } else { shadowed.push(question) }
     }
     Ok((enforced, shadowed))
@@ -220,11 +240,11 @@ fn question(
     limiter: &Arc<SharedLimiter>,
     key: KeyValue<'_>,
     head: &dyn Head,
+    patience: Duration,
 ) -> Question {
     let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
     // What is not enforced makes nobody wait, but takes the turn that would have been waited for: else it would count others
     // as refused than it would refuse.
-    let patience = limit.rule().wait();
     let ask = OwnedAsk::new(limiter, &key).cost(cost).tier(tier).within(patience);
     // Lines know no tiers: one who has a tier of slots is answered at once.
     let has_line = limit.rule().choice() == Choice::All && limiter.quotas().iter().any(holds_slots);
@@ -290,17 +310,9 @@ fn later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -> Asked
 
 /// On this runtime or else on our own: stores and waits need a timer.
 fn waited_for(places: Vec<Place>, rulings: impl Future<Output = Rulings> + Send + 'static) -> Asked {
-    let (asking, asked) = (background::within_runtime(rulings), places.clone());
-    let rulings = async move { asking.await.unwrap_or_else(|| Rulings::closed(&asked)) };
-    Asked::Later(Asking { places, rulings: Box::pin(rulings) })
-}
-
-/// Blocks this thread until all have been asked.
-pub(super) fn block(gate: &Gate, asking: Asking) -> Rulings {
-    let patience = gate.limits().iter().map(|limit| limit.rule().wait());
-    let patience = patience.fold(Duration::ZERO, Duration::saturating_add);
-    let Asking { places, rulings } = asking;
-    background::block_on(patience, rulings).unwrap_or_else(|| Rulings::closed(&places))
+    let asking = background::within_runtime(rulings);
+    let rulings = async move { asking.await.unwrap_or_else(|| Rulings::closed(&places)) };
+    Asked::Later(Asking { rulings: Box::pin(rulings) })
 }
 
 fn places_of(questions: &[Question]) -> Vec<Place> {

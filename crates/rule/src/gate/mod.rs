@@ -109,12 +109,11 @@ impl Gate {
         ask::ask(self, head)
     }
 
-    /// The same for a thread that can wait: it blocks while there is a store to be asked, or a turn to be waited for.
-    pub fn ask_blocking(&self, head: &dyn Head) -> Rulings {
-        match self.ask(head) {
-            Asked::Now(rulings) => rulings,
-            Asked::Later(asking) => ask::block(self, asking),
-        }
+    /// The same for a caller that can neither wait nor block. A rule that is declared to wait decides as one that is not.
+    /// Rules that are counted in a store are not asked: those that are enforced refuse, as where the store is unavailable and
+    /// the rule closed.
+    pub fn ask_now(&self, head: &dyn Head) -> Rulings {
+        ask::ask_now(self, head)
     }
 
     /// Asks only where one rule applies that decides by itself, and makes of its numbers what will be told of them. If there

@@ -2,8 +2,17 @@
 
 use crate::{head::peer, held::Wire};
 use http::HeaderMap;
-use std::{any::Any, net::IpAddr};
-use tidegate_rule::{Facts, Gate, request::Head};
+use std::{
+    any::Any,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use tidegate_core::SettingError;
+use tidegate_engine::BuildError;
+use tidegate_rule::{Facts, Gate, RequestLimit, Rule, Rulings, request::Head};
 use tonic::{Request, Status, service::Interceptor};
 
 /// A gate as an interceptor, for where a layer cannot be used: around a single service of a server, or around a client.
@@ -13,7 +22,7 @@ use tonic::{Request, Status, service::Interceptor};
 /// use tidegate_tower::RuleInterceptor;
 ///
 /// let reports = RequestLimit::of(Declaration::of("reports").quota("10/min")?)?.key(key::peer());
-/// let interceptor = RuleInterceptor::new(reports);
+/// let interceptor = RuleInterceptor::new(reports)?;
 /// // ReportsServer::with_interceptor(reports, interceptor)
 /// # Ok::<(), tidegate_engine::BuildError>(())
 /// ```
@@ -21,38 +30,76 @@ use tonic::{Request, Status, service::Interceptor};
 /// Whoever is refused is told what a layer would tell: `RESOURCE_EXHAUSTED`, or `UNAVAILABLE` where the store is away, with a
 /// `RetryInfo` where it is known when to try again.
 ///
-/// An interceptor sees the metadata, the extensions and the peer, but no path and no answer, and it cannot wait without
-/// blocking its thread. So of what a gate can do,
+/// An interceptor sees the metadata, the extensions and the peer, but no path and no answer, and tonic calls it on a thread of
+/// the runtime, where it must not block. So of what a gate can do,
 ///
 /// - rules are not told apart by routes, but for the method of a generated client, and every call is a `POST`;
 /// - a call pays its cost whatever the answer is, as one does that never got any;
 /// - slots are not held: a number `at once` is looked at, and given back before the call is made;
-/// - counted in memory, it answers at once. Counted in a store, it blocks until that answers, which takes no longer than the
-///   store's deadline; and a rule that is declared to wait blocks for that long.
+/// - it neither waits nor asks a store: a rule that is declared to do so is refused when the interceptor is built. Where
+///   settings that come later have a rule wait, it is decided without waiting; where they move it to a store, calls are
+///   refused with `UNAVAILABLE`, and an error is logged once.
 ///
-/// Prefer a layer for any of those.
+/// Use [`LimitLayer`](crate::LimitLayer) for any of those.
 #[derive(Clone, Debug)]
 pub struct RuleInterceptor {
     gate: Gate,
+    is_store_reported: Arc<AtomicBool>,
 }
 
 impl RuleInterceptor {
-    /// Shows each call to this gate, or to this one rule.
-    pub fn new(gate: impl Into<Gate>) -> Self {
-        Self { gate: gate.into() }
+    /// Shows each call to this gate, or to this one rule. A rule that waits or that is counted in a store is an error.
+    pub fn new(gate: impl Into<Gate>) -> Result<Self, BuildError> {
+        let gate = gate.into();
+        let rules = || gate.limits().iter().map(RequestLimit::rule);
+        let problem =
+            match (rules().find(|rule| !rule.wait().is_zero()), rules().find(|rule| is_in_store(rule))) {
+                (Some(rule), _) => {
+                    format!("rule `{}` waits, and an interceptor would block its thread", rule.name())
+                }
+                (None, Some(rule)) => {
+                    format!(
+                        "rule `{}` is counted in a store, and an interceptor would block its thread",
+                        rule.name()
+                    )
+                }
+                (None, None) => return Ok(Self { gate, is_store_reported: Arc::default() }),
+            };
+        Err(SettingError::new(problem, FIX).into())
     }
+
+    /// What a refused call is answered with.
+    #[cold]
+    fn refuse(&self, rulings: &Rulings) -> Status {
+        let stored = self.gate.limits().iter().map(RequestLimit::rule).find(|rule| is_in_store(rule));
+        if let Some(rule) = stored
+            && !self.is_store_reported.swap(true, Ordering::Relaxed)
+        {
+            tracing::error!(
+                rule = rule.name(),
+                fix = FIX,
+                "an interceptor cannot ask a store; calls are refused"
+            );
+        }
+        let answer = Wire::Grpc.answer(&self.gate, &self.gate.verdict(rulings));
+        let unsaid = || Status::unavailable("the server cannot take this call now");
+        Status::from_header_map(answer.headers()).unwrap_or_else(unsaid)
+    }
+}
+
+const FIX: &str = "use `LimitLayer`, as in `Server::builder().layer(LimitLayer::new(gate))`";
+
+fn is_in_store(rule: &Rule) -> bool {
+    rule.limiter().is_some_and(|limiter| limiter.in_memory().is_none())
 }
 
 impl Interceptor for RuleInterceptor {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let rulings = self.gate.ask_blocking(&CallHead(&request));
-        let verdict = self.gate.verdict(&rulings);
-        if verdict.is_admitted() {
-            return Ok(request);
+        let rulings = self.gate.ask_now(&CallHead(&request));
+        match self.gate.verdict(&rulings).is_admitted() {
+            true => Ok(request),
+            false => Err(self.refuse(&rulings)),
         }
-        let answer = Wire::Grpc.answer(&self.gate, &verdict);
-        let unsaid = || Status::unavailable("the server cannot take this call now");
-        Err(Status::from_header_map(answer.headers()).unwrap_or_else(unsaid))
     }
 }
 
@@ -85,6 +132,12 @@ impl Head for CallHead<'_> {
 
     fn peer(&self) -> Option<IpAddr> {
         peer(self.0.extensions())
+    }
+
+    fn peer_fix(&self) -> Option<&'static str> {
+        Some(
+            "serve with `TcpIncoming`, or insert the peer's `SocketAddr` into the extensions of each request",
+        )
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidegate_core::{BreakerSettings, BreakerState};
 use tidegate_engine::{Breaker, Clock};
 use tidegate_rule::{
-    Answer, Declaration, Gate, RequestLimit, Rule, Rules, Settings,
+    Answer, Declaration, Gate, RequestLimit, Rule, RuleSettings, Rules, Settings,
     request::{Head, Key, Missing, key},
 };
 use tidegate_tower::{GuardLayer, RequestGuard, RuleInterceptor};
@@ -45,7 +45,7 @@ async fn with_interceptor(rule: Rule, key: Key) -> SocketAddr {
 async fn with_gate(gate: impl Into<Gate>) -> SocketAddr {
     let (incoming, address) = listen().await;
     let (_reporter, health) = tonic_health::server::health_reporter();
-    let service = InterceptedService::new(health, RuleInterceptor::new(gate));
+    let service = InterceptedService::new(health, RuleInterceptor::new(gate).unwrap());
     tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
     address
 }
@@ -118,21 +118,58 @@ async fn an_interceptor_asks_a_whole_gate() {
     assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::Unavailable);
 }
 
+#[test]
+fn interceptor_refuses_rules_that_would_block_its_thread() {
+    let program = crate::stage::program();
+    let waits = program.declared(Declaration::of("waits").quota("5/min").unwrap().wait(SECOND));
+    let error = RuleInterceptor::new(Gate::new([program.limit("calls", "5/min"), waits])).unwrap_err();
+    assert!(error.to_string().contains("rule `waits` waits"), "{error}");
+    assert!(error.to_string().contains("use `LimitLayer`"), "{error}");
+    let stored = crate::stage::closed_program().limit("stored", "5/min");
+    let error = RuleInterceptor::new(stored).unwrap_err();
+    assert!(error.to_string().contains("rule `stored` is counted in a store"), "{error}");
+}
+
+/// Settings that come after the interceptor was built have a rule wait: nobody turns the clock, so a call that waited would
+/// never be answered.
 #[tokio::test]
-async fn an_interceptor_without_its_store_is_unavailable() {
-    let program = crate::stage::closed_program();
-    let mut client = HealthClient::new(channel(with_gate(program.limit("calls", "5/min")).await));
+async fn interceptor_decides_without_waiting() {
+    let program = crate::stage::program();
+    let limit = program.limit("calls", "2/min");
+    let mut client = HealthClient::new(channel(with_gate(limit).await));
+    let waits = RuleSettings::new().wait(SECOND * 3_600);
+    program.rules.apply(Settings::new().rule("calls", waits)).unwrap();
+    for _ in 0..2 {
+        client.check(check(None)).await.unwrap();
+    }
     let status = client.check(check(None)).await.unwrap_err();
-    assert_eq!(
-        (status.code(), status.message()),
-        (Code::Unavailable, "the server cannot take this call now")
-    );
-    assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SECOND));
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SECOND * 30));
+}
+
+#[tokio::test]
+async fn interceptor_whose_rule_moved_to_a_store_is_unavailable_and_reported_once() {
+    let log = crate::stage::log::capture();
+    let program = crate::stage::program();
+    let limit = program.limit("calls", "5/min");
+    let mut client = HealthClient::new(channel(with_gate(limit).await));
+    client.check(check(None)).await.unwrap();
+    program.rules.apply(Settings::new().store(Arc::new(crate::stage::Away))).unwrap();
+    for _ in 0..3 {
+        let status = client.check(check(None)).await.unwrap_err();
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::Unavailable, "the server cannot take this call now")
+        );
+        assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(SECOND));
+    }
+    let reported = log.lines().into_iter().filter(|line| line.contains("cannot ask a store"));
+    assert_eq!(reported.count(), 1);
 }
 
 #[tokio::test]
 async fn an_interceptor_of_a_client_spares_the_network() {
-    let interceptor = RuleInterceptor::new(RequestLimit::new(rule("1/min")));
+    let interceptor = RuleInterceptor::new(RequestLimit::new(rule("1/min"))).unwrap();
     let nobody = listen().await.1;
     let mut client = HealthClient::with_interceptor(channel(nobody), interceptor);
     assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::Unavailable);
