@@ -6,7 +6,7 @@ use crate::{
     text,
 };
 use proc_macro2::{Span, TokenStream};
-use quote::{ToTokens as _, quote_spanned};
+use quote::quote_spanned;
 use syn::{Error, Expr, ExprLit, Lit, LitStr, Path, Result};
 use tidegate_core::{BreakerBuilder, BreakerSettings, Micros, SettingError, Share};
 
@@ -96,9 +96,9 @@ impl Breaker {
     pub(crate) fn site(&self, behind: &str) -> TokenStream {
         let Self { krate, settings, message, .. } = self;
         let site = Span::mixed_site();
-        let name = match &self.rule {
-            Some(rule) => rule.to_token_stream(),
-            None => quote_spanned!(site=> #krate::site::name_of(__tidegate_declare, #behind)),
+        let declaration = match &self.rule {
+            Some(rule) => quote_spanned!(site=> #krate::site::Declaration::of(#rule)),
+            None => quote_spanned!(site=> #krate::site::declaration_of(__tidegate_declare, #behind)),
         };
         let mode = self.shadow.then(|| quote_spanned!(site=> .mode(#krate::site::Mode::Shadow)));
         let message = message.iter();
@@ -109,7 +109,7 @@ impl Breaker {
                 #krate::site::SettingError,
             > {
                 ::core::result::Result::Ok((
-                    #krate::site::Declaration::of(#name) #mode #(.message(#message))*,
+                    #declaration #mode #(.message(#message))*,
                     #krate::site::BreakerSettings::builder() #(#settings)* .build()?,
                 ))
             }

@@ -182,11 +182,13 @@ impl Limit {
     pub(crate) fn site(&self, behind: &str, function: &Function) -> TokenStream {
         let Self { krate, quotas, message, store, .. } = self;
         let site = Span::mixed_site();
-        let name = match (&self.rule, self.scope) {
-            (Some(rule), _) => rule.to_token_stream(),
-            (None, Scope::Own) => quote_spanned!(site=> #krate::site::name_of(__tidegate_declare, #behind)),
+        let declaration = match (&self.rule, self.scope) {
+            (Some(rule), _) => quote_spanned!(site=> #krate::site::Declaration::of(#rule)),
+            (None, Scope::Own) => {
+                quote_spanned!(site=> #krate::site::declaration_of(__tidegate_declare, #behind))
+            }
             (None, Scope::Shared) => {
-                quote_spanned!(site=> #krate::site::name_of_owner(__tidegate_declare, #behind))
+                quote_spanned!(site=> #krate::site::declaration_of_owner(__tidegate_declare, #behind))
             }
         };
         let mode = self.shadow.then(|| quote_spanned!(site=> .mode(#krate::site::Mode::Shadow)));
@@ -199,7 +201,7 @@ impl Limit {
         let capacity = is_for_all.then(|| quote_spanned!(site=> .capacity(#krate::site::Capacity::Keys(16))));
         quote_spanned! {site=>
             fn __tidegate_declare() -> ::core::result::Result<#krate::site::Declaration, #krate::site::BuildError> {
-                let declaration = #krate::site::Declaration::of(#name)
+                let declaration = #declaration
                     #(.quota(#quotas)?)*
                     #mode
                     #(.store(#store))*

@@ -1,8 +1,8 @@
 //! What code says of a rule.
 
 use crate::Mode;
-use std::{borrow::Cow, sync::Arc, time::Duration};
-use tidegate_core::{Inherit, Quota};
+use std::{borrow::Cow, panic::Location, sync::Arc, time::Duration};
+use tidegate_core::{Inherit, Quota, SettingError};
 use tidegate_engine::{BuildError, Capacity, store::Choice};
 
 /// What code says of a rule; settings may say otherwise.
@@ -17,6 +17,10 @@ use tidegate_engine::{BuildError, Capacity, store::Choice};
 #[derive(Clone, Debug)]
 pub struct Declaration {
     pub(crate) name: Cow<'static, str>,
+    /// The path of the function that it is named after; `None` if code gives it a name.
+    pub(crate) path: Option<String>,
+    /// Where code declares it.
+    pub(crate) location: &'static Location<'static>,
     pub(crate) quotas: Vec<Quota>,
     pub(crate) choice: Choice,
     pub(crate) mode: Mode,
@@ -31,9 +35,12 @@ pub struct Declaration {
 impl Declaration {
     /// A rule with this name and, so far, no quota: its numbers live in the settings, and until they are there it limits
     /// nothing.
+    #[track_caller]
     pub fn of(name: impl Into<Cow<'static, str>>) -> Self {
         Self {
             name: name.into(),
+            path: None,
+            location: Location::caller(),
             quotas: Vec::new(),
             choice: Choice::All,
             mode: Mode::Enforce,
@@ -44,6 +51,42 @@ impl Declaration {
             places: None,
             inherit: Inherit::default(),
         }
+    }
+
+    /// A rule that is named after a function.
+    #[track_caller]
+    pub(crate) fn of_function(name: String, path: String) -> Self {
+        Self { path: Some(path), ..Self::of(name) }
+    }
+
+    /// Why this cannot be another declaration of the same rule, with both places; `None` if it can.
+    pub(crate) fn conflict(&self, other: &Self) -> Option<SettingError> {
+        let (name, first, second) = (&self.name, self.location, other.location);
+        if other.quotas.is_empty() && other.path.is_none() {
+            return None;
+        }
+        if self.path != other.path {
+            return Some(self.name_conflict(other));
+        }
+        let is_same = self.choice == other.choice && self.quotas == other.quotas;
+        if is_same || self.quotas.is_empty() || other.quotas.is_empty() {
+            return None;
+        }
+        let (ours, theirs) = (list(&self.quotas), list(&other.quotas));
+        let problem =
+            format!("rule `{name}` is declared as `{theirs}` at {second}, and as `{ours}` at {first}");
+        Some(SettingError::new(
+            problem,
+            "declare the same quotas at both places, or give one of them another name",
+        ))
+    }
+
+    /// That two rules have one name.
+    pub(crate) fn name_conflict(&self, other: &Self) -> SettingError {
+        let (name, first, second) = (&self.name, self.location, other.location);
+        let problem =
+            format!("the rule at {second} has the name `{name}`, which is that of the rule at {first}");
+        SettingError::new(problem, "give one of them another name, as in `rule = \"name\"`")
     }
 
     /// One more quota; all of them apply.
@@ -103,4 +146,8 @@ impl Declaration {
     pub fn inherit(self, inherit: Inherit) -> Self {
         Self { inherit, ..self }
     }
+}
+
+fn list(quotas: &[Quota]) -> String {
+    quotas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

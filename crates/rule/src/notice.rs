@@ -4,7 +4,7 @@
 
 use crate::settings::SettingsError;
 use std::sync::Arc;
-use tidegate_core::Quota;
+use tidegate_core::SettingError;
 use tidegate_engine::BuildError;
 
 pub(crate) enum Notice {
@@ -12,8 +12,8 @@ pub(crate) enum Notice {
     NoNumbers { rule: Arc<str> },
     /// Code names a store that settings do not have.
     Stray { rule: Arc<str>, store: String },
-    /// A rule is declared twice.
-    Twice { rule: Arc<str>, declared: Vec<Quota>, ignored: Vec<Quota> },
+    /// Two attributes declare one rule in different ways.
+    Conflict { error: SettingError, used: Arc<str> },
     /// What settings say of a rule cannot be.
     Misfit { rule: Arc<str>, error: SettingsError },
     /// A limiter was not left to the rule that has it.
@@ -38,14 +38,8 @@ impl Notice {
             Self::Stray { rule, store } => {
                 tracing::warn!(%rule, store, "settings have no store of this name; the default one is used");
             }
-            Self::Twice { rule, declared, ignored } => {
-                let (declared, ignored) = (list(&declared), list(&ignored));
-                tracing::warn!(
-                    %rule,
-                    declared,
-                    ignored,
-                    "a rule is declared twice with other quotas, and the first counts; give one of them another name"
-                );
+            Self::Conflict { error, used } => {
+                tracing::error!(rule = %used, %error, "conflicting rule declarations");
             }
             Self::Misfit { rule, error } => {
                 tracing::error!(%rule, %error, "settings do not fit the rule, which is as code declares it");
@@ -65,8 +59,4 @@ impl Notice {
             }
         }
     }
-}
-
-fn list(quotas: &[Quota]) -> String {
-    quotas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

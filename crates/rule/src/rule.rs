@@ -7,7 +7,6 @@ use crate::{
     hold::Hold,
     key::{RuleKey, Shown},
     limited::Limited,
-    notice::Notice,
     plan::Permits,
     terms::Terms,
 };
@@ -41,8 +40,6 @@ pub(crate) struct Live {
     /// Where it is counted as long as nobody says otherwise: most rules are never moved, and need not ask whether.
     here: Option<Arc<Limiter>>,
     terms: ArcSwap<Terms>,
-    /// Whether it was told that others declare it otherwise.
-    is_disputed: AtomicBool,
     /// Whether it was told that calls take slots where a rate is, or the other way round.
     is_misused: AtomicBool,
     /// Its quotas as headers speak of them.
@@ -74,7 +71,6 @@ impl Live {
             quick: AtomicU8::new(SLOW),
             here,
             terms: ArcSwap::from_pointee(terms),
-            is_disputed: AtomicBool::new(false),
             is_misused: AtomicBool::new(false),
             labels: ArcSwap::default(),
         };
@@ -93,18 +89,6 @@ impl Live {
     /// Takes over the numbers of a declaration, where there were none.
     pub(crate) fn declare(&self, declaration: Declaration) {
         self.declared.store(Arc::new(declaration));
-    }
-
-    /// Somebody else declares the same name. The first counts; that is told once.
-    pub(crate) fn dispute(&self, other: &Declaration) -> Option<Notice> {
-        let declared = self.declared();
-        let is_same = declared.choice == other.choice && declared.quotas == other.quotas;
-        let is_news = !is_same && !other.quotas.is_empty() && !self.is_disputed.swap(true, Ordering::Relaxed);
-        is_news.then(|| Notice::Twice {
-            rule: self.name.clone(),
-            declared: declared.quotas.clone(),
-            ignored: other.quotas.clone(),
-        })
     }
 
     pub(crate) fn terms(&self) -> Arc<Terms> {

@@ -63,11 +63,18 @@ impl Rules {
     }
 
     /// The rule that was declared, under the settings as they are. One that is already known by this name stays what it is:
-    /// another declaration of it adds numbers where there are none, and is told of where they differ.
+    /// another declaration of it adds numbers where there are none, and is an error where they differ.
     ///
     /// Settings that cannot hold for it are told of too; it is then as code declares it.
     pub fn rule(&self, declaration: Declaration) -> Result<Rule, BuildError> {
         self.with(|inner| inner.rule(declaration)).map(Rule::new)
+    }
+
+    /// The rule of an attribute, which is met when its function is first called: too late to refuse it. A conflict with
+    /// another declaration is logged as an error. Then the first declaration of a name holds at both places, and a function
+    /// without a name of its own counts under its whole path.
+    pub(crate) fn rule_of_site(&self, declaration: Declaration) -> Result<Rule, BuildError> {
+        self.with(|inner| inner.rule_of_site(declaration)).map(Rule::new)
     }
 
     /// What a guard, which counts by itself, is to do under the settings as they are: its mode and its message.
@@ -163,9 +170,12 @@ impl Rules {
 impl Inner {
     fn rule(&mut self, declaration: Declaration) -> Result<Arc<Live>, BuildError> {
         if let Some(live) = self.rules.get(&*declaration.name).and_then(Weak::upgrade) {
-            match live.declared().quotas.is_empty() && !declaration.quotas.is_empty() {
-                true => self.declare_numbers(&live, declaration)?,
-                false => self.notices.extend(live.dispute(&declaration)),
+            let declared = live.declared();
+            if let Some(conflict) = declared.conflict(&declaration) {
+                return Err(conflict.into());
+            }
+            if declared.quotas.is_empty() && !declaration.quotas.is_empty() {
+                self.declare_numbers(&live, declaration)?;
             }
             return Ok(live);
         }
@@ -178,6 +188,23 @@ impl Inner {
         self.rules.retain(|_, live| live.strong_count() > 0);
         self.rules.insert(name, Arc::downgrade(&live));
         Ok(live)
+    }
+
+    fn rule_of_site(&mut self, mut declaration: Declaration) -> Result<Arc<Live>, BuildError> {
+        let live = self.rules.get(&*declaration.name).and_then(Weak::upgrade);
+        let conflict =
+            live.and_then(|live| live.declared().conflict(&declaration).map(|error| (live, error)));
+        match (conflict, declaration.path.take()) {
+            (None, path) => self.rule(Declaration { path, ..declaration }),
+            (Some((_, error)), Some(path)) => {
+                self.notices.push(Notice::Conflict { error, used: path.as_str().into() });
+                self.rule(Declaration { name: path.into(), ..declaration })
+            }
+            (Some((live, error)), None) => {
+                self.notices.push(Notice::Conflict { error, used: live.name().clone() });
+                Ok(live)
+            }
+        }
     }
 
     fn guard(&mut self, declaration: Declaration) -> Result<Arc<Live>, BuildError> {

@@ -35,6 +35,7 @@ fn away() -> StoreAddress {
     StoreAddress::Given(Arc::new(Away))
 }
 
+#[track_caller]
 fn declared(name: &'static str, quota: &str) -> Declaration {
     Declaration::of(name).quota(quota).unwrap()
 }
@@ -230,23 +231,22 @@ fn stores_by_name() {
 }
 
 #[test]
-fn a_name_that_is_declared_twice() {
+fn rule_name_with_two_quotas_is_an_error_that_names_both_places() {
     let rules = Rules::new();
-    let first = rules.rule(declared("login", "5/min")).unwrap();
-    let warned = told(Level::WARN, || {
-        for _ in 0..3 {
-            // The same, or only the name, is no other.
-            rules.rule(declared("login", "5/min")).unwrap();
-            rules.rule(Declaration::of("login")).unwrap();
-        }
-    });
-    assert_eq!(warned, 0);
-    let warned = told(Level::WARN, || {
-        for quota in ["6/min", "7/min"] {
-            assert_eq!(rules.rule(declared("login", quota)).unwrap().quotas(), first.quotas());
-        }
-    });
-    assert_eq!((warned, admitted(&first, 9)), (1, 5));
+    let (first, line) = (rules.rule(declared("login", "5/min")).unwrap(), line!());
+    for _ in 0..3 {
+        // The same, or only the name, is no other.
+        rules.rule(declared("login", "5/min")).unwrap();
+        rules.rule(Declaration::of("login")).unwrap();
+    }
+    for quota in ["6/min", "7/min"] {
+        let error = rules.rule(declared("login", quota)).unwrap_err().to_string();
+        let second = format!("declared as `{quota}` at {}:{}", file!(), line!() - 1);
+        assert!(error.contains(&second), "{error}");
+        assert!(error.contains(&format!("as `5/min` at {}:{line}", file!())), "{error}");
+        assert!(error.contains("another name"), "{error}");
+    }
+    assert_eq!((first.quotas().len(), admitted(&first, 9)), (1, 5));
 }
 
 #[test]

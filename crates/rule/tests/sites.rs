@@ -97,6 +97,26 @@ fn what_nobody_could_have_meant_is_told_of() {
     assert_eq!(TOLD.load(Ordering::Relaxed), 3);
 }
 
+/// Attributes meet when their functions are first called: both places stay limited, and the error is logged.
+#[test]
+fn conflicting_attributes_are_reported_and_stay_limited() {
+    static FIRST: LimitSite = LimitSite::new(|| Declaration::of("contested").quota("1/h"));
+    static SECOND: LimitSite = LimitSite::new(|| Declaration::of("contested").quota("9/h"));
+    static REPORTED: AtomicUsize = AtomicUsize::new(0);
+    let _story = story();
+    let count = || {
+        REPORTED.fetch_add(1, Ordering::Relaxed);
+    };
+    tracing::subscriber::with_default(Listener(count), || {
+        tracing::callsite::rebuild_interest_cache();
+        assert!(FIRST.open().unwrap().ask("all", 1).is_ok());
+        for _ in 0..3 {
+            assert!(SECOND.open().unwrap().ask("all", 1).is_err());
+        }
+    });
+    assert_eq!(REPORTED.load(Ordering::Relaxed), 1);
+}
+
 /// A store that never answers.
 #[derive(Debug)]
 struct Away;

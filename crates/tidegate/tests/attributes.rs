@@ -197,12 +197,36 @@ mod methods {
         assert_eq!(of_ten(|| Market("x").sell()), 0, "one counter, whatever the types");
         assert_eq!(of_ten(|| Shop { id: 1 }.by_default()), 3);
         let names: Vec<_> = Rules::global().list().iter().map(|rule| rule.name().to_owned()).collect();
-        for name in [
-            "<attributes::methods::Shop as attributes::methods::Sells>::sell",
-            "attributes::methods::Sells::by_default",
-        ] {
+        for name in ["Shop::sell", "Sells::by_default"] {
             assert!(names.iter().any(|known| known == name), "{name} in {names:?}");
         }
+    }
+}
+
+mod names {
+    use super::*;
+
+    #[limit("10/h burst 3")]
+    pub(super) fn price() -> Result<(), Limited> {
+        Ok(())
+    }
+
+    pub(super) mod elsewhere {
+        use super::*;
+
+        #[limit("10/h burst 3")]
+        pub(in super::super) fn price() -> Result<(), Limited> {
+            Ok(())
+        }
+    }
+
+    /// One name is one rule: the function that comes second counts under its whole path.
+    #[test]
+    fn default_rule_names_are_short_and_never_shared_by_two_functions() {
+        assert_eq!(of_ten(price), 3);
+        assert_eq!(price().unwrap_err().rule(), "price");
+        assert_eq!(of_ten(elsewhere::price), 3, "a counter of its own");
+        assert_eq!(elsewhere::price().unwrap_err().rule(), "attributes::names::elsewhere::price");
     }
 }
 

@@ -87,8 +87,8 @@ async fn unless_they_share() {
     reports.daily().unwrap();
     reports.weekly().await.unwrap();
     reports.nested().unwrap();
-    assert_eq!(reports.weekly().await.unwrap_err().rule(), "attributes_blocks::Reports");
-    assert_eq!(reports.daily().unwrap_err().rule(), "attributes_blocks::Reports");
+    assert_eq!(reports.weekly().await.unwrap_err().rule(), "Reports");
+    assert_eq!(reports.daily().unwrap_err().rule(), "Reports");
 }
 
 #[async_trait]

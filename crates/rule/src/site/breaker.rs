@@ -16,6 +16,8 @@ pub struct BreakerSite {
 
 /// A breaker, and what settings say of it.
 struct Guarded {
+    declaration: Declaration,
+    settings: BreakerSettings,
     rule: Rule,
     breaker: Breaker,
 }
@@ -62,17 +64,42 @@ impl BreakerSite {
     fn find(&self) -> Result<Arc<Guarded>, String> {
         static KNOWN: LazyLock<Mutex<BTreeMap<String, Arc<Guarded>>>> = LazyLock::new(Mutex::default);
         let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let (declaration, settings) = (self.declare)().map_err(|error| error.to_string())?;
-        let name = declaration.name.clone();
-        if let Some(guarded) = known().get(&*name) {
-            return Ok(guarded.clone());
-        }
+        let (mut declaration, settings) = (self.declare)().map_err(|error| error.to_string())?;
         // Nothing is locked while anything is told.
-        let rule = Rules::global().guard(declaration).map_err(|error| format!("{name}: {error}"))?;
+        let found = known().get(&*declaration.name).cloned();
+        if let Some(guarded) = found {
+            let Some(error) = guarded.conflict(&declaration, &settings) else { return Ok(guarded) };
+            tracing::error!(%error, "conflicting breaker declarations");
+            // The first declaration of a name holds at both places; a function without a name of its own has a breaker of
+            // its own.
+            let Some(path) = declaration.path.take() else { return Ok(guarded) };
+            declaration.name = path.into();
+        }
+        let name = declaration.name.clone();
+        let rule = Rules::global().guard(declaration.clone()).map_err(|error| format!("{name}: {error}"))?;
         let clock = Rules::global().clock().unwrap_or_default();
-        let made = Arc::new(Guarded { rule, breaker: Breaker::with_clock(settings, clock) });
+        let breaker = Breaker::with_clock(settings.clone(), clock);
+        let made = Arc::new(Guarded { declaration, settings, rule, breaker });
         // Another place may have been quicker.
         Ok(known().entry(name.into_owned()).or_insert(made).clone())
+    }
+}
+
+impl Guarded {
+    /// Why this cannot be the breaker of another place as well, with both places; `None` if it can.
+    fn conflict(&self, other: &Declaration, settings: &BreakerSettings) -> Option<SettingError> {
+        let first = &self.declaration;
+        let (name, here, there) = (&first.name, first.location, other.location);
+        if first.path != other.path {
+            return Some(first.name_conflict(other));
+        }
+        (self.settings != *settings).then(|| {
+            let problem = format!("breaker `{name}` has other settings at {there} than at {here}");
+            SettingError::new(
+                problem,
+                "write the same settings at both places, or give one of them another name",
+            )
+        })
     }
 }
 

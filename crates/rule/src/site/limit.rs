@@ -84,7 +84,7 @@ impl LimitSite {
     fn make(&self) -> &Option<Made> {
         let declared = (self.declare)();
         let name = declared.as_ref().map_or_else(|_| Cow::default(), |declaration| declaration.name.clone());
-        let rule = declared.and_then(|declaration| Rules::global().rule(declaration));
+        let rule = declared.and_then(|declaration| Rules::global().rule_of_site(declaration));
         let (made, error) = match rule {
             Ok(rule) => (Some(Made { here: rule.here().cloned(), rule }), None),
             Err(error) => (None, Some(error)),

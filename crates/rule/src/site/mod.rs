@@ -5,10 +5,12 @@
 
 mod breaker;
 mod limit;
+mod name;
 
 pub use crate::{Declaration, FromLimited, Joined, Mode, RuleKey};
 pub use breaker::{BreakerSite, Judged, judge};
 pub use limit::{LimitSite, Opened, Stopped, Taken};
+pub use name::{declaration_of, declaration_of_owner};
 pub use std::time::Duration;
 pub use tidegate_core::{BreakerSettings, Micros, SettingError};
 pub use tidegate_engine::{BuildError, Capacity};
@@ -18,11 +20,12 @@ use crate::{
     request::{Address, KeyValue},
 };
 use std::{
-    any::type_name,
-    borrow::Cow,
     fmt,
     hash::{Hash, Hasher},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Everybody, for `key = method`: the key that [`KeyValue::All`] is.
@@ -42,10 +45,26 @@ impl fmt::Display for Everybody {
     }
 }
 
-/// The client by its address, for `key = ip`. All callers of whom none is known share one key.
+/// The client by its address, for `key = ip`. All callers of whom none is known share one key; the first is logged.
 pub fn ip() -> KeyValue<'static> {
-    let ip = Facts::with_current(Facts::ip).flatten();
-    ip.map_or(KeyValue::All, |ip| KeyValue::Address(Address::of(ip)))
+    match Facts::with_current(Facts::ip).flatten() {
+        Some(ip) => KeyValue::Address(Address::of(ip)),
+        None => {
+            report_unknown_ip();
+            KeyValue::All
+        }
+    }
+}
+
+#[cold]
+fn report_unknown_ip() {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if !IS_REPORTED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            fix = "put `FactsLayer` or `FactsMiddleware` around the service, on a server that records the peer's address",
+            "no client address for `key = ip`; all such calls share one bucket"
+        );
+    }
 }
 
 /// The client by its name, for `key = user`. All callers of whom none is known share one key.
@@ -57,25 +76,6 @@ pub fn user() -> Arc<str> {
 #[inline]
 pub fn part<K: RuleKey + ?Sized>(part: &K) -> &K {
     part
-}
-
-/// The name of the function that `within` was declared in, such as `shop::Orders::place`, with something behind it that
-/// tells apart what else is on that function.
-pub fn name_of<T>(_within: T, behind: &str) -> Cow<'static, str> {
-    format!("{}{behind}", path_of::<T>()).into()
-}
-
-/// The name of what that function is a method of, such as `shop::Orders`.
-pub fn name_of_owner<T>(_within: T, behind: &str) -> Cow<'static, str> {
-    let path = path_of::<T>();
-    let owner = path.rsplit_once("::").map_or(&*path, |(owner, _)| owner);
-    format!("{owner}{behind}").into()
-}
-
-/// Futures are closures of their function.
-fn path_of<T>() -> String {
-    let path = type_name::<T>().replace("::{{closure}}", "");
-    path.rsplit_once("::").map_or(path.clone(), |(function, _)| function.to_owned())
 }
 
 /// What a function makes of a refusal, for `or = …`.
