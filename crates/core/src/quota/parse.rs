@@ -180,7 +180,7 @@ impl<'a> Reader<'a> {
     }
 
     /// `/min`, `per 10s`: makes a rate of the amount before it. A fraction of a request per period becomes
-    /// whole requests in a longer one.
+    /// whole requests in a longer one. One with too many digits for that is rounded, never up.
     fn rate(&mut self, amount: Scaled) -> Result<Rate, QuotaError> {
         let per = self.skip_spaces();
         if self.rest().starts_with('/') {
@@ -192,12 +192,10 @@ impl<'a> Reader<'a> {
         let period = self.period("a period, as in `/min` or `per 10s`")?;
         let Scaled { scaled: Decimal { mantissa, scale }, unit } = amount;
         let (mantissa, scale) = reduce(mantissa, scale);
-        let amount = u64::try_from(mantissa).ok().filter(|amount| *amount <= LARGEST_EXACT);
-        let period = u128::from(period.get()) * scale;
-        let period = u64::try_from(period).ok().filter(|period| *period <= LARGEST_EXACT);
-        match (amount, period) {
-            (Some(amount), Some(period)) => Ok(Rate::new(amount, Micros::new(period)).of(unit)),
-            _ => {
+        let exact = exact_rate(mantissa, u128::from(period.get()) * scale);
+        match exact.or_else(|| rounded_rate(Decimal { mantissa, scale }, period)) {
+            Some(rate) => Ok(rate.of(unit)),
+            None => {
                 Err(QuotaError::new("a rate with too many digits", "round it")
                     .at(self.text, 0..self.position))
             }
@@ -354,6 +352,26 @@ const MOST_DIGITS: u128 = 10_u128.pow(24);
 
 /// Enough for every double, with room for the longest period.
 const MOST_PLACES: u32 = 18;
+
+fn exact_rate(amount: u128, period: u128) -> Option<Rate> {
+    let exact = |number| u64::try_from(number).ok().filter(|number| *number <= LARGEST_EXACT);
+    Some(Rate::new(exact(amount)?, Micros::new(exact(period)?)))
+}
+
+/// The whole amount above a fraction, in a period that is longer by as much, in microseconds, rounded up: the rate is never
+/// above the one that was written, and below it by less than a millionth. `499.95000000000005/s` is `500 per 1000101us`.
+fn rounded_rate(mut amount: Decimal, period: Micros) -> Option<Rate> {
+    const MOST_MANTISSA: u128 = 10_u128.pow(17);
+    const SECOND: u64 = 1_000_000;
+    while amount.mantissa > MOST_MANTISSA && amount.scale.is_multiple_of(10) {
+        amount = Decimal { mantissa: amount.mantissa / 10, scale: amount.scale / 10 };
+    }
+    // A microsecond is a millionth of a second: periods are at least that long.
+    let periods = u128::from(SECOND.div_ceil(period.get().max(1)));
+    let whole = amount.mantissa.checked_mul(periods)?.div_ceil(amount.scale);
+    let time = whole.checked_mul(period.get().into())?.checked_mul(amount.scale)?;
+    exact_rate(whole, time.checked_div(amount.mantissa)? + u128::from(!time.is_multiple_of(amount.mantissa)))
+}
 
 fn reduce(mantissa: u128, scale: u128) -> (u128, u128) {
     match (u64::try_from(mantissa), u64::try_from(scale)) {

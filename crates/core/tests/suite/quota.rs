@@ -143,6 +143,38 @@ fn numbers_too_long_to_be_meant_are_refused() {
     }
 }
 
+/// What a program computes as a double and writes out: rounded to whole microseconds, and never up.
+#[test]
+fn computed_rates_with_many_digits_are_rounded_down() {
+    let table = [
+        ("499.95000000000005/s", "500 per 1000101us"),
+        ("499.949999999999995/s smooth", "500 per 1000101us smooth"),
+        ("0.33333333333333331/s", "1 per 3000001us"),
+        ("33.333333333333336/min burst 5", "34 per 61200ms burst 5"),
+        ("1.2345678901234567MB/s", "1.234568MB per 1000001us"),
+        ("0.49995000000000001/ms", "500 per 1000101us"),
+    ];
+    for (text, read) in table {
+        assert_eq!(parse(text).unwrap().to_string(), read, "{text}");
+    }
+    let rounds_down = |(whole, digits, seconds): (u32, u64, u32)| {
+        let text = format!("{whole}.{digits:015}7 per {seconds}s");
+        let quota = parse(&text).map_err(|error| TestCaseError::fail(format!("{text}: {error}")))?;
+        let rate = quota.rate().unwrap();
+        // Both as requests in the time of both periods, in units of the last digit.
+        let read = u128::from(rate.amount()) * 10_u128.pow(16) * u128::from(seconds) * 1_000_000;
+        let written = (u128::from(whole) * 10_u128.pow(16) + u128::from(digits) * 10 + 7)
+            * u128::from(rate.period().get());
+        prop_assert!(read <= written, "{} is above {}", quota, text);
+        prop_assert!(read >= written - written / 1_000_000 - 1, "{} is far below {}", quota, text);
+        Ok(())
+    };
+    let rates = (1..100_000_u32, 0..1_000_000_000_000_000_u64, 1..60_u32);
+    if let Err(broken) = runner().run(&rates, rounds_down) {
+        panic!("{broken}");
+    }
+}
+
 /// Twice the level and a step of drain fit a double: the last quota that is counted exactly, and the first that is not.
 #[test]
 fn a_quota_is_exact_to_the_last_token() {
