@@ -117,7 +117,8 @@ fn is_by_client(key: &Key) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_replay::suggest::Wish;
+    use tidegate_core::Share;
+    use tidegate_replay::suggest::{Target, Wish};
 
     fn line(ip: &str, path: &str) -> String {
         format!("{{\"host\":null,\"ip\":{ip},\"method\":\"GET\",\"path\":\"{path}\"}}\n")
@@ -152,7 +153,7 @@ mod tests {
         for (key, is_fine) in
             [("ip", true), ("[ip, path]", true), ("user", false), ("path", false), ("all", false)]
         {
-            let wish = Wish::read(key, "1%".parse().unwrap()).unwrap();
+            let wish = Wish::read(key, Target::Keys(Share::ALL), Share::NONE).unwrap();
             assert_eq!(share.can_tell(&wish.key, key).is_ok(), is_fine, "{key}");
         }
     }

@@ -11,7 +11,7 @@ use crate::{
 use clap::ValueHint;
 use std::{
     fs,
-    io::{self, Read as _},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,7 +20,7 @@ use tidegate_policy::Format;
 use tidegate_replay::{
     Failure as NotReplayed,
     log::{Formats, Input, Log},
-    suggest::{self, Suggestion, Wish},
+    suggest::{self, Suggestion, Target, Wish},
 };
 
 /// Suggest quotas for the traffic of access logs or of a running gateway, with the evidence, as a policy in shadow mode.
@@ -50,9 +50,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEY", default_value = "ip")]
     key: String,
 
-    /// The part of the requests of each group that may be denied
-    #[arg(long, value_name = "SHARE", default_value = "0.1%")]
-    target_denied: String,
+    /// The part of the keys of each group that must never be denied; outliers are left out
+    #[arg(long, value_name = "SHARE", default_value = "99.9%")]
+    target_keys: String,
+
+    /// The part of the requests of each group that may be denied, instead of a part of its keys
+    #[arg(long, value_name = "SHARE", conflicts_with = "target_keys")]
+    target_denied: Option<String>,
+
+    /// How much larger quotas are than what the log needed
+    #[arg(long, value_name = "SHARE", default_value = "50%")]
+    headroom: String,
 
     #[command(flatten)]
     lines: Lines,
@@ -60,6 +68,10 @@ pub(crate) struct Args {
     /// Where to write the policy, in YAML, TOML or JSON; its rules are in shadow mode
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     out: Option<PathBuf>,
+
+    /// Overwrite the file of --out
+    #[arg(long, requires = "out")]
+    force: bool,
 
     /// Print evidence and policy for programs
     #[arg(long)]
@@ -70,7 +82,7 @@ const EXAMPLES: &str = "\
 Exit codes: 0 done, 1 the policy could not be written, 2 a log or a gateway cannot be used.
 
 Examples:
-  tidegate suggest access.log --key ip --target-denied 0.1%
+  tidegate suggest access.log --key ip --target-keys 99.9%
   tidegate suggest access.log.*.gz --key 'header x-api-key' --out policy.yaml
   tidegate suggest --from http://127.0.0.1:9091 --out policy.yaml
   tidegate replay --policy policy.yaml access.log";
@@ -79,14 +91,18 @@ Examples:
 const MOST: u64 = 256 << 20;
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let target: Share = args
-        .target_denied
-        .parse()
-        .map_err(|error| Failure::input(format!("--target-denied {}: {error}", args.target_denied)))?;
-    let wish = Wish::read(&args.key, target).map_err(Failure::input)?;
+    let target = match &args.target_denied {
+        Some(text) => Target::Requests(share("--target-denied", text)?),
+        None => Target::Keys(share("--target-keys", &args.target_keys)?),
+    };
+    let headroom = share("--headroom", &args.headroom)?;
+    let wish = Wish::read(&args.key, target, headroom).map_err(Failure::input)?;
     let format = args.out.as_deref().map(format).transpose()?;
     if let Some(path) = &args.out {
         keep_apart(path, args.logs.iter().map(Path::new))?;
+        if !args.force && path.exists() {
+            return Err(already_there(path));
+        }
     }
     named_once(&args.logs)?;
     let suggestion = match &args.from {
@@ -94,7 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         None => of_logs(wish, args)?,
     };
     if let (Some(path), Some(format)) = (&args.out, format) {
-        fs::write(path, written(&suggestion, format)).map_err(|error| Failure::write(path, &error))?;
+        write(path, &written(&suggestion, format), args.force)?;
     }
     match args.json {
         true => terminal::print(&format!("{:#}\n", suggest::json(&suggestion))),
@@ -130,8 +146,9 @@ fn of_gateway(wish: Wish, url: Option<&str>) -> Result<Suggestion, Failure> {
         )),
         other => Failure::input(other.to_string()),
     })?;
-    let outliers = suggestion.groups.iter_mut().flat_map(|group| &mut group.outliers);
-    outliers.for_each(|(key, _)| *key = history.told(key));
+    let named =
+        suggestion.groups.iter_mut().flat_map(|group| group.outliers.iter_mut().chain(&mut group.dominant));
+    named.for_each(|(key, _)| *key = history.told(key));
     Ok(suggestion)
 }
 
@@ -167,10 +184,35 @@ fn written(suggestion: &Suggestion, format: Format) -> String {
     let log = &suggestion.log;
     let names = harmless(&log.names.join(", ").replace('\n', " "));
     format!(
-        "# Suggested from {names}, {} requests: at most {} of each group denied.\n# In shadow mode: leave out `mode` \
-         to enforce a rule.\n{policy}",
-        log.requests, suggestion.wish.target
+        "# Suggested from {names}, {} requests: {}, headroom {}.\n# In shadow mode: leave out `mode` to enforce a \
+         rule.\n{policy}",
+        log.requests, suggestion.wish.target, suggestion.wish.headroom
     )
+}
+
+fn share(option: &str, text: &str) -> Result<Share, Failure> {
+    text.parse().map_err(|error| Failure::input(format!("{option} {text}: {error}")))
+}
+
+/// Writes a file that is not there yet, or whatever is there with `--force`.
+fn write(path: &Path, text: &str, is_forced: bool) -> Result<(), Failure> {
+    let mut options = fs::File::options();
+    options.write(true);
+    match is_forced {
+        true => options.create(true).truncate(true),
+        false => options.create_new(true),
+    };
+    match options.open(path).and_then(|mut file| file.write_all(text.as_bytes())) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(already_there(path)),
+        outcome => outcome.map_err(|error| Failure::write(path, &error)),
+    }
+}
+
+fn already_there(path: &Path) -> Failure {
+    Failure::input(format!(
+        "{} already exists; give --force to overwrite it, or another name",
+        path.display()
+    ))
 }
 
 fn format(path: &Path) -> Result<Format, Failure> {

@@ -29,7 +29,7 @@ fn completions(shell: &str) -> String {
     let output = tidegate(&["completions", shell]);
     assert!(output.status.success(), "{shell}: {}", text(&output.stderr));
     let script = text(&output.stdout);
-    for word in ["suggest", "target-denied"] {
+    for word in ["suggest", "target-keys"] {
         assert!(script.contains(word), "no word of {word} for {shell}");
     }
     script
@@ -55,7 +55,7 @@ fn shells_accept_their_completions() {
 fn bash_completes_a_verb_and_an_option() {
     let script = completions("bash");
     for (words, at, wanted) in
-        [("tidegate sug", 1, "suggest"), ("tidegate suggest --targ", 2, "--target-denied")]
+        [("tidegate sug", 1, "suggest"), ("tidegate suggest --target-k", 2, "--target-keys")]
     {
         let last = words.rsplit(' ').next().unwrap_or_default();
         let ask = format!(
@@ -70,7 +70,7 @@ fn bash_completes_a_verb_and_an_option() {
 #[test]
 fn fish_completes_a_verb_and_an_option() {
     let script = completions("fish");
-    for (words, wanted) in [("tidegate sug", "suggest"), ("tidegate suggest --targ", "--target-denied")] {
+    for (words, wanted) in [("tidegate sug", "suggest"), ("tidegate suggest --target-k", "--target-keys")] {
         let ask = format!("{script}\ncomplete -C '{words}'\n");
         let Some((_, said)) = given("fish", &[], &ask) else { return };
         assert_eq!(said.split_whitespace().next(), Some(wanted), "{words}: {said}");

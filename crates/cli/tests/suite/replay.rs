@@ -35,7 +35,8 @@ fn a_replay_is_told_as_text_as_json_and_as_a_page() {
 #[test]
 fn a_suggestion_is_written_as_a_policy_that_check_accepts() {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("suggested.yaml");
-    let output = tidegate(&["suggest", REAL, "--key", "ip", "--target-denied", "1%", "--out", name(&out)]);
+    let args = ["suggest", REAL, "--key", "ip", "--target-denied", "1%", "--force", "--out", name(&out)];
+    let output = tidegate(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(
         text(&output.stdout).contains("in shadow mode: nothing is denied yet"),
@@ -48,12 +49,34 @@ fn a_suggestion_is_written_as_a_policy_that_check_accepts() {
 }
 
 #[test]
+fn suggest_overwrites_a_file_only_with_force() {
+    let log = file("few.log", "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
+    let out = file("mine.yaml", POLICY);
+    let output = tidegate(&["suggest", name(&log), "--out", name(&out)]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output.stderr).contains("mine.yaml already exists; give --force"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(fs::read_to_string(&out).expect("it is there"), POLICY);
+    let output = tidegate(&["suggest", name(&log), "--out", name(&out), "--force"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stdout).contains("warning: small sample: 1 request of 1 key"),
+        "{}",
+        text(&output.stdout)
+    );
+    assert!(fs::read_to_string(&out).expect("it is there").contains("mode: shadow"));
+}
+
+#[test]
 fn what_cannot_be_used_is_said_and_ends_with_two() {
     let policy = file("for-bad-logs.yaml", POLICY);
     let tenants = file("tenants.yaml", "rules: [{ name: tenants, key: header x-tenant, quota: 1/s }]");
     let (empty, odd) = (file("empty.log", ""), file("odd.log", "what is this?\n"));
     let written = file("kept.log", "192.0.2.1 - - [01/Feb/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["replay", "--policy", name(&policy), "-", "-"], "standard input is named twice"),
         (&["suggest", "-", "-"], "standard input is named twice"),
         (
@@ -77,6 +100,8 @@ fn what_cannot_be_used_is_said_and_ends_with_two() {
         (&["replay", "--policy", name(&policy), REAL, "--format", "squid"], "unknown format `squid`"),
         (&["suggest", name(&empty)], "there is no request in it"),
         (&["suggest", REAL, "--target-denied", "much"], "--target-denied much"),
+        (&["suggest", REAL, "--target-keys", "most"], "--target-keys most"),
+        (&["suggest", REAL, "--headroom", "some"], "--headroom some"),
     ];
     for (args, said) in cases {
         let output = tidegate(args);
@@ -90,7 +115,7 @@ fn what_cannot_be_used_is_said_and_ends_with_two() {
 #[cfg(unix)]
 #[test]
 fn a_pipe_gives_a_suggestion_too() {
-    let ask = format!("'{}' suggest <(gzip -cd '{REAL}') --target-denied 1%", env!("CARGO_BIN_EXE_tidegate"));
+    let ask = format!("'{}' suggest <(gzip -cd '{REAL}') --target-keys 99%", env!("CARGO_BIN_EXE_tidegate"));
     let output = std::process::Command::new("bash").args(["-c", &ask]).output().expect("bash is there");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("10000 requests"), "{}", text(&output.stdout));

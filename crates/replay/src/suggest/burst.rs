@@ -1,6 +1,9 @@
 //! How much at once: as little as the target allows, once the rate is known.
 
-use super::trial::{Candidate, Trial, round};
+use super::{
+    target::Allowance,
+    trial::{Candidate, Trial, round},
+};
 
 /// For each group, the rate that was chosen with smaller bursts.
 pub(super) fn smaller(chosen: &[Trial]) -> Vec<Vec<Candidate>> {
@@ -19,10 +22,10 @@ pub(super) fn smaller(chosen: &[Trial]) -> Vec<Vec<Candidate>> {
 }
 
 /// The smallest burst that denies little enough, or what was chosen before.
-pub(super) fn choose(chosen: &[Trial], bursts: &[Vec<Trial>], most: &[u64]) -> Vec<Trial> {
-    let of_group = |((chosen, bursts), most): ((&Trial, &Vec<Trial>), &u64)| {
-        let within = bursts.iter().filter(|trial| trial.denied <= *most);
+pub(super) fn choose(chosen: &[Trial], bursts: &[Vec<Trial>], allowed: &[Allowance]) -> Vec<Trial> {
+    let of_group = |((chosen, bursts), allowed): ((&Trial, &Vec<Trial>), &Allowance)| {
+        let within = bursts.iter().filter(|trial| allowed.permits(trial));
         within.min_by_key(|trial| trial.burst).unwrap_or(chosen).clone()
     };
-    chosen.iter().zip(bursts).zip(most).map(of_group).collect()
+    chosen.iter().zip(bursts).zip(allowed).map(of_group).collect()
 }

@@ -1,6 +1,6 @@
 //! A suggestion for programs.
 
-use super::{Suggested, Suggestion, Trial, WINDOWS, say::reasons};
+use super::{Suggested, Suggestion, Target, Trial, WINDOWS, say};
 use serde_json::{Value, json as value};
 
 /// The suggestion as JSON.
@@ -11,7 +11,12 @@ pub fn json(suggestion: &Suggestion) -> Value {
         "requests": log.requests,
         "broken": log.broken,
         "key": wish.key_text,
-        "target_denied": f64::from(wish.target.millionths()) / 1e6,
+        "target": match wish.target {
+            Target::Keys(share) => value!({ "keys_never_denied": share.as_f64() }),
+            Target::Requests(share) => value!({ "requests_denied": share.as_f64() }),
+        },
+        "headroom": wish.headroom.as_f64(),
+        "warnings": say::log_warnings(suggestion),
         "groups": groups.iter().map(group).collect::<Vec<_>>(),
         "policy": policy.print(tidegate_policy::Format::Yaml),
     })
@@ -34,17 +39,25 @@ fn group(group: &Suggested) -> Value {
         "except": group.group.except,
         "requests": group.requests,
         "keys": group.keys,
+        "needed": group.needed.to_string(),
         "quota": group.quota.to_string(),
         "denied": group.denied,
         "within_target": group.is_within,
         "peaks": peaks.collect::<Vec<_>>(),
         "knee": { "rate": group.knee.rate, "share": group.knee.share, "above": group.knee.above },
         "outliers": outliers.collect::<Vec<_>>(),
+        "outlier_count": group.outlier_count,
+        "warnings": say::warnings(group),
         "candidates": group.trials.iter().map(trial).collect::<Vec<_>>(),
-        "why": reasons(group),
+        "why": say::reasons(group),
     })
 }
 
 fn trial(trial: &Trial) -> Value {
-    value!({ "quota": trial.quota.to_string(), "denied": trial.denied, "keys": trial.keys })
+    value!({
+        "quota": trial.quota.to_string(),
+        "denied": trial.denied,
+        "keys": trial.keys,
+        "outliers": trial.outliers,
+    })
 }

@@ -11,9 +11,11 @@ mod burst;
 mod group;
 mod json;
 mod knee;
+mod outliers;
 mod policy;
 mod rates;
 mod say;
+mod target;
 mod trial;
 mod walk;
 
@@ -22,6 +24,7 @@ pub use json::json;
 pub use knee::Knee;
 pub use rates::{Peaks, WINDOWS};
 pub use say::text;
+pub use target::Target;
 pub use trial::Trial;
 
 use crate::{
@@ -29,6 +32,7 @@ use crate::{
     run::{Failure, Progress, play},
 };
 use std::path::Path;
+use target::Allowance;
 use tidegate_core::{Quota, Share};
 use tidegate_policy::{Policy, model::Key};
 use tidegate_rule::Mode;
@@ -40,8 +44,10 @@ pub struct Wish {
     pub key: Key,
     /// How it was written.
     pub key_text: String,
-    /// The part of the requests of each group that may be denied.
-    pub target: Share,
+    /// How much may be denied.
+    pub target: Target,
+    /// How much larger a quota is than what the log needed.
+    pub headroom: Share,
 }
 
 /// Quotas for a log.
@@ -70,11 +76,18 @@ pub struct Suggested {
     pub peaks: Vec<Peaks>,
     /// Where the usual end and the others begin, for the window of the quota.
     pub knee: Knee,
-    /// The keys far beyond the usual: each with its most in the window of the quota.
+    /// The keys that do far more than all others, which the target leaves out: the first of them, each with its most in the
+    /// window of the quota.
     pub outliers: Vec<(String, u64)>,
+    /// How many outliers there are, as far as keys were followed.
+    pub outlier_count: u64,
+    /// The key that makes most of the requests, with their number, if they are more than a quarter of all.
+    pub dominant: Option<(String, u64)>,
     /// All that was tried, with what it would have denied.
     pub trials: Vec<Trial>,
-    /// What is suggested.
+    /// The least that stays within the target on this log.
+    pub needed: Quota,
+    /// What is suggested: that with headroom.
     pub quota: Quota,
     /// The window of the quota, by its place among [`WINDOWS`].
     pub window: usize,
@@ -86,7 +99,7 @@ pub struct Suggested {
 
 impl Wish {
     /// Reads what is asked for, in the words of a policy: `ip`, `header x-api-key`, `[ip, path]`.
-    pub fn read(key: &str, target: Share) -> Result<Self, String> {
+    pub fn read(key: &str, target: Target, headroom: Share) -> Result<Self, String> {
         let text = key.trim();
         if text.contains('\n') {
             return Err("a key is one line; write ip, user or `header x-api-key`".to_owned());
@@ -98,7 +111,7 @@ impl Wish {
         tidegate_policy::compile::check(&policy).map_err(|error| format!("--key {text}: {error}"))?;
         let rule =
             policy.rules.into_iter().next().ok_or_else(|| format!("--key {text}: there is no key in it"))?;
-        Ok(Self { key: rule.key, key_text: text.to_owned(), target })
+        Ok(Self { key: rule.key, key_text: text.to_owned(), target, headroom })
     }
 }
 
@@ -118,22 +131,27 @@ pub fn suggest(
     let groups = group::find(open()?, &mut told)?;
     let mut found = rates::measure(&wish, &groups, open()?, &mut told)?;
     found.groups.retain(|found| found.requests > 0);
-    let most = trial::most_denied(&wish, &found);
+    let allowed: Vec<_> = found.groups.iter().map(|group| wish.target.allowance(group)).collect();
     let ladder = trial::ladder(&found);
     let first = trial::run(&wish, &found, ladder, open()?, &mut told)?;
-    let second = trial::between(&first, &most);
+    let second = trial::between(&first, &allowed);
     let second = trial::run(&wish, &found, second, open()?, &mut told)?;
     let mut trials: Vec<Vec<Trial>> = first.into_iter().zip(second).map(|(a, b)| [a, b].concat()).collect();
-    let choose = |(trials, most): (&Vec<Trial>, &u64)| trial::choose(trials, *most);
-    let chosen: Option<Vec<Trial>> = trials.iter().zip(&most).map(choose).collect();
-    let chosen = chosen.ok_or_else(|| Failure::Suggested("there is nothing to choose from".to_owned()))?;
-    let bursts = trial::run(&wish, &found, burst::smaller(&chosen), open()?, &mut told)?;
-    let chosen = burst::choose(&chosen, &bursts, &most);
+    let choose = |(trials, allowed): (&Vec<Trial>, &Allowance)| trial::choose(trials, *allowed);
+    let needed: Option<Vec<Trial>> = trials.iter().zip(&allowed).map(choose).collect();
+    let needed = needed.ok_or_else(|| Failure::Suggested("there is nothing to choose from".to_owned()))?;
+    let bursts = trial::run(&wish, &found, burst::smaller(&needed), open()?, &mut told)?;
+    let needed = burst::choose(&needed, &bursts, &allowed);
+    let roomy = trial::with_headroom(&needed, wish.headroom);
+    let roomy = trial::run(&wish, &found, roomy, open()?, &mut told)?;
     let mut groups = Vec::new();
     for (place, found) in found.groups.into_iter().enumerate() {
-        let mut trials = [std::mem::take(&mut trials[place]), bursts[place].clone()].concat();
+        let mut trials =
+            [std::mem::take(&mut trials[place]), bursts[place].clone(), roomy[place].clone()].concat();
         trial::tidy(&mut trials);
-        groups.push(found.suggest(trials, &chosen[place], most[place]));
+        let needed = &needed[place];
+        let chosen = roomy[place].first().unwrap_or(needed);
+        groups.push(found.suggest(trials, needed, chosen, allowed[place].permits(needed)));
     }
     let rules = groups.iter().map(|suggested| (&suggested.group, suggested.quota));
     let policy = policy::of(&wish, rules, Mode::Shadow)?;

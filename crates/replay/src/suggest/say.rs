@@ -1,9 +1,14 @@
 //! A suggestion in words.
 
-use super::{Suggested, Suggestion, WINDOWS, trial::MOST_KEYS};
+use super::{Suggested, Suggestion, WINDOWS};
 use crate::report::{counted, stamp};
 use std::fmt::Write as _;
 
+/// Fewer requests or keys than this are a small sample.
+const MIN_REQUESTS: u64 = 300;
+const MIN_KEYS: u64 = 50;
+/// A day, in microseconds.
+const DAY_MICROS: u64 = 86_400_000_000;
 /// How many candidates of a group are told.
 const TOLD: usize = 12;
 
@@ -16,15 +21,17 @@ pub fn text(suggestion: &Suggestion) -> String {
     };
     // Writing to a string does not fail.
     let mut text = format!(
-        "{}: {} requests{span}; by {}, at most {} of each group denied\n",
+        "{}: {} requests{span}; by {}, {}, headroom {}\n",
         log.names.join(", "),
         log.requests,
         wish.key_text,
-        wish.target
+        wish.target,
+        wish.headroom
     );
     if log.broken > 0 {
         let _ = writeln!(text, "{} lines could not be read", log.broken);
     }
+    log_warnings(suggestion).iter().for_each(|warning| _ = writeln!(text, "warning: {warning}"));
     groups.iter().for_each(|group| about(&mut text, group));
     let (denied, requests): (u64, u64) =
         groups.iter().fold((0, 0), |sum, group| (sum.0 + group.denied, sum.1 + group.requests));
@@ -42,14 +49,15 @@ fn about(text: &mut String, group: &Suggested) {
         let (half, ninety, last, most) = (peaks.half, peaks.nine_of_ten, peaks.ninety_nine, peaks.most);
         let _ = writeln!(text, "    {name:<14} {half:>8} {ninety:>6} {last:>6} {most:>6}");
     }
-    let _ = writeln!(text, "  candidates          denied    share   keys");
+    let _ = writeln!(text, "  candidates          denied    share   keys  outliers");
     for trial in nearest(group) {
         let mark = if trial.quota == group.quota { '>' } else { ' ' };
         let quota = trial.quota.to_string();
         let share = share(trial.denied, group.requests);
-        let keys = format!("{}{}", trial.keys, if trial.keys < MOST_KEYS as u64 { "" } else { " or more" });
-        let _ = writeln!(text, "  {mark} {quota:<18} {:>6} {share:>8} {keys:>6}", trial.denied);
+        let (keys, outliers) = (trial.keys, trial.outliers);
+        let _ = writeln!(text, "  {mark} {quota:<18} {:>6} {share:>8} {keys:>6} {outliers:>9}", trial.denied);
     }
+    warnings(group).iter().for_each(|warning| _ = writeln!(text, "  warning: {warning}"));
     reasons(group).iter().for_each(|reason| _ = writeln!(text, "  {reason}"));
 }
 
@@ -85,23 +93,31 @@ pub(super) fn reasons(group: &Suggested) -> Vec<String> {
     }
     if !group.outliers.is_empty() {
         let each = group.outliers.iter().map(|(key, most)| format!("{} ({most})", key.escape_debug()));
-        reasons
-            .push(format!("far beyond, by their most in {window}: {}", each.collect::<Vec<_>>().join(", ")));
+        let rest = group.outlier_count.saturating_sub(group.outliers.len() as u64);
+        let rest = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+        reasons.push(format!(
+            "{}, left out of the target, by their most in {window}: {}{rest}",
+            counted(group.outlier_count, "outlier"),
+            each.collect::<Vec<_>>().join(", ")
+        ));
     }
     let chosen = group.trials.iter().find(|trial| trial.quota == group.quota);
-    let keys = chosen.map_or(0, |trial| trial.keys);
+    let (keys, outliers) = chosen.map_or((0, 0), |trial| (trial.keys, trial.outliers));
+    let of_whom = match outliers {
+        0 => counted(keys, "key"),
+        outliers => format!("{} and {}", counted(keys, "key"), counted(outliers, "outlier")),
+    };
     let share = share(group.denied, group.requests);
     match group.is_within {
         true => reasons.push(format!(
-            "{}: the least per {unit} that stays within the target, with the smallest burst that does; it denies {} \
-             ({share}), of {}",
-            group.quota,
-            group.denied,
-            counted(keys, "key")
+            "{}: {} is the least per {unit} that stays within the target, with the smallest burst that does; the rest is \
+             headroom. It denies {} ({share}), of {of_whom}",
+            group.quota, group.needed, group.denied
         )),
         false => reasons.push(format!(
-            "{}: nothing that was tried stays within the target; this denies least, {} ({share})",
-            group.quota, group.denied
+            "{}: no candidate stays within the target; {} denies the fewest keys, the rest is headroom. It denies {} \
+             ({share}), of {of_whom}",
+            group.quota, group.needed, group.denied
         )),
     }
     if group.trials.iter().any(|trial| trial.crowded > 0) {
@@ -112,6 +128,35 @@ pub(super) fn reasons(group: &Suggested) -> Vec<String> {
         );
     }
     reasons
+}
+
+/// Why a log says little, in a line each.
+pub(super) fn log_warnings(suggestion: &Suggestion) -> Vec<String> {
+    let span = match (suggestion.log.start, suggestion.log.end) {
+        (Some(start), Some(end)) => end.get().saturating_sub(start.get()),
+        _ => 0,
+    };
+    match span < DAY_MICROS {
+        true => vec!["the log covers less than a day; peaks at other times are not in it".to_owned()],
+        false => Vec::new(),
+    }
+}
+
+/// Why the quota of a group may be wrong, in a line each.
+pub(super) fn warnings(group: &Suggested) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if group.requests < MIN_REQUESTS || group.keys < MIN_KEYS {
+        let requests = counted(group.requests, "request");
+        warnings.push(format!(
+            "small sample: {requests} of {}; use a log with at least {MIN_REQUESTS} requests of {MIN_KEYS} keys",
+            counted(group.keys, "key")
+        ));
+    }
+    if let Some((key, requests)) = &group.dominant {
+        let share = share(*requests, group.requests);
+        warnings.push(format!("one key dominates: {} makes {share} of the requests", key.escape_debug()));
+    }
+    warnings
 }
 
 fn share(part: u64, whole: u64) -> String {

@@ -2,7 +2,8 @@
 
 use super::{
     Wish,
-    rates::{Measured, WINDOWS},
+    rates::{Measured, Rates, WINDOWS},
+    target::Allowance,
     walk::walk,
 };
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
 };
 use foldhash::HashSet;
 use std::time::Duration;
-use tidegate_core::Quota;
+use tidegate_core::{Quota, Share};
 use tidegate_engine::{Capacity, Clock, Limiter};
 
 /// A quota that was tried, and what it would have denied.
@@ -27,8 +28,12 @@ pub struct Trial {
     pub burst: u64,
     /// Requests that it would have denied.
     pub denied: u64,
-    /// Keys of which it would have denied any, as far as they were followed.
+    /// Those of them that are not of outliers.
+    pub usual_denied: u64,
+    /// Keys of which it would have denied any, without outliers.
     pub keys: u64,
+    /// Outliers of which it would have denied any.
+    pub outliers: u64,
     /// How often there was no room for a key, so that it was counted with others.
     pub crowded: u64,
 }
@@ -51,21 +56,12 @@ const MEMORY: u64 = 4 << 20;
 const ALL_MEMORY: u64 = 1 << 30;
 /// What a key takes.
 const KEY: u64 = 28;
-/// How many keys are told apart that a candidate denies.
-pub(super) const MOST_KEYS: usize = 4_096;
 
-/// How many requests of each group may be denied.
-pub(super) fn most_denied(wish: &Wish, found: &Measured) -> Vec<u64> {
-    let share = u128::from(wish.target.millionths());
-    let most = |requests: u64| u64::try_from(u128::from(requests) * share / 1_000_000).unwrap_or(u64::MAX);
-    found.groups.iter().map(|group| most(group.requests)).collect()
-}
-
-/// For each group and window, quotas from what half of the keys need to twice what any needs.
+/// For each group and window, quotas from what half of the keys need to twice what any needs, without outliers.
 pub(super) fn ladder(found: &Measured) -> Vec<Vec<Candidate>> {
-    let of_group = |group: &super::rates::Rates| {
+    let of_group = |group: &Rates| {
         let each = TRIED.iter().flat_map(|window| {
-            let peaks = group.peaks(*window);
+            let peaks = group.usual_peaks(*window);
             rates_between(*window, peaks.half.max(1), peaks.most.max(1) * 2)
         });
         each.collect()
@@ -74,11 +70,11 @@ pub(super) fn ladder(found: &Measured) -> Vec<Vec<Candidate>> {
 }
 
 /// For each group and window, quotas between the largest that denies too much and the smallest that does not.
-pub(super) fn between(tried: &[Vec<Trial>], most: &[u64]) -> Vec<Vec<Candidate>> {
-    let of_group = |(trials, most): (&Vec<Trial>, &u64)| {
+pub(super) fn between(tried: &[Vec<Trial>], allowed: &[Allowance]) -> Vec<Vec<Candidate>> {
+    let of_group = |(trials, allowed): (&Vec<Trial>, &Allowance)| {
         let each = TRIED.iter().flat_map(|window| {
             let of_window = || trials.iter().filter(|trial| trial.window == *window);
-            let low = of_window().filter(|trial| trial.denied > *most).map(|trial| trial.rate).max();
+            let low = of_window().filter(|trial| !allowed.permits(trial)).map(|trial| trial.rate).max();
             let low = low.unwrap_or(0);
             let high = of_window().filter(|trial| trial.rate > low).map(|trial| trial.rate).min();
             high.map(|high| rates_between(*window, low + 1, high)).unwrap_or_default()
@@ -86,7 +82,7 @@ pub(super) fn between(tried: &[Vec<Trial>], most: &[u64]) -> Vec<Vec<Candidate>>
         let known: Vec<Candidate> = trials.iter().map(Trial::candidate).collect();
         each.filter(|candidate| !known.contains(candidate)).collect()
     };
-    tried.iter().zip(most).map(of_group).collect()
+    tried.iter().zip(allowed).map(of_group).collect()
 }
 
 /// Round numbers from `low` to `high`, each larger than the one before by about the same factor.
@@ -97,6 +93,16 @@ fn rates_between(window: usize, low: u64, high: u64) -> Vec<Candidate> {
     candidates.sort_unstable();
     candidates.dedup();
     candidates
+}
+
+/// Each of these with more room, for what the log has not seen.
+pub(super) fn with_headroom(needed: &[Trial], headroom: Share) -> Vec<Vec<Candidate>> {
+    let more = |number: u64| round((number as f64 * (1.0 + headroom.as_f64())).ceil());
+    let of_group = |needed: &Trial| {
+        let Candidate { window, rate, burst } = needed.candidate();
+        vec![Candidate { window, rate: more(rate), burst: more(burst) }]
+    };
+    needed.iter().map(of_group).collect()
 }
 
 /// Two digits are enough for a quota.
@@ -136,24 +142,35 @@ pub(super) fn run(
         hand.set(step.now);
         for running in running.get_mut(step.group).into_iter().flatten() {
             if !running.limiter.check(&step.key).is_granted() {
+                let group = &found.groups[step.group];
+                let is_outlier = group.is_outlier(step.hash);
                 running.trial.denied += 1;
-                if running.keys.len() < MOST_KEYS {
-                    running.keys.insert(step.hash);
+                running.trial.usual_denied += u64::from(!is_outlier);
+                if step.hash.is_multiple_of(group.one_in) {
+                    let keys = if is_outlier { &mut running.outliers } else { &mut running.keys };
+                    keys.insert(step.hash);
                 }
             }
         }
     })?;
-    let finish = |running: Running| {
-        let crowded = running.limiter.size().overflowed;
-        Trial { keys: running.keys.len() as u64, crowded, ..running.trial }
+    let finish = |(group, running): (Vec<Running>, &Rates)| {
+        let keys = |followed: &HashSet<u64>| followed.len() as u64 * running.one_in;
+        let finish_one = |running: Running| Trial {
+            keys: keys(&running.keys),
+            outliers: keys(&running.outliers),
+            crowded: running.limiter.size().overflowed,
+            ..running.trial
+        };
+        group.into_iter().map(finish_one).collect()
     };
-    Ok(running.into_iter().map(|group| group.into_iter().map(finish).collect()).collect())
+    Ok(running.into_iter().zip(&found.groups).map(finish).collect())
 }
 
 struct Running {
     trial: Trial,
     limiter: Limiter,
     keys: HashSet<u64>,
+    outliers: HashSet<u64>,
 }
 
 impl Running {
@@ -165,9 +182,20 @@ impl Running {
         let limiter = Limiter::builder().clock(clock.clone()).capacity(Capacity::Bytes(memory)).build(quota);
         let limiter = limiter.map_err(|error| failed(&error))?;
         Ok(Self {
-            trial: Trial { quota, window, rate, burst, denied: 0, keys: 0, crowded: 0 },
+            trial: Trial {
+                quota,
+                window,
+                rate,
+                burst,
+                denied: 0,
+                usual_denied: 0,
+                keys: 0,
+                outliers: 0,
+                crowded: 0,
+            },
             limiter,
             keys: HashSet::default(),
+            outliers: HashSet::default(),
         })
     }
 }
@@ -178,20 +206,23 @@ impl Trial {
     }
 }
 
-/// Of all that deny little enough, the smallest of each window; of those, the one that denies the fewest keys. Where nothing
+/// Of all that deny little enough, the smallest of each window; of those, the one that denies the most outliers. Where nothing
 /// denies little enough, that which denies least.
-pub(super) fn choose(trials: &[Trial], most: u64) -> Option<Trial> {
+pub(super) fn choose(trials: &[Trial], allowed: Allowance) -> Option<Trial> {
     let of_window = |window: &usize| {
         let ours = || trials.iter().filter(|trial| trial.window == *window);
-        let low = ours().filter(|trial| trial.denied > most).map(|trial| trial.rate).max().unwrap_or(0);
+        let low = ours().filter(|trial| !allowed.permits(trial)).map(|trial| trial.rate).max().unwrap_or(0);
         ours().filter(|trial| trial.rate > low).min_by_key(|trial| trial.rate)
     };
     let within = TRIED.iter().filter_map(of_window);
-    // Between windows that spare as many keys, the one in the middle is the one that people expect.
-    let by_keys = |trial: &&Trial| (trial.keys, trial.window.abs_diff(2), trial.window);
+    // A window that denies more of the outliers is better. Between equals a minute is what people expect, and closer to what is
+    // needed than a second.
+    let rank = |trial: &&Trial| {
+        (std::cmp::Reverse(trial.outliers), trial.window.abs_diff(2), trial.keys, trial.window)
+    };
     within
-        .min_by_key(by_keys)
-        .or_else(|| trials.iter().min_by_key(|trial| (trial.denied, trial.rate)))
+        .min_by_key(rank)
+        .or_else(|| trials.iter().min_by_key(|trial| (trial.keys, trial.usual_denied, trial.rate)))
         .cloned()
 }
 

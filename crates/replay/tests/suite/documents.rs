@@ -6,7 +6,7 @@ use tidegate_replay::{
     log::{Input, Log},
     play,
     report::{Report, text},
-    suggest::{self, Wish, suggest},
+    suggest::{self, Target, Wish, suggest},
 };
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/replay.md");
@@ -22,7 +22,7 @@ fn the_document_shows_what_comes_out() {
     let (rules, _) = rest.split_once("```").unwrap();
     let play = play(open(), (&policy(rules), Path::new("")), None, |_| {}).unwrap();
     let replayed = text(&Report { play: &play, policy: "policy.yaml", against: None });
-    let wish = Wish::read("ip", "1%".parse().unwrap()).unwrap();
+    let wish = Wish::read("ip", Target::Keys("99%".parse().unwrap()), "50%".parse().unwrap()).unwrap();
     let suggestion = suggest(wish, || Ok(open()), |_| {}).unwrap();
     let suggested = format!("{}\n{}", suggest::text(&suggestion), suggestion.policy);
     let mut expected = document.clone();

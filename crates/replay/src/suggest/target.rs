@@ -1,0 +1,50 @@
+//! How much a suggestion may deny.
+
+use super::{rates::Rates, trial::Trial};
+use std::fmt;
+use tidegate_core::Share;
+
+/// How much a quota may deny of a group. Outliers are left out on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The part of its keys that must never be denied.
+    Keys(Share),
+    /// The part of its requests that may be denied.
+    Requests(Share),
+}
+
+/// What that means for one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Allowance {
+    /// Keys that may be denied.
+    Keys(u64),
+    /// Requests that may be denied.
+    Requests(u64),
+}
+
+impl Target {
+    pub(super) fn allowance(self, group: &Rates) -> Allowance {
+        match self {
+            Self::Keys(share) => Allowance::Keys(share.rest().of(group.usual_keys())),
+            Self::Requests(share) => Allowance::Requests(share.of(group.usual_requests())),
+        }
+    }
+}
+
+impl Allowance {
+    pub(super) fn permits(self, trial: &Trial) -> bool {
+        match self {
+            Self::Keys(keys) => trial.keys <= keys,
+            Self::Requests(requests) => trial.usual_denied <= requests,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keys(share) => write!(f, "at least {share} of the keys of each group never denied"),
+            Self::Requests(share) => write!(f, "at most {share} of the requests of each group denied"),
+        }
+    }
+}
