@@ -7,8 +7,8 @@ use crate::{
     text,
 };
 use proc_macro2::{Span, TokenStream};
-use quote::{ToTokens as _, quote_spanned};
-use syn::{Error, Expr, Lit, LitStr, Path, Result, spanned::Spanned as _};
+use quote::quote_spanned;
+use syn::{Error, Expr, ExprLit, Lit, LitStr, Path, Result, spanned::Spanned as _};
 use tidegate_core::{Kind, Micros, Quota};
 
 /// What is limited.
@@ -91,7 +91,7 @@ impl What {
             refusal: mistakes.read(Refusal::parse(&params)),
             scope: if mistakes.read(params.flag("share")) { Scope::Shared } else { Scope::Own },
             quotas: mistakes.read(self.quotas(&params)),
-            key: mistakes.read(params.value("key", "user.id").map(Option::<&Expr>::cloned)),
+            key: mistakes.read(params.value("key", "user.id").and_then(key)),
             cost: mistakes.read(params.value("cost", "items.len() as u64").map(Option::<&Expr>::cloned)),
             wait: mistakes.read(wait).map(Micros::get),
             message: mistakes.read(text("message", "\"slow down\"")),
@@ -271,6 +271,32 @@ impl Limit {
                 quote_spanned!(at=> #borrow #group)
             }
         })
+    }
+}
+
+/// The key, unless it is the same for every call: text in quotes is hardly ever meant.
+fn key(key: Option<&Expr>) -> Result<Option<Expr>> {
+    let Some(key) = key else { return Ok(None) };
+    if !is_text(key) {
+        return Ok(Some(key.clone()));
+    }
+    let fix = match key {
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) if text.parse::<Expr>().is_ok() => {
+            format!("write `key = {}` without quotes", text.value())
+        }
+        _ => "for one bucket leave `key` out".to_owned(),
+    };
+    Err(Error::new_spanned(key, format!("this key is the same for every call; {fix}")))
+}
+
+fn is_text(key: &Expr) -> bool {
+    match key {
+        Expr::Lit(literal) => matches!(literal.lit, Lit::Str(_)),
+        Expr::Paren(inner) => is_text(&inner.expr),
+        Expr::Group(inner) => is_text(&inner.expr),
+        Expr::Reference(inner) => is_text(&inner.expr),
+        Expr::Tuple(tuple) => !tuple.elems.is_empty() && tuple.elems.iter().all(is_text),
+        _ => false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What stands between the brackets of an attribute.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::ToTokens as _;
 use syn::{
     Error, Expr, Ident, Lit, Path, Result, Token,
     ext::IdentExt as _,
@@ -113,7 +114,11 @@ impl Params {
 impl Parse for Entry {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
         if input.peek(Lit) {
-            return input.parse().map(Self::Literal);
+            let literal: Lit = input.parse()?;
+            return match input.peek(Token![/]) {
+                true => Err(unquoted(&literal, input)?),
+                false => Ok(Self::Literal(literal)),
+            };
         }
         let name = Ident::parse_any(input).map_err(|error| {
             Error::new(error.span(), "a quota or a parameter is needed here, as in `key = user.id`")
@@ -126,7 +131,31 @@ impl Parse for Entry {
     }
 }
 
+/// That a quota such as `10/s` lacks its quotes.
+fn unquoted(amount: &Lit, input: ParseStream<'_>) -> Result<Error> {
+    let mut rest = TokenStream::new();
+    while !input.is_empty() && !input.peek(Token![,]) {
+        rest.extend([input.parse::<TokenTree>()?]);
+    }
+    let quota = format!("{}{rest}", amount.to_token_stream()).replace(" / ", "/").replace("/ ", "/");
+    let mut all = amount.to_token_stream();
+    all.extend(rest);
+    Ok(Error::new_spanned(all, format!("a quota is text; write `\"{quota}\"`")))
+}
+
+/// What other libraries call a parameter, and what it is called here.
+const SYNONYMS: &[(&str, &str, &str)] = &[
+    ("name", "rule", "`rule = \"login\"` names the rule"),
+    ("fallback", "on_limit", "`on_limit = cached` names the function that answers instead"),
+    ("burst", "algorithm", "the burst is a part of the quota, as in `\"10/s burst 20\"`"),
+    ("timeout", "wait", "`wait = \"50ms\"` says how long a call may wait"),
+];
+
 fn unknown(name: &Ident, known: &[&str]) -> Error {
+    let synonym = SYNONYMS.iter().find(|(other, ours, _)| name == other && known.contains(ours));
+    if let Some((_, _, fix)) = synonym {
+        return Error::new(name.span(), format!("unknown parameter `{name}`; {fix}"));
+    }
     let fix = match meant(&name.to_string(), known.iter().copied()) {
         Some(meant) => format!("did you mean `{meant}`?"),
         None => format!("there are {}", known.join(", ")),

@@ -63,8 +63,11 @@ impl Refusal {
             }
             Self::Fallback(path) => {
                 let arguments = function.arguments()?;
+                let name = path.to_token_stream().into_iter().last().map_or(site, |last| last.span());
                 let path = path.to_token_stream();
-                let awaited = function.is_async().then(|| quote_spanned!(site=> .await));
+                // Where it is not `async`, the compiler points at its name.
+                let at = name.resolved_at(site);
+                let awaited = function.is_async().then(|| quote_spanned!(at=> .await));
                 // An argument that the body has no use for is of use here.
                 quote_spanned! {site=>
                     ::core::result::Result::Err(_) => {

@@ -60,4 +60,28 @@ fn no_key(id: u64) -> Result<u64, Limited> {
     Ok(id)
 }
 
+#[limit(10/s)]
+fn unquoted() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[limit(100/min burst 20, key = id)]
+fn unquoted_burst(id: u64) -> Result<u64, Limited> {
+    Ok(id)
+}
+
+#[limit("10/s", burst = 20, fallback = guess, name = "x", timeout = "1s")]
+fn words_of_others() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[limit("10/s", on_limit = guess)]
+async fn fallback_is_not_async(id: u64) -> u64 {
+    id
+}
+
+fn guess(id: u64) -> u64 {
+    id
+}
+
 fn main() {}
