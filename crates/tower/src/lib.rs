@@ -1,12 +1,12 @@
 //! Tidegate as tower layers, for axum, hyper, tonic and whatever else speaks `http`.
 //!
 //! ```
-//! use tidegate_rule::{Declaration, Gate, RequestLimit, request::key};
+//! use tidegate_rule::{Declaration, RequestLimit, request::key};
 //! use tidegate_tower::LimitLayer;
 //!
 //! let per_client = RequestLimit::of(Declaration::of("per-client").quota("100/min burst 20")?)?.key(key::peer());
 //! let login = RequestLimit::of(Declaration::of("login").quota("5/min")?)?.key(key::peer()).routes(["/login"]);
-//! let layer = LimitLayer::new(Gate::new([per_client, login]));
+//! let layer = LimitLayer::new([per_client, login]);
 //! // axum: Router::new().route(…).layer(layer); tonic: Server::builder().layer(layer)
 //! # Ok::<(), tidegate_engine::BuildError>(())
 //! ```

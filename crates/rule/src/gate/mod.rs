@@ -190,6 +190,20 @@ impl From<RequestLimit> for Gate {
     }
 }
 
+/// A gate of these rules.
+impl<const N: usize> From<[RequestLimit; N]> for Gate {
+    fn from(limits: [RequestLimit; N]) -> Self {
+        Self::new(limits)
+    }
+}
+
+/// A gate of these rules.
+impl From<Vec<RequestLimit>> for Gate {
+    fn from(limits: Vec<RequestLimit>) -> Self {
+        Self::new(limits)
+    }
+}
+
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.limits()).finish()

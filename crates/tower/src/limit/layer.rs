@@ -30,7 +30,7 @@ pub struct LimitLayer {
 }
 
 impl LimitLayer {
-    /// A layer with this gate, or with a gate of this one rule.
+    /// A layer with this gate, or with a gate of this one rule or of these rules: `LimitLayer::new([client, login])`.
     pub fn new(gate: impl Into<Gate>) -> Self {
         Self { gate: gate.into() }
     }
