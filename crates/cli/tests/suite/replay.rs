@@ -29,7 +29,7 @@ fn a_replay_is_told_as_text_as_json_and_as_a_page() {
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(value["log"]["requests"], 10_000);
     assert_eq!(value["difference"]["newly_denied"], 0);
-    assert_eq!(value["policy"]["denied"], value["against"]["denied"]);
+    assert_eq!(value["policy"]["total"], value["against"]["total"]);
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn table(page: &mut String, label: &str, (name, tally): (&str, &Tally)) {
         numbers.iter().for_each(|number| _ = write!(page, "<td>{number}</td>"));
         let _ = writeln!(page, "<td>{}</td></tr>", percent(numbers[3] + numbers[4], numbers[0]));
     };
-    row("all", [tally.requests(), tally.admitted, tally.delayed, tally.denied, 0]);
+    row("all", [tally.requests(), tally.admitted, tally.delayed, tally.denied, tally.shadow]);
     for rule in &tally.rules {
         row(&rule.name, [rule.asked, rule.admitted, rule.delayed, rule.denied, rule.shadow]);
     }

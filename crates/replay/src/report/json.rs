@@ -50,11 +50,14 @@ fn log(log: &LogStats) -> Value {
 fn policy(name: &str, tally: &Tally) -> Value {
     json!({
         "name": name,
-        "requests": tally.requests(),
-        "admitted": tally.admitted,
-        "delayed": tally.delayed,
-        "denied": tally.denied,
-        "waited": seconds(tally.waited),
+        "total": {
+            "requests": tally.requests(),
+            "admitted": tally.admitted,
+            "delayed": tally.delayed,
+            "denied": tally.denied,
+            "shadow": tally.shadow,
+            "waited": seconds(tally.waited),
+        },
         "timeline": timeline(&tally.all),
         "rules": tally.rules.iter().map(rule).collect::<Vec<_>>(),
     })

@@ -44,7 +44,7 @@ fn table(text: &mut String, name: &str, tally: &Tally) {
         numbers.iter().for_each(|number| _ = write!(text, " {number:>10}"));
         let _ = write!(text, "  {}", percent(numbers[3] + numbers[4], numbers[0]));
     };
-    row("all", [tally.requests(), tally.admitted, tally.delayed, tally.denied, 0]);
+    row("all", [tally.requests(), tally.admitted, tally.delayed, tally.denied, tally.shadow]);
     for rule in &tally.rules {
         row(&rule.name, [rule.asked, rule.admitted, rule.delayed, rule.denied, rule.shadow]);
     }

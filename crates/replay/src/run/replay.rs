@@ -201,6 +201,10 @@ impl Replay {
             self.note_rule(*said, refusal.is_some(), line, now);
         }
         let delay = Micros::from(foresight.delay());
+        let is_shadowed = |said: &RuleForetold| {
+            said.mode != Mode::Enforce && matches!(said.outcome, RuleOutcome::Denied(_))
+        };
+        self.tally.shadow += u64::from(refusal.is_none() && foresight.said().iter().any(is_shadowed));
         let bin = self.tally.all.at(now);
         match refusal {
             Some(rule) => {

@@ -15,6 +15,8 @@ pub struct Tally {
     pub delayed: u64,
     /// Did not go.
     pub denied: u64,
+    /// Went, though some rule that is not enforced would have denied them: a part of the admitted and delayed ones.
+    pub shadow: u64,
     /// How long those waited that did, in all.
     pub waited: Micros,
     /// What each rule did, in the order of the policy.
@@ -68,7 +70,7 @@ impl Tally {
             keyless: 0,
         });
         let (all, rules) = (Timeline::new(start), rules.collect());
-        Self { all, admitted: 0, delayed: 0, denied: 0, waited: Micros::ZERO, rules }
+        Self { all, admitted: 0, delayed: 0, denied: 0, shadow: 0, waited: Micros::ZERO, rules }
     }
 
     /// All requests.

@@ -55,6 +55,16 @@ fn the_real_log_is_read_as_a_whole() {
 }
 
 #[test]
+fn totals_count_shadow_denials_once_per_request() {
+    let from = |at, ip| (at, ip, "GET /", 200);
+    let log = common(&[from(0, "192.0.2.1"), from(1, "192.0.2.1"), from(2, "192.0.2.2")]);
+    let rules = "rules:\n  - { name: a, key: ip, quota: 1/h, mode: shadow }\n  - { name: b, key: ip, quota: 1/h, mode: shadow }";
+    let tally = played(log.as_bytes(), rules).unwrap().tally;
+    assert_eq!((tally.admitted, tally.denied, tally.shadow), (3, 0, 1));
+    assert_eq!((tally.rules[0].shadow, tally.rules[1].shadow), (1, 1));
+}
+
+#[test]
 fn token_buckets_count_the_same() {
     let visits = real();
     let expected = count(&visits, || Tokens::full(3, MINUTE, 3));
