@@ -9,7 +9,12 @@ use crate::{
     },
     terminal::{self, Paint},
 };
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{
+    io::{self, Write as _},
+    num::NonZeroUsize,
+    path::PathBuf,
+};
+use tidegate_policy::model;
 use tidegate_server::{
     Gateway, GatewayError, Handle, PolicySource,
     descriptors::{Environment, LogFormat},
@@ -122,12 +127,18 @@ async fn serve(args: &Args) -> Result<(), Failure> {
         Some(example) => example.report(&gateway, paint),
         None => report::lines(&addresses, paint),
     };
+    let log = &gateway.policy().log;
+    let is_log = !args.json && log.format != model::LogFormat::None && log.file.is_none();
     let Signals { hangup, end } = signals;
     tokio::spawn(reload_on(hangup, gateway.handle()));
     let mut printed = Ok(());
     let ended = async {
         // Nobody waits for an end before it serves; and where it does not come to that, nothing was begun.
-        printed = terminal::print(&told);
+        printed = match is_log {
+            // Standard output is the access log, and nothing but that.
+            true => write!(io::stderr(), "{told}").map_err(|error| Failure::input(error.to_string())),
+            false => terminal::print(&told),
+        };
         if printed.is_ok() {
             end.first().await;
             tracing::info!("ends when requests in flight have ended");

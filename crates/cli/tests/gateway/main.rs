@@ -12,6 +12,7 @@ mod bench;
 mod curl;
 mod killed;
 mod large;
+mod log;
 mod outage;
 mod promote;
 mod refusal;
