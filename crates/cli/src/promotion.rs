@@ -35,12 +35,29 @@ impl Place {
         }
     }
 
-    /// Has a rule be in this mode; what came of it, as the API tells it.
+    /// The mode that a rule is in now; `None` if there is no such rule.
+    pub(crate) fn mode_of(&self, rule: &str) -> Result<Option<Enforcement>, Failure> {
+        match self {
+            Self::Gateway(operator) => {
+                let status = block_on(operator.get("/api/v1/status"))?;
+                let mut rules = status["rules"].as_array().into_iter().flatten();
+                let known = rules.find(|known| known["name"] == rule);
+                let mode = |known: &Value| {
+                    let mode = known["mode"].as_str()?.parse().ok()?;
+                    Enforcement::of(mode, known["percent"].as_f64()).ok()
+                };
+                Ok(known.and_then(mode))
+            }
+            Self::File(file) => file.mode_of(rule).map_err(|error| failed(&error)),
+        }
+    }
+
+    /// Has a rule be in this mode, also where that weakens it; what came of it, as the API tells it.
     pub(crate) fn set_mode(&self, rule: &str, to: &Enforcement) -> Result<Value, Failure> {
         match self {
             Self::Gateway(operator) => {
                 let percent = to.share().map(|share| share.as_f64() * 100.0);
-                let body = json!({ "mode": to.mode().to_string(), "percent": percent });
+                let body = json!({ "mode": to.mode().to_string(), "percent": percent, "confirm": true });
                 let path = format!("/api/v1/rules/{}/mode", encoded(rule));
                 block_on(operator.ask(Method::POST, &path, Some(&body)))
             }

@@ -6,6 +6,7 @@ use crate::{
     terminal::{self, Paint, Tone},
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use std::io::{self, IsTerminal as _, Write as _};
 use tidegate_policy::model::Enforcement;
 use tidegate_rule::Mode;
 
@@ -27,6 +28,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER")]
     percent: Option<f64>,
 
+    /// Weaken the rule without asking: enforce it for fewer keys, or for none
+    #[arg(long)]
+    yes: bool,
+
     #[command(flatten)]
     place: WhereArgs,
 
@@ -39,7 +44,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate mode login enforce --percent 10
   tidegate mode login enforce --admin http://127.0.0.1:9091
-  tidegate mode login shadow --policy policy.yaml";
+  tidegate mode login shadow --yes --policy policy.yaml";
 
 fn modes() -> impl TypedValueParser<Value = Mode> {
     PossibleValuesParser::new(Mode::ALL.map(Mode::name)).try_map(|mode| mode.parse::<Mode>())
@@ -48,6 +53,9 @@ fn modes() -> impl TypedValueParser<Value = Mode> {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let to = Enforcement::of(args.mode, args.percent).map_err(|error| Failure::input(error.to_string()))?;
     let place = Place::of(&args.place)?;
+    if let Some(from) = place.mode_of(&args.rule)?.filter(|from| to.is_weaker_than(from) && !args.yes) {
+        confirm(&format!("rule `{}` would be enforced for fewer keys ({from} → {to})", args.rule))?;
+    }
     let told = place.set_mode(&args.rule, &to)?;
     if args.json {
         return terminal::print(&format!("{told:#}\n"));
@@ -58,4 +66,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         false => format!("{name}: it is in that mode already; nothing was changed\n"),
     };
     terminal::print(&text)
+}
+
+/// Asks a person whether this is meant; who is none has to say `--yes`.
+fn confirm(consequence: &str) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::input(format!("{consequence}; add --yes if that is meant")));
+    }
+    let mut answer = String::new();
+    let asked = write!(io::stderr(), "{consequence}. Go on? [y/N] ")
+        .and_then(|()| io::stdin().read_line(&mut answer));
+    match (asked, answer.trim().to_ascii_lowercase().as_str()) {
+        (Ok(_), "y" | "yes") => Ok(()),
+        _ => Err(Failure::input("nothing was changed")),
+    }
 }

@@ -77,7 +77,11 @@ fn about(view: &View, frame: &Frame<'_>) -> Vec<String> {
         None => number::count(now["requests"][member].as_u64().unwrap_or(0)),
     };
     let slowest = now["latency"]["decision"]["p99"].as_f64();
-    let slowest = slowest.map(|seconds| format!(", decisions within {}", number::length(seconds)));
+    let slowest = match (slowest, now["latency"]["decision"]["over"].as_u64()) {
+        (Some(seconds), _) => Some(format!(", decisions within {}", number::length(seconds))),
+        (None, Some(1..)) => Some(", decisions beyond 60 s".to_owned()),
+        _ => None,
+    };
     lines.push(cut(
         &format!(
             "requests {}, admitted {}, refused {}, in flight {}{}",

@@ -87,7 +87,10 @@ fn promote(admin: &str) -> Heard {
     let mut heard = Heard { promised: vec!["shadow".to_owned()], next: String::new() };
     for percent in (1..=99).cycle() {
         heard.next = format!("enforce {percent}%");
-        let Some(told) = ask(admin, &json!({ "mode": "enforce", "percent": percent })) else { break };
+        let Some(told) = ask(admin, &json!({ "mode": "enforce", "percent": percent, "confirm": true }))
+        else {
+            break;
+        };
         heard.promised.push(heard.next.clone());
         assert_eq!(told["change"]["id"], heard.last(), "{told}");
     }

@@ -87,6 +87,8 @@ async fn a_rule_is_promoted_and_rolled_back() {
     }
     let told = refused(&["mode", "watched", "off", "--admin", "http://me:hunter2@127.0.0.1:1"]).await;
     assert!(told.contains("has no user and no password") && !told.contains("hunter2"), "{told}");
+    let told = refused(&["mode", "watched", "off", at[0], at[1]]).await;
+    assert!(told.contains("would be enforced for fewer keys (enforce 12.5% → off); add --yes"), "{told}");
     // Somebody has edited the file since: that stays.
     let edited = format!("{}# Mine.\n", text());
     gateway.replace(&edited);
@@ -114,6 +116,20 @@ async fn a_file_is_changed_without_a_gateway_and_one_that_serves_it_follows() {
     let told = said(&["changes", "--policy", file]).await;
     assert!(told.contains("(policy.yaml, by command line)"), "{told}");
     said(&["rollback", "--policy", file, "--json"]).await;
+    assert_eq!(fs::read_to_string(file).unwrap(), policy(&server));
+
+    // Nobody is there who could be asked.
+    said(&["mode", "watched", "enforce", "--percent", "50", "--policy", file]).await;
+    let enforced = fs::read_to_string(file).unwrap();
+    for weaker in [&["shadow"][..], &["off"], &["enforce", "--percent", "10"]] {
+        let told = refused(&[&["mode", "watched"], weaker, &["--policy", file]].concat()).await;
+        assert!(
+            told.contains("would be enforced for fewer keys (enforce 50% → ") && told.contains("--yes"),
+            "{told}"
+        );
+    }
+    assert_eq!(fs::read_to_string(file).unwrap(), enforced);
+    said(&["mode", "watched", "shadow", "--yes", "--policy", file]).await;
     assert_eq!(fs::read_to_string(file).unwrap(), policy(&server));
 
     let told = refused(&["mode", "watched", "shadow", "--percent", "5", "--policy", file]).await;

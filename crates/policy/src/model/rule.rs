@@ -237,6 +237,16 @@ impl Enforcement {
         }
     }
 
+    /// Whether it is enforced for fewer keys than the other.
+    pub fn is_weaker_than(&self, other: &Self) -> bool {
+        let enforced = |one: &Self| match one {
+            Self::All(Mode::Enforce) => Share::ALL,
+            Self::All(Mode::Shadow | Mode::Off) => Share::NONE,
+            Self::Part(share) => *share,
+        };
+        enforced(self) < enforced(other)
+    }
+
     /// The keys that are meant, where these are not all.
     pub fn share(&self) -> Option<Share> {
         match self {

@@ -5,7 +5,7 @@ use super::{
     read::{json_answer, missing_rule},
 };
 use crate::{
-    decisions::{Members, Problem, json_response},
+    decisions::{Confirmation, Members, Problem, json_response},
     log::utc,
     observe::{Banned, NoRoom, Who},
 };
@@ -13,7 +13,7 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::Micros;
-use tidegate_engine::BannedKey;
+use tidegate_engine::{BannedKey, Prefix};
 use tidegate_policy::{compile::Given, model::KeysShown};
 use tidegate_rule::key_hash;
 
@@ -23,7 +23,10 @@ const TOLD: usize = 1_000;
 const LONGEST: u64 = 30 * 86_400;
 /// Signs of a reason.
 const REASON: usize = 200;
-const MEMBERS: [&str; 6] = ["ip", "network", "rule", "key", "seconds", "reason"];
+const MEMBERS: [&str; 7] = ["ip", "network", "rule", "key", "seconds", "reason", "confirm"];
+/// Networks with fewer bits than these are banned only with a confirmation.
+const WIDE_IPV4: u8 = 8;
+const WIDE_IPV6: u8 = 16;
 
 impl Office {
     pub(super) fn bans(&self) -> Result<Response, Problem> {
@@ -48,6 +51,15 @@ impl Office {
             return Err(Problem::bad(format!("the reason is too long; give {REASON} signs at most")));
         }
         let whom = self.whom(&members)?;
+        if let Banned::Network(network) = &whom
+            && is_wide(network)
+            && members.confirmation()? == Confirmation::Missing
+        {
+            let problem = format!(
+                "{network} holds very many clients, you among them perhaps; send `\"confirm\": true` if that is meant"
+            );
+            return Err(Problem::new(StatusCode::CONFLICT, problem));
+        }
         match self.observer.bans.ban(whom, Micros::from_secs(seconds), reason) {
             Ok(ban) => {
                 let told = ban.json(self.observer.clock.now(), self.scene()?.policy.observe.keys);
@@ -116,6 +128,10 @@ impl Office {
             address.and_then(|address| bans.lift(&address)).or_else(|| bans.lift(&*meant.key)).map(drop)
         })
     }
+}
+
+fn is_wide(network: &Prefix) -> bool {
+    network.bits() < if network.first().is_ipv4() { WIDE_IPV4 } else { WIDE_IPV6 }
 }
 
 fn of_rule(rule: &str, ban: &BannedKey, now: Micros, shown: KeysShown) -> Value {

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     AmendError, Amended, PolicyFile,
     amend::mode_json,
-    decisions::{Members, Problem},
+    decisions::{Confirmation, Members, Problem},
 };
 use axum::response::Response;
 use http::StatusCode;
@@ -18,10 +18,16 @@ use tidegate_rule::Mode;
 impl Office {
     /// Has a rule be in another mode.
     pub(super) async fn mode(&self, rule: &str, body: &[u8]) -> Result<Response, Problem> {
-        let to = wanted(body)?;
+        let (to, confirmation) = wanted(body)?;
         let scene = self.scene()?;
         let known = scene.policy.rules.iter().find(|known| known.name == rule);
         let from = known.ok_or_else(|| missing_rule(rule, &scene))?.enforcement.clone();
+        if to.is_weaker_than(&from) && confirmation == Confirmation::Missing {
+            let problem = format!(
+                "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` if that is meant"
+            );
+            return Err(Problem::new(StatusCode::CONFLICT, problem));
+        }
         match self.gateway.set_mode(rule, to.clone()).await.map_err(|error| problem(&error))? {
             Amended::Changed(change) => Ok(json_answer(&json!({ "changed": true, "change": change.json() }))),
             Amended::Same => {
@@ -58,9 +64,9 @@ impl Office {
     }
 }
 
-/// `{"mode":"enforce","percent":25}`
-fn wanted(body: &[u8]) -> Result<Enforcement, Problem> {
-    let members = Members::one(body, &["mode", "percent"])?;
+/// `{"mode":"enforce","percent":25,"confirm":true}`
+fn wanted(body: &[u8]) -> Result<(Enforcement, Confirmation), Problem> {
+    let members = Members::one(body, &["mode", "percent", "confirm"])?;
     let mode: Mode = members.text("mode")?.parse().map_err(|error| Problem::bad(format!("{error}")))?;
     let percent =
         match members.given("percent") {
@@ -72,7 +78,8 @@ fn wanted(body: &[u8]) -> Result<Enforcement, Problem> {
                 })?)
             }
         };
-    Enforcement::of(mode, percent).map_err(|error| Problem::bad(error.to_string()))
+    let to = Enforcement::of(mode, percent).map_err(|error| Problem::bad(error.to_string()))?;
+    Ok((to, members.confirmation()?))
 }
 
 fn problem(error: &AmendError) -> Problem {

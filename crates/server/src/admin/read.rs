@@ -123,6 +123,11 @@ impl Office {
 }
 
 pub(super) fn missing_rule(name: &str, scene: &Scene) -> Problem {
+    if scene.tally.place_of(name).is_some() {
+        let problem =
+            format!("rule `{}` has no quota, so nothing is counted for a key of it", shortened(name));
+        return Problem::new(StatusCode::NOT_FOUND, problem);
+    }
     let fix = match spelling::meant(name, scene.tally.names().iter().map(|name| &**name)) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "name one of the policy's".to_owned(),

@@ -88,6 +88,13 @@ impl PolicyFile {
         Self { loaded: Some(Box::new(loaded)), ..self }
     }
 
+    /// The mode of a rule, as the file says it; `None` if there is no such rule.
+    pub fn mode_of(&self, rule: &str) -> Result<Option<Enforcement>, AmendError> {
+        let policy = Policy::read(&self.path, &Disk)
+            .map_err(|problems| AmendError::Edit(EditError::Policy(problems)))?;
+        Ok(policy.rules.into_iter().find(|known| known.name == rule).map(|known| known.enforcement))
+    }
+
     /// Has a rule be in this mode.
     pub fn set_mode(&self, rule: &str, to: &Enforcement) -> Result<Amended, AmendError> {
         self.set_mode_by_steps(rule, to, |_| Ok(()))

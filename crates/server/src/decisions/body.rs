@@ -104,6 +104,13 @@ impl<'a> Asked<'a> {
     }
 }
 
+/// Whether a caller has confirmed what it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Confirmation {
+    Given,
+    Missing,
+}
+
 impl<'a> Members<'a> {
     /// Those of a body that asks one thing.
     pub(crate) fn one(body: &'a [u8], known: &[&'static str]) -> Result<Self, Problem> {
@@ -158,6 +165,15 @@ impl<'a> Members<'a> {
     }
 
     /// A cost; `otherwise` where it is not said, if it need not be.
+    /// Whether `confirm` is `true`: what weakens protection, or cuts off very many, has to be meant.
+    pub(crate) fn confirmation(&self) -> Result<Confirmation, Problem> {
+        match self.given("confirm") {
+            None | Some(Given::Nothing | Given::Truth(false)) => Ok(Confirmation::Missing),
+            Some(Given::Truth(true)) => Ok(Confirmation::Given),
+            Some(_) => Err(self.wrong("confirm", "is not `true` or `false`; write one of them")),
+        }
+    }
+
     pub(super) fn cost(&self, otherwise: Option<u64>) -> Result<u64, Problem> {
         let cost = match self.given("cost") {
             None | Some(Given::Nothing) => {

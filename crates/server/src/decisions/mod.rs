@@ -35,7 +35,7 @@ mod tests;
 mod tokens;
 mod told;
 
-pub(crate) use body::{Asked, Members};
+pub(crate) use body::{Asked, Confirmation, Members};
 use bytes::Bytes;
 pub(crate) use desk::Desk;
 pub(crate) use door::DecisionDoor;

@@ -121,6 +121,35 @@ async fn a_part_of_the_keys_is_enforced() {
 }
 
 #[tokio::test]
+async fn weakening_a_rule_needs_a_confirmation() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, WATCHED);
+    let before = stage.text();
+    let login = "/api/v1/rules/login/mode";
+    for weaker in [
+        json!({ "mode": "shadow" }),
+        json!({ "mode": "off", "confirm": false }),
+        json!({ "mode": "enforce", "percent": 99, "confirm": null }),
+    ] {
+        let (status, told) = stage.change(login, &weaker).await;
+        let detail = told["detail"].as_str().unwrap();
+        assert_eq!(status, 409, "{told}");
+        assert!(
+            detail.contains("enforced for fewer keys") && detail.contains("\"confirm\": true"),
+            "{detail}"
+        );
+    }
+    assert_eq!(stage.text(), before);
+    let (status, told) = stage.change(login, &json!({ "mode": "shadow", "confirm": "yes" })).await;
+    assert_eq!(status, 400, "{told}");
+    // What weakens nothing needs none.
+    assert_eq!(stage.change("/api/v1/rules/watched/mode", &json!({ "mode": "off" })).await.0, 200);
+    assert_eq!(stage.change(login, &json!({ "mode": "shadow", "confirm": true })).await.0, 200);
+    assert_eq!(stage.json("/api/v1/status").await["rules"][0]["mode"], "shadow");
+    stage.end().await;
+}
+
+#[tokio::test]
 async fn what_cannot_be_changed_says_why() {
     let server = Server::mirror().await;
     let stage = Stage::start(&server, WATCHED);
