@@ -59,6 +59,25 @@ test('a ban asks for the token, holds, and is lifted', async () => {
   await page.getByRole('button', { name: 'Read-only' }).waitFor();
 });
 
+test('a ban of nearly everybody is asked about', async () => {
+  const page = await browser.open(gateway, 'bans');
+  await page.getByRole('button', { name: 'Read-only' }).click();
+  await give(page, TOKEN);
+  await page.getByLabel('What', { exact: true }).selectOption('network');
+  const question = page.getByRole('dialog', { name: 'Ban 0.0.0.0/0?' });
+  await ban(page, '0.0.0.0/0');
+  await question.getByRole('button', { name: 'Cancel' }).click();
+  await page.getByText('Nobody is banned.').waitFor();
+  assert.equal((await gateway.ask(1, '/')).status, 200);
+  await ban(page, '0.0.0.0/0');
+  await question.getByRole('button', { name: 'Ban them' }).click();
+  const row = page.getByRole('row', { name: /0\.0\.0\.0\/0/ });
+  await row.waitFor();
+  assert.equal((await gateway.ask(1, '/')).status, 403);
+  await row.getByRole('button', { name: 'Lift' }).click();
+  await page.getByText('Nobody is banned.').waitFor();
+});
+
 test('what is wrong with a ban is told beside it', async () => {
   const page = await browser.open(gateway, 'bans');
   await page.getByRole('button', { name: 'Read-only' }).click();

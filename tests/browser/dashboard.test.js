@@ -53,6 +53,12 @@ test('a rule tells what it is made of and why it denies', async () => {
   await page.getByText('There is no such rule').waitFor();
 });
 
+test('a rule in shadow mode tells whom it would deny', async () => {
+  const page = await browser.open(gateway, 'rules/candidate');
+  await page.getByText('It would have denied 4 requests.').waitFor();
+  await page.getByRole('row', { name: /bob/ }).waitFor();
+});
+
 test('the keys that are denied most are known', async () => {
   const page = await browser.open(gateway, 'keys');
   await page.getByRole('row', { name: /alice login/ }).waitFor();

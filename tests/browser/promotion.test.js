@@ -54,6 +54,35 @@ test('a rule is put in force, and the change is taken back', async () => {
   assert.equal(await gateway.text(), before);
   await page.getByText('candidate: enforce → shadow, takes back change 1 (api)').waitFor();
   await page.locator('button:disabled', { hasText: 'Roll back the last change' }).waitFor();
+  // Apply would not undo the rollback: the choice is the mode that the rule is in.
+  await page.waitForFunction(() => document.querySelector('[aria-label="Mode of candidate"]').value === 'shadow');
+  await gateway.close();
+});
+
+test('an enforced rule is weakened only by who says so', async () => {
+  const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });
+  const before = await gateway.text();
+  const page = await browser.open(gateway, 'shadow');
+  for (const [mode, name] of [
+    ['shadow', 'login: shadow?'],
+    ['enforce 10', 'login: enforce for 10 %?'],
+    ['off', 'login: off?'],
+  ]) {
+    await choose(page, 'login', mode);
+    await dialog(page, name).getByRole('button', { name: 'Cancel' }).click();
+    await dialog(page, name).waitFor({ state: 'hidden' });
+  }
+  assert.equal(await gateway.text(), before);
+  const refused = await fetch(`${gateway.admin}/api/v1/rules/login/mode`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: '{"mode":"shadow"}',
+  });
+  assert.equal(refused.status, 409);
+  assert.match(await refused.text(), /enforced for fewer keys/);
+  await choose(page, 'login', 'shadow');
+  await dialog(page, 'login: shadow?').getByRole('button', { name: 'Stop enforcing' }).click();
+  await page.getByText('login: enforce → shadow (api)').waitFor();
   await gateway.close();
 });
 
@@ -76,6 +105,7 @@ test('what somebody has edited since is not rolled back', async () => {
   const gateway = await Gateway.start({ admin: 'admin: 127.0.0.1:0' });
   const page = await browser.open(gateway, 'shadow');
   await choose(page, 'login', 'shadow');
+  await dialog(page, 'login: shadow?').getByRole('button', { name: 'Stop enforcing' }).click();
   await page.getByText('Rule login: shadow.').waitFor();
   await page.locator('button:enabled', { hasText: 'Roll back the last change' }).waitFor();
   await page.getByRole('button', { name: 'Roll back the last change' }).click();

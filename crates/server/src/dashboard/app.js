@@ -115,6 +115,8 @@ live.addEventListener('snapshot', () => {
   operator.learn(changes);
   showOperator();
   say(document.getElementById('about'), `${policy.file ?? 'policy'} · ${policy.version.slice(0, 8)} · v${version}`);
+  // A refused policy concerns all views; its own shows why.
+  set(document.getElementById('refused'), 'hidden', !policy.error || route()?.view.path === 'policy');
   shown?.snapshot?.(live.latest);
 });
 

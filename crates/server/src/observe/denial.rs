@@ -26,6 +26,8 @@ pub(crate) struct Denial {
     /// The numbers, and the quota that they are of. A denial changes nothing, so they are those before it.
     pub(crate) decision: Option<(Decision, Option<Quota>)>,
     pub(crate) retry_after: Option<Micros>,
+    /// How long the rule lets a request wait for its turn.
+    pub(crate) max_wait: Micros,
     /// What was answered; `None` where nothing was, or somebody else did.
     pub(crate) status: Option<u16>,
 }
@@ -97,6 +99,7 @@ impl Denial {
             "quota": quota.map(quota_json),
             "before": before,
             "retry-after": self.retry_after.map(seconds),
+            "max-wait": (self.max_wait > Micros::ZERO).then(|| seconds(self.max_wait)),
             "passes-at": self.retry_after.map(|wait| utc(self.at.plus(wait))),
             "passes": self.passes(),
             "degraded": decision.is_some_and(Decision::is_degraded),
@@ -141,6 +144,14 @@ impl Denial {
             None => "it".to_owned(),
         };
         let why = match (self.reason, &self.decision) {
+            (Reason::Limited, Some((decision, Some(quota))))
+                if self.max_wait > Micros::ZERO && decision.outcome() != Outcome::Deny(Retry::Never) =>
+            {
+                let most = seconds(self.max_wait);
+                format!(
+                    "{key} would have had to wait for {quota} longer than the {most} s that the rule allows"
+                )
+            }
             (Reason::Limited, Some((decision, quota))) => {
                 let quota = quota.map_or_else(|| "its quota".to_owned(), |quota| quota.to_string());
                 let (left, of) = (decision.remaining(), decision.limit());

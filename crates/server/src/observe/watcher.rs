@@ -77,6 +77,7 @@ impl Watcher {
             cost: view.map_or(1, |rule| rule.cost_of(head)),
             decision: refusal.decision,
             retry_after: refusal.retry_after.map(Micros::from),
+            max_wait: view.map_or(Micros::ZERO, |rule| rule.source().wait.into()),
             status,
             ..denial
         })
@@ -196,6 +197,7 @@ impl Watcher {
             cost: 1,
             decision: None,
             retry_after: None,
+            max_wait: Micros::ZERO,
             status: None,
         }));
         Some(Told(id))

@@ -485,6 +485,64 @@ async fn every_metric_has_help() {
     stage.end().await;
 }
 
+#[tokio::test]
+async fn banning_a_wide_network_needs_a_confirmation() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, LOGIN);
+    for (network, is_wide) in [
+        ("0.0.0.0/0", true),
+        ("126.0.0.0/7", true),
+        ("::/0", true),
+        ("2000::/15", true),
+        ("10.0.0.0/8", false),
+        ("2001:db8::/32", false),
+    ] {
+        let ban = json!({ "network": network, "seconds": 60 });
+        let answer = stage.ask("POST", "/api/v1/bans", &ban.to_string()).await;
+        assert_eq!(answer.status(), if is_wide { 409 } else { 201 }, "{network}: {}", answer.body);
+    }
+    assert_eq!(stage.get("/").await.status(), 200);
+    let all = json!({ "network": "0.0.0.0/0", "seconds": 60, "confirm": true });
+    assert_eq!(stage.ask("POST", "/api/v1/bans", &all.to_string()).await.status(), 201);
+    assert_eq!(stage.get("/").await.status(), 403);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_denial_of_a_rule_that_lets_wait_names_the_wait() {
+    let server = Server::mirror().await;
+    let rest =
+        "observe: { denials: 10 }\nrules: [{ name: queue, quota: 1/h leaky-bucket queue 5, wait: 30s }]";
+    let stage = Stage::start(&server, rest);
+    assert_eq!(stage.get("/").await.status(), 200);
+    let denied = stage.get("/").await;
+    assert_eq!(denied.status(), 429);
+    let id = denied.header("tidegate-denial").unwrap();
+    let why = stage.json(&format!("/api/v1/denials/{id}")).await;
+    let told = why["told"].as_str().unwrap();
+    assert!(
+        told.contains("longer than the 30 s that the rule allows") && !told.contains("were left"),
+        "{told}"
+    );
+    assert_eq!(why["max-wait"], 30.0);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_rule_without_quotas_says_that_it_counts_no_keys() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, "rules: [{ name: overload, adaptive: { target: 1s } }]");
+    for (path, body) in [
+        ("/api/v1/bans", json!({ "rule": "overload", "key": "all", "seconds": 60 })),
+        ("/api/v1/reset", json!({ "rule": "overload", "key": "all" })),
+    ] {
+        let answer = stage.ask("POST", path, &body.to_string()).await;
+        assert_eq!(answer.status(), 404, "{}", answer.body);
+        assert!(!answer.body.contains("did you mean `overload`"), "{}", answer.body);
+    }
+    stage.end().await;
+}
+
 /// One gateway of several must not be hidden by a sum over all of them, nor break a panel.
 #[test]
 fn board_and_alerts_tell_gateways_apart() {

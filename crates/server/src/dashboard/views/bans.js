@@ -3,7 +3,7 @@
 import { get, part } from '../api.js';
 import { empty, field, h, keyed, panel, say, select, table, words } from '../dom.js';
 import { count, length } from '../format.js';
-import { change, mayAsk } from '../operator.js';
+import { change, mayAsk, sure } from '../operator.js';
 import { ruleChoices } from './keys.js';
 
 const TIMES = [
@@ -152,6 +152,12 @@ function form(title, fields, { action, send }) {
   };
 }
 
+/** Whether a network is so large that a ban of it is hardly meant; the gateway asks for a confirmation then. */
+function isWide(network) {
+  const [address, bits] = network.split('/');
+  return bits !== undefined && Number(bits) < (address.includes(':') ? 16 : 8);
+}
+
 function banForm({ query, notify }, done) {
   const kind = select(
     [
@@ -193,9 +199,12 @@ function banForm({ query, notify }, done) {
         const seconds = Number(time.value);
         const who = value.value.trim();
         const target = kind.value === 'key' ? { rule: rule.value, key: who } : { [kind.value]: who };
+        const wide = kind.value === 'network' && isWide(who);
+        if (wide && !(await sure(`Ban ${who}?`, `It holds very many clients, perhaps all of them, and you.`, 'Ban them'))) return;
         const answer = await change('POST', 'api/v1/bans', {
           ...target,
           seconds,
+          ...(wide ? { confirm: true } : {}),
           ...(reason.value.trim() ? { reason: reason.value.trim() } : {}),
         });
         if (!answer) return;

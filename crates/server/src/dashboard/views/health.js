@@ -2,6 +2,7 @@
 
 import { chip, empty, facts, h, panel, table } from '../dom.js';
 import { bytes, count, length, moment, share } from '../format.js';
+import { inMemory } from './rule.js';
 import { tiles } from './traffic.js';
 
 const TONES = {
@@ -17,7 +18,7 @@ const TONES = {
 };
 
 export function health({ root }) {
-  const numbers = tiles(['Up for', 'In flight', 'Answers 2xx and 3xx', 'Answers 4xx', 'Answers 5xx']);
+  const numbers = tiles(['Up for', 'In flight', '2xx and 3xx', '4xx', '5xx']);
   const servers = part('Servers');
   const stores = part('Stores');
   const guards = part('Queues, breakers and adaptive limits');
@@ -35,12 +36,14 @@ export function health({ root }) {
   return {
     snapshot(it) {
       const answers = it.responses;
+      const own = it['gateway-responses'];
+      const both = (name) => [count(answers[name]), `by servers · ${count(own[name])} by the gateway`];
       numbers.say([
         [length(Math.floor(it.uptime)), ''],
         [count(it.requests['in-flight']), 'with servers'],
-        [count(answers['2xx'] + answers['3xx']), ''],
-        [count(answers['4xx']), 'by servers'],
-        [count(answers['5xx']), 'by servers'],
+        [count(answers['2xx'] + answers['3xx']), 'by servers'],
+        both('4xx'),
+        both('5xx'),
       ]);
       servers.show(it.upstreams, () => ofServers(it.upstreams));
       stores.show(it.stores, () => ofStores(it.stores));
@@ -50,10 +53,12 @@ export function health({ root }) {
       guards.show(guarded, () => ofGuards(guarded));
       const kept = it.rules.filter(({ table }) => table).map(({ name, table }) => ({ name, table }));
       tables.show(kept, () => ofTables(kept));
-      gateway.show([it.policy, it.listeners, it.decisions, it.watchers, times(it.latency.decision)], () =>
+      const latency = [times(it.latency.decision), times(it.latency.wait)];
+      gateway.show([it.policy, it.listeners, it.decisions, it.watchers, latency], () =>
         facts([
           ['Version', it.version],
-          ['A decision takes', times(it.latency.decision)],
+          ['A decision takes', latency[0]],
+          ['Requests that wait', latency[1]],
           ['Workers', count(it.workers)],
           ['Listens', it.listeners.map(({ address, tls }) => (tls ? `${address} (TLS)` : address)).join(', ')],
           ['Decisions', it.decisions],
@@ -66,9 +71,13 @@ export function health({ root }) {
   };
 }
 
-/** Decisions that have to wait for their turn are among them. */
+/** Two percentiles. One beyond the last range is not known. */
 function times({ count: some, p50, p99 }) {
-  return some ? `${length(p50)}, or ${length(p99)} at p99, waits included` : null;
+  return some ? `${percentile(p50)}, or ${percentile(p99)} at p99` : null;
+}
+
+function percentile(seconds) {
+  return seconds === null ? 'over 60\u00a0s' : length(seconds);
 }
 
 /** A part that is only written anew when what it tells has changed, so that it can be read in peace. */
@@ -91,7 +100,7 @@ function part(title) {
 const state = (word) => chip(word, TONES[word]);
 
 function ofServers(upstreams) {
-  const rows = upstreams.flatMap(({ name, servers }) =>
+  const rows = upstreams.flatMap(({ name, latency, servers }) =>
     servers.map((server) =>
       h(
         'tr',
@@ -100,7 +109,10 @@ function ofServers(upstreams) {
         h('th', { scope: 'row' }, h('code', {}, server.address)),
         h('td', {}, state(server.health)),
         h('td', { class: 'number' }, count(server['in-flight'])),
+        h('td', { class: 'number' }, latency?.count ? percentile(latency.p50) : '–'),
+        h('td', { class: 'number' }, latency?.count ? percentile(latency.p99) : '–'),
         h('td', { class: 'number' }, count(server.failures)),
+        h('td', { class: 'number' }, count(server['failed-checks'])),
         h('td', {}, server.breaker ? state(server.breaker.state ?? server.breaker) : '–'),
       ),
     ),
@@ -113,7 +125,10 @@ function ofServers(upstreams) {
       'Server',
       'Health',
       { name: 'In flight', number: true },
-      { name: 'Failures', number: true },
+      { name: 'p50', number: true },
+      { name: 'p99', number: true },
+      { name: 'Failed requests', number: true },
+      { name: 'Failed checks', number: true },
       'Breaker',
     ],
     h('tbody', {}, rows),
@@ -145,8 +160,8 @@ function ofStores(stores) {
           h('td', {}, state(store.health), store.trouble ? h('p', { class: 'wrong' }, store.trouble) : null),
           h('td', { class: 'number' }, count(store.calls)),
           h('td', { class: 'number' }, count(store.failures)),
-          h('td', { class: 'number' }, store.latency?.count ? length(store.latency.p50) : '–'),
-          h('td', { class: 'number' }, store.latency?.count ? length(store.latency.p99) : '–'),
+          h('td', { class: 'number' }, store.latency?.count ? percentile(store.latency.p50) : '–'),
+          h('td', { class: 'number' }, store.latency?.count ? percentile(store.latency.p99) : '–'),
           h('td', { class: 'number' }, length(store['degraded-seconds'])),
         ),
       ),
@@ -208,7 +223,7 @@ function ofTables(rules) {
     'Keys in memory',
     [
       'Rule',
-      { name: 'Live', number: true },
+      { name: 'Keys', number: true },
       { name: 'Room', number: true },
       { name: 'Memory', number: true },
       { name: 'No room', number: true },
@@ -221,7 +236,7 @@ function ofTables(rules) {
           'tr',
           {},
           h('th', { scope: 'row' }, name),
-          h('td', { class: 'number' }, count(it.live)),
+          h('td', { class: 'number' }, inMemory(it)),
           h('td', { class: 'number' }, count(it.capacity)),
           h('td', { class: 'number' }, bytes(it.bytes)),
           h('td', { class: 'number' }, count(it.overflowed)),

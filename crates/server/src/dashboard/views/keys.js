@@ -97,11 +97,13 @@ export function topKeys(page, { rule, by = 'denied', limit }) {
       list.hidden = keys.length === 0;
       none.replaceChildren(...(keys.length > 0 ? [] : [nobody(snapshot, by)]));
       const plain = snapshot.observe?.keys === 'plain';
+      // Where a rule counts all together there is nobody to ban, and no key to reset.
+      const together = new Set(snapshot.rules.filter(({ key }) => key === 'all').map(({ name }) => name));
       keyed(
         body,
         keys,
         (it) => `${it.rule}\n${it.key}`,
-        () => row({ ruled: rule !== null && rule !== undefined, by, plain }),
+        (it) => row({ ruled: rule !== null && rule !== undefined, by, named: plain && !together.has(it.rule) }),
       );
     } catch (error) {
       if (closed) return;
@@ -129,7 +131,7 @@ function nobody({ observe }, by) {
   return empty(KINDS[by].none);
 }
 
-function row({ ruled, by, plain }) {
+function row({ ruled, by, named }) {
   const of = h('a');
   const name = h('code');
   const exact = h('span');
@@ -154,7 +156,7 @@ function row({ ruled, by, plain }) {
       say(less, error > 0 ? ` −${count(error)}` : '');
       say(percent, share(portion));
       fill.style.width = `${Math.min(100, portion * 100)}%`;
-      if (plain && !actions.firstChild) {
+      if (named && !actions.firstChild) {
         actions.append(
           h(
             'a',

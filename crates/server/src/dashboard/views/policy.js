@@ -7,7 +7,13 @@ import { change, mayAsk } from '../operator.js';
 
 export function policy({ root, notify }) {
   const about = h('p', { class: 'lead' });
-  const refused = h('div', { class: 'banner', role: 'alert', hidden: true });
+  const wrong = h('pre', { class: 'mono' });
+  const refused = h(
+    'div',
+    { class: 'banner', role: 'alert', hidden: true },
+    'The file was changed, but it is wrong, so the one before stays in force:',
+    wrong,
+  );
   const reload = h('button', { type: 'button' }, 'Read it again');
   const lint = h('div');
   const source = h('div');
@@ -49,8 +55,9 @@ export function policy({ root, notify }) {
         `${policy.file ?? 'A policy without a file'}, version ${policy.version}, in force since ${moment(policy.loaded)}.`,
       );
       refused.hidden = !policy.error;
-      if (policy.error)
-        say(refused, `The file was changed, but it is wrong, so the one before stays in force:\n${policy.error}`);
+      if (policy.error) {
+        say(wrong, policy.error);
+      }
       if (policy.version !== known) {
         known = policy.version;
         load();

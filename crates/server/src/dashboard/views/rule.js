@@ -29,7 +29,20 @@ export function rule(page) {
   const numbers = tiles(LABELS);
   const made = h('div');
   const reasons = h('div');
-  const top = topKeys(page, { rule: name, limit: 10 });
+  const holder = h('div');
+  let top = null;
+  let by = null;
+  const follow = (snapshot, mode) => {
+    // A rule in shadow mode denies nobody: whom it would deny is what there is to see.
+    const wanted = mode === 'shadow' ? 'shadow-denied' : 'denied';
+    if (wanted !== by) {
+      by = wanted;
+      top?.close();
+      top = topKeys(page, { rule: name, by, limit: 10 });
+      holder.replaceChildren(top.element);
+    }
+    top.snapshot(snapshot);
+  };
   gone.hidden = true;
   const body = h(
     'div',
@@ -37,7 +50,7 @@ export function rule(page) {
     numbers.element,
     panel('Traffic', picture.element),
     h('div', { class: 'pair' }, panel('What it is', made), panel('Why it denied', reasons)),
-    panel('Top keys', top.element),
+    panel('Top keys', holder),
   );
   root.append(h('div', { class: 'title' }, h('h1', {}, name), chips), gone, body);
 
@@ -56,9 +69,9 @@ export function rule(page) {
         ]),
       );
       picture.draw(live.rule(name));
-      top.snapshot(snapshot);
-      const { counts, ...rest } = rule;
-      const text = JSON.stringify(rest);
+      follow(snapshot, rule.mode);
+      const { counts, latency, ...rest } = rule;
+      const text = JSON.stringify([rest, rule.mode === 'shadow' ? counts['shadow-denied'] : null]);
       if (text === told) return;
       told = text;
       chips.replaceChildren(
@@ -67,9 +80,9 @@ export function rule(page) {
           .map(([word, tone]) => chip(word, tone)),
       );
       made.replaceChildren(facts(parts(rule)));
-      reasons.replaceChildren(why(rule['denied-by']));
+      reasons.replaceChildren(why(rule));
     },
-    close: top.close,
+    close: () => top?.close(),
   };
 }
 
@@ -88,10 +101,15 @@ function parts(rule) {
     ['Queue', queue && `${count(queue.waiting)} waiting`],
     ['Breaker', breaker && breakerWords(breaker)],
     ['Adaptive limit', adaptive && `${count(adaptive['in-flight'])} of ${count(adaptive.limit)} in flight`],
-    ['Keys in memory', table && `${count(table.live)} live of ${count(table.capacity)}, ${bytes(table.bytes)} at most`],
+    ['Keys in memory', table && `${inMemory(table)} of ${count(table.capacity)}, ${bytes(table.bytes)} at most`],
     ['Found no room', table?.overflowed ? count(table.overflowed) : null],
     ['Bans', rule.bans ? count(rule.bans) : null],
   ];
+}
+
+/** Keys whose state is worth keeping; in large tables only those that take room are counted. */
+export function inMemory({ live, used }) {
+  return live === null || live === undefined ? `${count(used)} used` : `${count(live)} live`;
 }
 
 function breakerWords({ state, 'failure-rate': failing, rejected, remaining }) {
@@ -101,8 +119,10 @@ function breakerWords({ state, 'failure-rate': failing, rejected, remaining }) {
   return parts.join(', ');
 }
 
-function why(by) {
+function why({ mode, counts, 'denied-by': by }) {
   const some = Object.entries(by).filter(([, number]) => number > 0);
+  if (some.length === 0 && mode === 'shadow' && counts['shadow-denied'] > 0)
+    return empty(`In shadow mode it denies nobody. It would have denied ${count(counts['shadow-denied'])} requests.`);
   if (some.length === 0) return empty('Nobody was denied.');
   return facts(some.map(([reason, number]) => [REASONS[reason] ?? reason, count(number)]));
 }

@@ -163,11 +163,11 @@ function promotions({ notify, live }) {
     const [mode, percent] = choice.value.split(' ');
     const chosen = choice.selectedOptions[0].textContent.toLowerCase();
     const question = consequence(rule, mode, percent);
-    if (question && !(await sure(`${rule.name}: ${chosen}?`, question, mode === 'off' ? 'Switch off' : 'Put in force')))
-      return;
+    const action = mode === 'off' ? 'Switch off' : mode === 'shadow' ? 'Stop enforcing' : 'Put in force';
+    if (question && !(await sure(`${rule.name}: ${chosen}?`, question, action))) return;
     await send(
       `api/v1/rules/${part(rule.name)}/mode`,
-      { mode, ...(percent ? { percent: Number(percent) } : {}) },
+      { mode, ...(percent ? { percent: Number(percent) } : {}), ...(question ? { confirm: true } : {}) },
       `Rule ${rule.name}: ${chosen}.`,
     );
   };
@@ -193,9 +193,14 @@ function promotions({ notify, live }) {
 }
 
 /** What somebody should know before a rule is in this mode; nothing where nobody feels it. */
-function consequence({ counts }, mode, percent) {
+function consequence({ counts, mode: now, percent: share }, mode, percent) {
   if (mode === 'off') return 'It neither counts nor denies then.';
-  if (mode === 'shadow') return null;
+  if (mode === 'shadow') {
+    return now === 'enforce' ? `It has denied ${count(counts.denied)} requests. From now on it denies nobody.` : null;
+  }
+  if (now === 'enforce' && percent && Number(percent) < (share ?? 100)) {
+    return `It is enforced for ${share ?? 100} % of the keys. From now on it denies those of ${percent} % only.`;
+  }
   const would = counts['shadow-denied'];
   const all = counts.admitted + counts.delayed + counts.denied + would;
   const seen =
@@ -211,13 +216,12 @@ function description({ rule, from, to, undoes, by }) {
   return `${rule}: ${mode(from)} → ${mode(to)}${back} (${by})`;
 }
 
-function modeRow({ name, mode, percent }, apply) {
+function modeRow({ name }, apply) {
   const now = h('p', { class: 'rule-about' });
-  const current = percent ? `${mode} ${percent}` : mode;
-  const offered = MODES.some(([value]) => value === current) ? current : mode;
-  const choice = select(MODES, offered, { 'aria-label': `Mode of ${name}` });
+  const choice = select(MODES, null, { 'aria-label': `Mode of ${name}` });
   const button = h('button', { type: 'submit' }, 'Apply', h('span', { class: 'unseen' }, ` to ${name}`));
   let rule = null;
+  let current = null;
   const submit = async (event) => {
     event.preventDefault();
     await apply(rule, choice);
@@ -233,6 +237,12 @@ function modeRow({ name, mode, percent }, apply) {
     update(latest) {
       rule = latest;
       const { mode, percent } = latest;
+      // Whoever changed it, the choice starts from the mode that the rule is in: what was chosen before is out of date.
+      const next = percent ? `${mode} ${percent}` : mode;
+      if (next !== current) {
+        current = next;
+        choice.value = MODES.some(([value]) => value === next) ? next : mode;
+      }
       say(
         now,
         percent === null || percent === undefined ? mode : `${mode}, for ${Number(percent.toFixed(2))} % of the keys`,
