@@ -4,16 +4,12 @@
 //!   redis://[user:password@]host:port[/database]            one server
 //!   rediss://…                                              over TLS
 //!   redis+unix:///path/to/socket[?db=1&pass=…]              through a socket of this machine
-//!   redis+sentinel://[user:password@]host:port,host:port/master-name[/database]
+//!   redis+sentinel://[user:password@]host:port,host:port/master-name[/database][?sentinel-password=…&sentinel-user=…]
 //!   redis+cluster://[user:password@]host:port,host:port     and rediss+cluster:// over TLS
 //! ```
 
 use crate::error::ConnectError;
-#[cfg(feature = "tls")]
-use redis::{Client, ClientTlsConfig, TlsCertificates};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
-#[cfg(feature = "tls")]
-use std::fmt;
 
 /// Where the store is.
 #[derive(Debug)]
@@ -21,12 +17,12 @@ pub(crate) enum Address {
     /// One server.
     Server(ConnectionInfo),
     /// Whatever server the sentinels name.
-    Sentinels { sentinels: Vec<ConnectionAddr>, master: String, login: Login },
+    Sentinels { sentinels: Vec<ConnectionAddr>, master: String, login: Login, sentinel_login: Login },
     /// Any nodes of a cluster.
     Cluster(Vec<ConnectionInfo>),
 }
 
-/// Who we are to the servers behind sentinels.
+/// Who we are to the servers behind sentinels, or to the sentinels.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
@@ -59,77 +55,6 @@ impl Address {
     }
 }
 
-/// What TLS to a server needs besides its address, in PEM.
-#[cfg(feature = "tls")]
-#[derive(Clone, Default)]
-pub(crate) struct TlsFiles {
-    /// Whose signature counts.
-    pub(crate) authority: Option<Vec<u8>>,
-    /// Our certificate, and its key.
-    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-#[cfg(feature = "tls")]
-impl fmt::Debug for TlsFiles {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TlsFiles(…)")
-    }
-}
-
-#[cfg(feature = "tls")]
-impl Address {
-    /// The same address, where only the signature of this authority counts, and where we are this one.
-    pub(crate) fn secured(self, files: &TlsFiles) -> Result<Self, ConnectError> {
-        let TlsFiles { authority, identity } = files;
-        if authority.is_none() && identity.is_none() {
-            return Ok(self);
-        }
-        // The driver takes a text without any for an authority that signed nothing.
-        if authority.as_ref().is_some_and(|pem| !has(pem, "CERTIFICATE")) {
-            return Err(unreadable_authority("it has no certificate"));
-        }
-        if let Some((certificate, key)) = identity
-            && !(has(certificate, "CERTIFICATE") && has(key, "PRIVATE KEY"))
-        {
-            return Err(ConnectError::new(
-                "the certificate for TLS cannot be read: it or its key is missing",
-                "give both in PEM: -----BEGIN CERTIFICATE-----… and -----BEGIN PRIVATE KEY-----…",
-            ));
-        }
-        let secured = |info: ConnectionInfo| match info.addr() {
-            ConnectionAddr::TcpTls { .. } => {
-                let client_tls = identity
-                    .clone()
-                    .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-                let certificates = TlsCertificates { client_tls, root_cert: authority.clone() };
-                let client = Client::build_with_tls(info, certificates)
-                    .map_err(|error| unreadable_authority(&error.to_string()))?;
-                Ok(client.get_connection_info().clone())
-            }
-            _ => Ok(info),
-        };
-        Ok(match self {
-            Self::Server(info) => Self::Server(secured(info)?),
-            Self::Cluster(seeds) => Self::Cluster(seeds.into_iter().map(secured).collect::<Result<_, _>>()?),
-            sentinels @ Self::Sentinels { .. } => sentinels,
-        })
-    }
-}
-
-#[cfg(feature = "tls")]
-fn unreadable_authority(why: &str) -> ConnectError {
-    ConnectError::new(
-        format!("the authority for TLS cannot be read: {why}"),
-        "give its certificate in PEM: -----BEGIN CERTIFICATE-----…",
-    )
-}
-
-/// Whether a text in PEM has a part of this kind.
-#[cfg(feature = "tls")]
-fn has(pem: &[u8], kind: &str) -> bool {
-    String::from_utf8_lossy(pem).lines().any(|line| line.starts_with("-----BEGIN ") && line.contains(kind))
-}
-
 fn server(url: &str, plain: &str) -> Result<ConnectionInfo, ConnectError> {
     plain.into_connection_info().map_err(|error| ConnectError::url(url, &error.to_string()))
 }
@@ -150,6 +75,8 @@ fn cluster(url: &str, scheme: &str, rest: &str) -> Result<Address, ConnectError>
 
 fn sentinels(url: &str, rest: &str) -> Result<Address, ConnectError> {
     let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(login, rest)| (login, rest));
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let sentinel_login = sentinel_login(url, query)?;
     let mut parts = rest.splitn(3, '/');
     let hosts = parts.next().unwrap_or_default();
     let Some(master) = parts.next().filter(|master| !master.is_empty()) else {
@@ -164,17 +91,41 @@ fn sentinels(url: &str, rest: &str) -> Result<Address, ConnectError> {
     };
     let nodes: Result<Vec<_>, _> =
         hosts.split(',').map(|host| server(url, &format!("redis://{host}"))).collect();
-    // A login is written as in any other address, and read in the same way.
-    let at = if login.is_empty() { "" } else { "@" };
-    let login = server(url, &format!("redis://{login}{at}localhost"))?;
-    let login = login.redis_settings();
     Ok(Address::Sentinels {
         sentinels: nodes?.into_iter().map(|node| node.addr().clone()).collect(),
         master: master.to_owned(),
-        login: Login {
-            user: login.username().map(str::to_owned),
-            password: login.password().map(str::to_owned),
-            database,
-        },
+        login: Login { database, ..read_login(url, login)? },
+        sentinel_login,
     })
+}
+
+/// A login is written as in any other address, and read in the same way.
+fn read_login(url: &str, login: &str) -> Result<Login, ConnectError> {
+    let at = if login.is_empty() { "" } else { "@" };
+    let login = server(url, &format!("redis://{login}{at}localhost"))?;
+    let login = login.redis_settings();
+    Ok(Login {
+        user: login.username().map(str::to_owned),
+        password: login.password().map(str::to_owned),
+        database: 0,
+    })
+}
+
+fn sentinel_login(url: &str, query: &str) -> Result<Login, ConnectError> {
+    let (mut user, mut password) = ("", None);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("sentinel-user", value)) => user = value,
+            Some(("sentinel-password", value)) => password = Some(value),
+            _ => {
+                let problem = "behind `?` there may be sentinel-user=… and sentinel-password=…";
+                return Err(ConnectError::url(url, problem));
+            }
+        }
+    }
+    match (user, password) {
+        ("", None) => Ok(Login::default()),
+        (_, None) => Err(ConnectError::url(url, "sentinel-user needs sentinel-password, too")),
+        (user, Some(password)) => read_login(url, &format!("{user}:{password}")),
+    }
 }

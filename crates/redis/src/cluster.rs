@@ -8,7 +8,7 @@ mod map;
 mod parts;
 
 use crate::{
-    dial::Dial,
+    dial::{Dial, Security},
     error::ConnectError,
     health::Mood,
     names::Names,
@@ -46,6 +46,7 @@ const REST: Duration = Duration::from_millis(100);
 pub(crate) struct Cluster {
     names: Arc<Names>,
     seeds: Vec<ConnectionInfo>,
+    security: Security,
     deadline: Duration,
     map: RwLock<Arc<Map>>,
     /// Held by the one who draws the map.
@@ -62,9 +63,13 @@ enum Redirect {
 }
 
 impl Cluster {
-    pub(crate) fn new(names: Arc<Names>, seeds: Vec<ConnectionInfo>, deadline: Duration) -> Arc<Self> {
+    pub(crate) fn new(
+        names: Arc<Names>,
+        (seeds, security): (Vec<ConnectionInfo>, Security),
+        deadline: Duration,
+    ) -> Arc<Self> {
         let (map, drawing, is_watched) = (RwLock::default(), Mutex::default(), AtomicBool::new(false));
-        Arc::new(Self { names, seeds, deadline, map, drawing, is_watched })
+        Arc::new(Self { names, seeds, security, deadline, map, drawing, is_watched })
     }
 
     /// Finds out who has what, or says why it cannot.
@@ -360,7 +365,7 @@ impl Cluster {
     }
 
     fn node(&self, info: ConnectionInfo) -> Result<Arc<Node>, String> {
-        let dial = Dial::address(info).map_err(|error| error.to_string())?;
+        let dial = Dial::address(info, &self.security).map_err(|error| error.to_string())?;
         Ok(Node::new(self.names.clone(), dial, self.deadline, Keys::Argued))
     }
 

@@ -1,14 +1,22 @@
 //! How a server is reached: by its address, or by asking sentinels which one it is.
 
 use crate::address::Login;
+#[cfg(feature = "tls")]
+use crate::tls;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, RedisError,
     aio::MultiplexedConnection,
     io::tcp::TcpSettings,
     sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
+#[cfg(feature = "tls")]
+use rustls::ClientConfig;
 use std::{fmt, time::Duration};
+#[cfg(feature = "tls")]
+use std::{io, sync::Arc};
 use tokio::sync::Mutex;
+#[cfg(feature = "tls")]
+use tokio::time::timeout;
 
 /// A way to a server.
 pub(crate) struct Dial {
@@ -17,17 +25,39 @@ pub(crate) struct Dial {
     shown: String,
 }
 
+/// How servers are spoken to whose address wants TLS, where that is not left to the driver.
+#[cfg(feature = "tls")]
+#[derive(Clone, Debug)]
+pub(crate) struct Security(pub(crate) Option<Arc<ClientConfig>>);
+
+/// No server is spoken to with TLS.
+#[cfg(not(feature = "tls"))]
+#[derive(Clone, Debug)]
+pub(crate) struct Security();
+
 enum Way {
     Address(Box<Client>),
+    #[cfg(feature = "tls")]
+    Tls {
+        info: Box<ConnectionInfo>,
+        host: String,
+        port: u16,
+        config: Arc<ClientConfig>,
+    },
     Sentinels(Box<Mutex<SentinelClient>>),
 }
 
 impl Dial {
     /// To the server at an address.
-    pub(crate) fn address(info: ConnectionInfo) -> Result<Self, RedisError> {
+    #[cfg_attr(not(feature = "tls"), allow(unused_variables, reason = "it is for TLS"))]
+    pub(crate) fn address(info: ConnectionInfo, security: &Security) -> Result<Self, RedisError> {
         let shown = info.addr().to_string();
         #[cfg(feature = "tls")]
-        if let ConnectionAddr::TcpTls { .. } = info.addr() {
+        if let ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
+            if let Some(config) = &security.0 {
+                let (host, port, config) = (host.clone(), *port, config.clone());
+                return Ok(Self { way: Way::Tls { info: Box::new(info), host, port, config }, shown });
+            }
             // The driver brings no cryptography of its own. Whatever the process has chosen stays.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
@@ -39,6 +69,7 @@ impl Dial {
         sentinels: Vec<ConnectionAddr>,
         master: &str,
         login: &Login,
+        sentinel_login: &Login,
     ) -> Result<Self, RedisError> {
         let shown = format!("{master} of {} sentinels", sentinels.len());
         let primary = SentinelServerType::Master;
@@ -50,6 +81,12 @@ impl Dial {
         }
         if let Some(password) = &login.password {
             builder = builder.set_client_to_redis_password(password);
+        }
+        if let Some(user) = &sentinel_login.user {
+            builder = builder.set_client_to_sentinel_username(user);
+        }
+        if let Some(password) = &sentinel_login.password {
+            builder = builder.set_client_to_sentinel_password(password);
         }
         Ok(Self { way: Way::Sentinels(Box::new(Mutex::new(builder.build()?))), shown })
     }
@@ -63,11 +100,27 @@ impl Dial {
     pub(crate) async fn connect(&self, times: usize) -> Result<Vec<MultiplexedConnection>, RedisError> {
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
+        let mut connections = Vec::with_capacity(times);
         let client = match &self.way {
             Way::Address(client) => Client::clone(client),
             Way::Sentinels(sentinels) => sentinels.lock().await.async_get_client().await?,
+            #[cfg(feature = "tls")]
+            Way::Tls { info, host, port, config: tls } => {
+                for _ in 0..times {
+                    let connecting = async {
+                        let stream = tls::connect(tls, (host, *port)).await?;
+                        let (settings, config) = (info.redis_settings(), config.clone());
+                        MultiplexedConnection::new_with_config(settings, stream, config).await
+                    };
+                    let late = |_| RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
+                    let (connection, driver) = timeout(CONNECT, connecting).await.map_err(late)??;
+                    // It ends with the last one who can ask on the connection.
+                    drop(tokio::spawn(driver));
+                    connections.push(connection);
+                }
+                return Ok(connections);
+            }
         };
-        let mut connections = Vec::with_capacity(times);
         for _ in 0..times {
             connections.push(client.get_multiplexed_async_connection_with_config(&config).await?);
         }

@@ -40,6 +40,8 @@ mod script;
 mod servers;
 mod store;
 mod tally;
+#[cfg(feature = "tls")]
+mod tls;
 mod verify;
 
 pub use error::ConnectError;

@@ -1,11 +1,11 @@
 //! The store itself.
 
 #[cfg(feature = "tls")]
-use crate::address::TlsFiles;
+use crate::tls::{HostNames, TlsFiles};
 use crate::{
     address::Address,
     cluster::Cluster,
-    dial::Dial,
+    dial::{Dial, Security},
     error::ConnectError,
     names::Names,
     node::{Answered, Caller, Keys, Node, Problem, places},
@@ -108,6 +108,14 @@ impl RedisStoreBuilder {
         Self { tls, ..self }
     }
 
+    /// Accepts a certificate of a trusted authority for whatever name, as `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION` has it.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls_skip_hostname_verification(self) -> Self {
+        let tls = TlsFiles { host_names: HostNames::Skip, ..self.tls };
+        Self { tls, ..self }
+    }
+
     /// Makes the store and connects it in the background: it works as soon as the server is there.
     ///
     /// Must be called within a tokio runtime.
@@ -143,13 +151,18 @@ impl RedisStoreBuilder {
         let unreadable = |error: redis::RedisError| ConnectError::url(url, &error.to_string());
         let address = Address::parse(url)?;
         #[cfg(feature = "tls")]
-        let address = address.secured(&self.tls)?;
+        let security = Security(self.tls.config()?);
+        #[cfg(not(feature = "tls"))]
+        let security = Security();
         let servers = match address {
-            Address::Server(info) => node(Dial::address(info).map_err(unreadable)?),
-            Address::Sentinels { sentinels, master, login } => {
-                node(Dial::sentinels(sentinels, &master, &login).map_err(unreadable)?)
+            Address::Server(info) => node(Dial::address(info, &security).map_err(unreadable)?),
+            Address::Sentinels { sentinels, master, login, sentinel_login } => {
+                let dial = Dial::sentinels(sentinels, &master, &login, &sentinel_login);
+                node(dial.map_err(unreadable)?)
             }
-            Address::Cluster(seeds) => Servers::Cluster(Cluster::new(names.clone(), seeds, self.deadline)),
+            Address::Cluster(seeds) => {
+                Servers::Cluster(Cluster::new(names.clone(), (seeds, security), self.deadline))
+            }
         };
         let started = std::time::Instant::now();
         let home = Handle::try_current().ok().filter(|_| self.residence == Residence::Anywhere);

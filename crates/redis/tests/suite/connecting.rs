@@ -9,7 +9,7 @@
 )]
 
 use crate::common::{AMPLE, FIVE, limiter, number, soon, store, verdict};
-use std::fs;
+use std::{fs, process::Command};
 use tidegate_engine::SharedLimiter;
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Fault, Proxy, RedisCluster, RedisSentinel, RedisServer};
@@ -245,4 +245,60 @@ async fn tls_trusts_only_the_authority_it_is_told() {
     assert_says(&text, &[&server.address().to_string()]);
     // Without TLS the authority does not matter.
     builder().tls_authority(&authority(&server)).connect(&server.url()).await.unwrap();
+}
+
+/// Has a server show a certificate that is signed by itself, for this name, and returns it.
+fn self_signed(server: &RedisServer, name: &str) -> Vec<u8> {
+    let path = |end: &str| server.directory().join(format!("{name}.{end}")).display().to_string();
+    let (certificate, key) = (path("crt"), path("key"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-days", "2", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+        .args(["-noenc", "-subj", "/CN=redis", "-addext", &format!("subjectAltName=DNS:{name}")])
+        .args(["-keyout", &key, "-out", &certificate])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let set = ["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key];
+    server.command(&set).unwrap();
+    fs::read(certificate).unwrap()
+}
+
+#[tokio::test]
+async fn self_signed_certificate_is_accepted_where_it_is_the_authority() {
+    let server = RedisServer::builder().tls().config("tls-auth-clients", "no").start().unwrap();
+    let signed = fs::read(&server.certificates().unwrap().authority).unwrap();
+    let url = server.tls_url().unwrap().replace("127.0.0.1", "localhost");
+    let builder = || RedisStore::builder().deadline(AMPLE);
+
+    let own = self_signed(&server, "localhost");
+    counts(&builder().tls_authority(&own).connect(&url).await.unwrap()).await;
+    for builder in [builder().tls_authority(&signed), builder().tls_skip_hostname_verification()] {
+        let text = builder.connect(&url).await.unwrap_err().to_string();
+        assert_says(&text, &["certificate"]);
+    }
+    // For another name: only where names are not looked at, and still of no other authority.
+    let own = self_signed(&server, "elsewhere.example.org");
+    let text = builder().tls_authority(&own).connect(&url).await.unwrap_err().to_string();
+    assert_says(&text, &["certificate"]);
+    let skips = || builder().tls_skip_hostname_verification();
+    skips().tls_authority(&own).connect(&url).await.unwrap();
+    let text = skips().tls_authority(&signed).connect(&url).await.unwrap_err().to_string();
+    assert_says(&text, &["certificate"]);
+}
+
+#[tokio::test]
+async fn sentinels_with_a_password_are_asked_with_it() {
+    let sentinel = RedisSentinel::start_with(&RedisServer::builder().password(SECRET)).unwrap();
+    let hosts: Vec<_> = sentinel.sentinels().iter().map(|sentinel| sentinel.address().to_string()).collect();
+    let (hosts, name) = (hosts.join(","), sentinel.master_name());
+    for server in sentinel.sentinels() {
+        server.command(&["ACL", "SETUSER", "default", "resetpass", ">other-s3cr3t/@"]).unwrap();
+    }
+    let login = format!("redis+sentinel://:{SECRET}@{hosts}/{name}");
+    let url = format!("{login}?sentinel-password=other-s3cr3t%2F%40");
+    counts(&store(&url).await).await;
+    refusal(&login).await;
+    refusal(&format!("{login}?sentinel-password=wrong-{SECRET}")).await;
+    let text = refusal(&format!("{login}?sentinel-pass={SECRET}")).await;
+    assert_says(&text, &["sentinel-password="]);
 }
