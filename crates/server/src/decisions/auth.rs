@@ -1,5 +1,5 @@
 //! `/v1/auth`: whether a proxy may let a request through: nginx (`auth_request`), Traefik (`ForwardAuth`), Caddy
-//! (`forward_auth`).
+//! (`forward_auth`), Envoy (`ext_authz` over HTTP, which puts the path of the request behind `/v1/auth/envoy`).
 //!
 //! The request that is judged is the one that the proxy tells of, by the whole policy. What the proxy says is believed, since
 //! it is what this listener is for; so nobody else should reach it. A client may send the headers of another kind of proxy
@@ -29,7 +29,12 @@ pub(super) enum Dialect {
     Nginx,
     /// `X-Forwarded-Uri`, `-Method`, `-Host`, `-For`.
     Forwarded,
+    /// The request itself, behind [`ENVOY`]; `X-Real-IP`.
+    Envoy,
 }
+
+/// What Envoy puts in front of the path of a request.
+pub(super) const ENVOY: &str = "/v1/auth/envoy";
 
 /// Which status a refusal has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,17 +142,28 @@ fn meant(parts: request::Parts, dialect: Option<Dialect>) -> Result<(request::Pa
     let names = match dialect {
         Dialect::Nginx => ["x-original-uri", "x-original-method", "x-real-ip"],
         Dialect::Forwarded => ["x-forwarded-uri", "x-forwarded-method", "x-forwarded-for"],
+        Dialect::Envoy => ["path", "method", "x-real-ip"],
     };
     let [uri, method, client] = names;
-    let target = text(&headers, uri)?.ok_or_else(|| missing(uri))?;
+    let target = match dialect {
+        Dialect::Nginx | Dialect::Forwarded => text(&headers, uri)?.ok_or_else(|| missing(uri))?,
+        Dialect::Envoy => {
+            let whole = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+            whole.strip_prefix(ENVOY).unwrap_or(whole).to_owned()
+        }
+    };
     let target: Uri = target.parse().map_err(|_| wrong(uri, &target, "a path, as in `/a?b=c`"))?;
     let path = target.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let path = path.parse().map_err(|_| wrong(uri, path, "a path, as in `/a?b=c`"))?;
-    let told = text(&headers, method)?.unwrap_or_else(|| "GET".to_owned());
-    let method =
-        Method::from_bytes(told.as_bytes()).map_err(|_| wrong(method, &told, "a method, as in `GET`"))?;
+    let method = match dialect {
+        Dialect::Nginx | Dialect::Forwarded => {
+            let told = text(&headers, method)?.unwrap_or_else(|| "GET".to_owned());
+            Method::from_bytes(told.as_bytes()).map_err(|_| wrong(method, &told, "a method, as in `GET`"))?
+        }
+        Dialect::Envoy => parts.method,
+    };
     let told = match dialect {
-        Dialect::Nginx => text(&headers, client)?,
+        Dialect::Nginx | Dialect::Envoy => text(&headers, client)?,
         // The last one is whom the proxy saw; those before are what that one says.
         Dialect::Forwarded => last(&headers, client),
     };

@@ -68,6 +68,9 @@ where
                 _ => another_method("GET, HEAD").into(),
             };
         }
+        path if path.strip_prefix(auth::ENVOY).is_some_and(|rest| rest.starts_with('/')) => {
+            return Box::pin(judge_for_envoy(desk, head)).await.unwrap_or_else(Response::from);
+        }
         _ => {
             let problem = "there is nothing here; /v1/openapi.json tells what there is";
             return Problem::new(StatusCode::NOT_FOUND, problem).into();
@@ -139,6 +142,20 @@ fn permit_call(desk: &Desk, headers: &HeaderMap, call: Call) -> Result<Caller, P
     Ok(caller)
 }
 
+/// The query is that of the request, so there are no parameters: Envoy passes on whatever status a refusal has.
+async fn judge_for_envoy(desk: &Desk, mut parts: request::Parts) -> Result<Response, Problem> {
+    admit_proxy(desk, &mut parts)?;
+    auth::answer(desk, parts, Some(Dialect::Envoy), RefuseAs::Policy).await
+}
+
+fn admit_proxy(desk: &Desk, parts: &mut request::Parts) -> Result<(), Problem> {
+    desk.tokens().caller(&parts.headers)?;
+    if desk.tokens().are_needed() && !parts.headers.contains_key(TOKEN) {
+        parts.extensions.insert(ByAuthorization);
+    }
+    Ok(())
+}
+
 async fn judge(desk: &Desk, mut parts: request::Parts) -> Result<Response, Problem> {
     if parts.method == Method::TRACE {
         let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
@@ -146,10 +163,7 @@ async fn judge(desk: &Desk, mut parts: request::Parts) -> Result<Response, Probl
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "nobody's request is traced here; ask with GET");
         return Err(problem.with(header::ALLOW, allowed));
     }
-    desk.tokens().caller(&parts.headers)?;
-    if desk.tokens().are_needed() && !parts.headers.contains_key(TOKEN) {
-        parts.extensions.insert(ByAuthorization);
-    }
+    admit_proxy(desk, &mut parts)?;
     let known = ["deny", "proxy"];
     let refuse = match parameter(&parts.uri, "deny", &known)?.as_deref() {
         None => RefuseAs::Status(StatusCode::FORBIDDEN),
