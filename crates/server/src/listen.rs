@@ -1,10 +1,10 @@
 //! Listeners.
 
 use crate::{Fault, Scheme, stream::Stream, tls::Certificate};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     sync::Arc,
     time::Duration,
 };
@@ -32,6 +32,17 @@ impl Bound {
     /// The same socket, with what is declared now. Those who wait to be accepted go on waiting.
     pub(crate) fn again(&self, declared: &Listener) -> Result<Self, Fault> {
         Self::with(declared, |_| self.listener.try_clone())
+    }
+
+    /// Binds it without accepting connections: they are refused until [`listen`](Self::listen). On `::` it is for both
+    /// families, where the machine has both.
+    pub(crate) fn reserve(declared: &Listener) -> Result<Self, Fault> {
+        Self::with(declared, reserve)
+    }
+
+    /// Accepts connections from now on, if it was only reserved.
+    pub(crate) fn listen(&self) -> Result<(), Fault> {
+        accept(&self.listener).map_err(|source| Fault::Listen { address: self.address, source })
     }
 
     fn with(
@@ -67,16 +78,54 @@ impl Bound {
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    // So that the same port can be listened on in both families, whatever the machine is set to.
+    let listener = bound(address, Families::Own)?;
+    accept(&listener)?;
+    Ok(listener)
+}
+
+/// A socket that refuses connections until [`accept`]. On `::` it is for both families.
+pub(crate) fn reserve(address: SocketAddr) -> io::Result<TcpListener> {
+    let every = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
+    match bound(address, Families::Both) {
+        // A machine without IPv6 still has all of its IPv4 addresses.
+        Err(error) if address == every && is_without_family(&error) => {
+            bound(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()), Families::Own)
+        }
+        reserved => reserved,
+    }
+}
+
+/// Accepts connections from now on.
+pub(crate) fn accept(listener: &TcpListener) -> io::Result<()> {
+    SockRef::from(listener).listen(BACKLOG)
+}
+
+/// Whose connections a socket of IPv6 takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Families {
+    /// Those of IPv6.
+    Own,
+    /// Those of IPv4, too.
+    Both,
+}
+
+fn bound(address: SocketAddr, families: Families) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
-        // So that the same port can be listened on in both families, whatever the machine is set to.
-        socket.set_only_v6(true)?;
+        socket.set_only_v6(families == Families::Own)?;
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+fn is_without_family(error: &io::Error) -> bool {
+    // Linux without IPv6 has no such family; with IPv6 disabled, no such address.
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || error.kind() == io::ErrorKind::Unsupported
+        || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
 }
 
 /// A listener on its way to its thread.

@@ -3,7 +3,9 @@
 use crate::failure::Failure;
 use std::{env, ffi::OsString, fs, path::Path, sync::Arc};
 use tidegate_redis::{RedisStore, RedisStoreBuilder};
-use tidegate_server::descriptors::{Dotfiles, Environment, HostStores, ServiceHost, SourceSettings};
+use tidegate_server::descriptors::{
+    Dotfiles, Environment, HostNames, HostStores, ServiceHost, SourceSettings,
+};
 
 /// What the command line says of a decision service; the rest is in the environment.
 #[derive(Debug, clap::Args)]
@@ -34,15 +36,20 @@ impl ServiceArgs {
 pub(crate) fn open(environment: &Environment) -> Result<ServiceHost, Failure> {
     let failed = |error: &dyn std::error::Error| Failure::input(error.to_string());
     for (variable, why) in &environment.ignored {
-        tracing::warn!("{variable} means nothing here: {why}");
+        tracing::warn!(%variable, "variable has no effect: {why}");
     }
     let redis = &environment.redis;
     let builder = builder(environment)?;
-    let open = |url: &Option<String>| {
-        let open = |url: &String| builder.clone().open(url).map(Arc::new).map_err(|error| failed(&error));
+    let open = |url: &Option<String>, timeout| {
+        let deadline = environment.own.deadline.unwrap_or(timeout);
+        let open = |url: &String| {
+            let builder = builder.clone().deadline(deadline);
+            builder.open(url).map(Arc::new).map_err(|error| failed(&error))
+        };
         url.as_ref().map(open).transpose()
     };
-    let (store, seconds) = (open(&redis.url)?, open(&redis.per_second)?);
+    let store = open(&redis.url, redis.timeout)?;
+    let seconds = open(&redis.per_second, redis.per_second_timeout)?;
     let stores = HostStores {
         store: store.clone().map(|store| store as _),
         per_second: seconds.clone().map(|store| store as _),
@@ -57,8 +64,7 @@ pub(crate) fn open(environment: &Environment) -> Result<ServiceHost, Failure> {
 /// How stores are reached.
 fn builder(environment: &Environment) -> Result<RedisStoreBuilder, Failure> {
     let redis = &environment.redis;
-    // A decision may take more than one question.
-    let mut builder = RedisStore::builder().deadline(environment.own.deadline * 2 / 3);
+    let mut builder = RedisStore::builder();
     if !environment.counting.prefix.is_empty() {
         // What is theirs under this prefix is not ours.
         builder = builder.prefix(&format!("{}tidegate", environment.counting.prefix));
@@ -69,6 +75,9 @@ fn builder(environment: &Environment) -> Result<RedisStoreBuilder, Failure> {
     if let Some((certificate, key)) = &redis.identity {
         let certificate = pem("REDIS_TLS_CLIENT_CERT", certificate)?;
         builder = builder.tls_identity(&certificate, &pem("REDIS_TLS_CLIENT_KEY", key)?);
+    }
+    if redis.host_names == HostNames::Skip {
+        builder = builder.tls_skip_hostname_verification();
     }
     let is_plain = |url: &String| !url.starts_with("rediss");
     if (redis.authority.is_some() || redis.identity.is_some())

@@ -1,6 +1,6 @@
 //! The example of an Envoy whose limits are decided here.
 
-use crate::stage::{Service, curl, example};
+use crate::stage::{Decisions, Service, curl, example};
 use tidegate_testkit::servers::{EnvoyServer, NginxServer, RedisServer, until};
 
 /// Envoy as in the examples, on ports of the test.
@@ -21,7 +21,10 @@ fn envoy(service: &Service, backend: &NginxServer, change: impl Fn(String) -> St
 }
 
 fn backend() -> NginxServer {
-    NginxServer::start("server { listen 127.0.0.1:PORT; location / { return 200 ok; } }").unwrap()
+    NginxServer::start(
+        "server { listen 127.0.0.1:PORT; large_client_header_buffers 4 64k; location / { return 200 ok; } }",
+    )
+    .unwrap()
 }
 
 fn limits() -> tempfile::TempDir {
@@ -109,17 +112,62 @@ fn without_its_store_envoy_decides() {
     assert_eq!(status(&open, "/", "x-user: alice"), "200");
     assert_eq!(status(&closed, "/", "x-user: alice"), "500");
     let health = service.json.replace("/json", "/healthcheck");
-    let health = || curl(&["-o", "/dev/null", "-w", "%{http_code}", &health]);
-    until("it says that it is of no use", || match &*health() {
-        "500" => Ok(()),
-        status => Err(status.to_owned()),
-    })
-    .unwrap();
+    let health = curl(&["-o", "/dev/null", "-w", "%{http_code}", &health]);
+    assert_eq!(health, "200", "a liveness probe does not restart the fleet for its store");
     redis.restart().unwrap();
-    until("it is of use again", || match &*health() {
+    until("it counts again", || match &*status(&closed, "/", "x-user: alice") {
         "200" => Ok(()),
         status => Err(status.to_owned()),
     })
     .unwrap();
-    assert_eq!(status(&closed, "/", "x-user: alice"), "200");
+}
+
+#[test]
+fn oversized_header_does_not_switch_limiting_off() {
+    let folder = limits();
+    let service = Service::start(folder.path(), &[]);
+    let backend = backend();
+    let large = |config: String| {
+        config
+            .replace("stat_prefix: http\n", "stat_prefix: http\n                max_request_headers_kb: 96\n")
+    };
+    let Some(envoy) = envoy(&service, &backend, large) else { return };
+    let header = format!("x-user: {}", "a".repeat(17_000));
+    let said: Vec<_> = (0..4).map(|_| status(&envoy, "/", &header)).collect();
+    assert_eq!(said, ["200", "200", "200", "429"]);
+}
+
+/// The example of an Envoy that asks the decision API about each request.
+#[test]
+fn ext_authz_over_http_refuses_what_the_policy_refuses() {
+    let policy = example("envoy/ext-authz-policy.yaml")
+        .replace("127.0.0.1:8090", "127.0.0.1:0")
+        .replace("3/min", "3 per 52w")
+        .replace("5/min", "5 per 52w");
+    let decisions = Decisions::start(&policy);
+    let backend = backend();
+    let port = decisions.url.rsplit(':').next().unwrap().trim_end_matches('/');
+    let config = example("envoy/ext-authz.yaml")
+        .replace("timeout: 0.5s", "timeout: 20s")
+        .replace("port_value: 9901", "port_value: ADMIN")
+        .replace("port_value: 8888", "port_value: PORT")
+        .replace("port_value: 9000", &format!("port_value: {}", backend.address().port()))
+        .replace("port_value: 8090", &format!("port_value: {port}"));
+    let Some(envoy) = EnvoyServer::start(&config).unwrap() else {
+        println!("skipped: envoy is not installed; see scripts/install");
+        return;
+    };
+    // By the user's name on all paths, and by the address on one of them, whatever the query says.
+    let said: Vec<_> =
+        (0..4).map(|n| status(&envoy, &format!("/?deny=200&n={n}"), "x-user: alice")).collect();
+    assert_eq!(said, ["200", "200", "200", "429"]);
+    assert_eq!(status(&envoy, "/", "x-user: bob"), "200");
+    let searches: Vec<_> =
+        (0..6).map(|n| status(&envoy, "/search?q=1", &format!("x-user: user-{n}"))).collect();
+    assert_eq!(searches, ["200", "200", "200", "200", "200", "429"]);
+    // The client's own word on its address is not taken.
+    assert_eq!(status(&envoy, "/search", "x-real-ip: 192.0.2.1"), "429");
+    let url = format!("http://{}/", envoy.address());
+    let head = curl(&["-D", "-", "-o", "/dev/null", "-H", "x-user: alice", &url]);
+    assert!(head.to_lowercase().contains("retry-after: "), "{head}");
 }

@@ -40,7 +40,7 @@ fn left(desk: &Desk) -> [u64; 2] {
 fn reservations_are_made_and_settled() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("shop.yaml"), LIMITS).unwrap();
-    let desk = Desk(Service::start(folder.path(), &[]));
+    let desk = Desk(Service::start(folder.path(), &[("HOST", "127.0.0.1")]));
     assert_eq!(left(&desk), [5, 90]);
 
     let (status, said) = desk.post("reserve?expires=90", &body(4), &[]);
@@ -89,7 +89,7 @@ fn only_operators_have_counts_forgotten() {
     let (right, wrong) = (token("s3cret"), token("secret"));
 
     // On this machine whoever asks, unless there is a token.
-    let desk = Desk(Service::start(folder.path(), &[]));
+    let desk = Desk(Service::start(folder.path(), &[("HOST", "127.0.0.1")]));
     assert_eq!(desk.0.ask(&[("user", "a")]), "200");
     assert_eq!(left(&desk), [4, 90]);
     assert_eq!(desk.post("reset", &body(1), &[]).1["reset"], 2);

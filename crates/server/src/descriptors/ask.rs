@@ -12,6 +12,8 @@ pub struct DomainAsk {
     pub descriptors: Vec<AskedDescriptor>,
     /// What each descriptor costs that does not say; zero means one.
     pub hits: u32,
+    /// How long the caller waits for the answer, if it says so.
+    pub deadline: Option<Duration>,
 }
 
 /// One descriptor of a request.

@@ -31,14 +31,12 @@ impl DescriptorService {
         }
         let over = |finding: &Option<Finding>| finding.as_ref().map(|finding| finding.over);
         let refused = refuses(subjects.iter().zip(findings.iter().map(over)));
-        let any_over = counted.iter().flatten().any(|compared| compared.finding.over == OverLimit::Yes);
         for (compared, finding) in counted.iter_mut().zip(&mut findings) {
             let Some(compared) = compared else { continue };
             let is_over = compared.finding.over == OverLimit::Yes;
-            let stays = match (purpose, self.settings.counting, self.settings.when_over) {
-                (Purpose::Count, Counting::Theirs, WhenOver::CountAll) => true,
-                (Purpose::Count, Counting::Theirs, WhenOver::CountOver) => is_over || !any_over,
-                (Purpose::Hold, ..) | (_, Counting::Atomic, _) => !is_over && refused == OverLimit::No,
+            let stays = match (purpose, self.settings.counting) {
+                (Purpose::Count, Counting::Theirs) => true,
+                (Purpose::Hold, _) | (_, Counting::Atomic) => !is_over && refused == OverLimit::No,
             };
             match std::mem::replace(&mut compared.held, Hold::Nothing) {
                 Hold::Nothing => {}
@@ -114,13 +112,15 @@ impl DescriptorService {
         if hits.is_empty() {
             return Ok(all);
         }
-        let is_plain = purpose == Purpose::Count
-            && self.settings.counting == Counting::Theirs
-            && self.settings.when_over == WhenOver::CountAll;
-        let counts: Vec<(Count, Hold)> = if is_plain {
-            self.units.count(&hits).await.into_iter().map(|count| (count, Hold::Nothing)).collect()
-        } else {
-            self.units.hold(&hits).await
+        let is_theirs = purpose == Purpose::Count && self.settings.counting == Counting::Theirs;
+        if is_theirs && self.settings.when_over == WhenOver::CountOver {
+            let is_over = all.iter().flatten().any(|known| known.finding.over == OverLimit::Yes);
+            let limits = places.iter().map(|place| subjects.get(*place));
+            self.stop(&mut hits, &limits.collect::<Vec<_>>(), is_over).await?;
+        }
+        let counts: Vec<(Count, Hold)> = match is_theirs {
+            true => self.units.count(&hits).await.into_iter().map(|count| (count, Hold::Nothing)).collect(),
+            false => self.units.hold(&hits).await,
         };
         if counts.iter().any(|(count, _)| *count == Count::Closed) || counts.len() != places.len() {
             return Err(away());
@@ -131,6 +131,47 @@ impl DescriptorService {
             all[place] = Some(self.compared(limited, (requests, unit), hits_of(place), count));
         }
         Ok(all)
+    }
+
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: where a key of a request is known to be over, no other is counted; where one
+    /// would go over, only such are. What the keys are at is looked up first, so that one that comes twice is taken as it is
+    /// before both.
+    async fn stop(
+        &self,
+        hits: &mut [Hits<'_>],
+        subjects: &[Option<&Subject<'_>>],
+        is_over: bool,
+    ) -> Result<(), DescriptorFault> {
+        if is_over {
+            hits.iter_mut().for_each(|hit| hit.hits = 0);
+            return Ok(());
+        }
+        let looked_up: Vec<_> = hits.iter().map(|hit| Hits { hits: 0, ..*hit }).collect();
+        let counts = self.units.count(&looked_up).await;
+        if counts.contains(&Count::Closed) || counts.len() != hits.len() {
+            return Err(away());
+        }
+        let goes_over = |((hit, subject), count): ((&Hits<'_>, &Option<&Subject<'_>>), &Count)| {
+            let Some(Subject::Limited(Limited { how: How::Compare { requests, .. }, .. })) = subject else {
+                return false;
+            };
+            match (*count, self.settings.outage) {
+                (Count::Local { after, .. }, Outage::Local { nodes }) => {
+                    after.saturating_add(hit.hits) > share(*requests, nodes).into()
+                }
+                (Count::Known { after, .. } | Count::Local { after, .. }, _) => {
+                    after.saturating_add(hit.hits) > (*requests).into()
+                }
+                (Count::Open | Count::Closed, _) => false,
+            }
+        };
+        let over: Vec<bool> = hits.iter().zip(subjects).zip(&counts).map(goes_over).collect();
+        if over.contains(&true) {
+            for (hit, _) in hits.iter_mut().zip(over).filter(|(_, over)| !over) {
+                hit.hits = 0;
+            }
+        }
+        Ok(())
     }
 
     /// A count that is over this limit, of a key that is known to be.
@@ -274,9 +315,8 @@ fn before(subjects: &[Subject<'_>], findings: &[Option<Finding>]) -> Before {
     let known = subjects.iter().zip(findings.iter().map(over));
     let is_together = |manner: Manner| manner == Manner::RefuseTogether;
     let has_room = known.clone().any(|(subject, over)| match subject {
-        Subject::Limited(limited) => is_together(limited.manner) && over == Some(OverLimit::No),
-        Subject::Unlimited(_, manner) => is_together(*manner),
-        Subject::Free => false,
+        Subject::Limited(limited) if is_together(limited.manner) => over == Some(OverLimit::No),
+        subject => subject.keeps_group_open(),
     });
     // One that is to be asked may have room, and then those that refuse together do not.
     let may_have_room = known.clone().any(|(subject, over)| {

@@ -71,9 +71,15 @@ pub(super) fn prometheus(
 /// As `/stats` has them: a name and a number in each line.
 pub(super) fn stats(metrics: &ServiceMetrics, store_failures: u64, local_cache: &[(&str, u64)]) -> String {
     let mut lines = Vec::new();
+    // A request may bring along a limit for a descriptor that has one of its own.
+    let mut limits: BTreeMap<String, [u64; KINDS.len()]> = BTreeMap::new();
     for series in metrics.limit_series() {
         let name = format!("ratelimit.service.rate_limit.{}.{}", clean(&series.domain), clean(&series.rest));
-        for (kind, count) in KINDS.iter().zip(series.counts) {
+        let sums = limits.entry(name).or_default();
+        sums.iter_mut().zip(series.counts).for_each(|(sum, count)| *sum += count);
+    }
+    for (name, counts) in limits {
+        for (kind, count) in KINDS.iter().zip(counts) {
             lines.push(format!("{name}.{kind}: {count}"));
         }
     }

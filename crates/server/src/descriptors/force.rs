@@ -61,11 +61,29 @@ pub(super) enum How {
 #[derive(Debug)]
 pub(super) enum Subject<'a> {
     /// Nothing.
-    Free,
-    /// A limit that is none; what it would do to a request.
-    Unlimited(&'a LimitState, Manner),
+    Free(QuotaGroup),
+    /// A limit that is none. It belongs to no group.
+    Unlimited,
     /// A limit.
     Limited(Limited<'a>),
+}
+
+/// Whether a descriptor is one of those that refuse a request only together: while one of them has room, none does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum QuotaGroup {
+    Member,
+    Outside,
+}
+
+impl Subject<'_> {
+    /// Whether it is one of the group and always has room: it has no limit, or one in shadow mode.
+    pub(super) fn keeps_group_open(&self) -> bool {
+        match self {
+            Self::Free(group) => *group == QuotaGroup::Member,
+            Self::Limited(limited) => limited.manner == Manner::Watch && limited.group == QuotaGroup::Member,
+            Self::Unlimited => false,
+        }
+    }
 }
 
 /// A limit that applies to a descriptor.
@@ -74,6 +92,7 @@ pub(super) struct Limited<'a> {
     pub(super) counted: Cow<'a, [Entry]>,
     pub(super) how: How,
     pub(super) manner: Manner,
+    pub(super) group: QuotaGroup,
     pub(super) counts: Arc<Counts>,
     /// None of one that came with the request.
     pub(super) state: Option<&'a LimitState>,
@@ -183,15 +202,18 @@ impl Force {
             .collect();
         let is_replaced =
             |state: &LimitState| state.name().is_some_and(|name| replaced.contains(&name.as_ref()));
+        let outside = group(false, settings);
         let subjects = found.into_iter().zip(&ask.descriptors).map(|(found, asked)| match found {
-            Found::Nothing => Subject::Free,
-            Found::Matched(_, state) if is_replaced(state) => Subject::Free,
+            Found::Nothing => Subject::Free(outside),
+            Found::Matched(_, state) if matches!(state.how, How::Unlimited) => Subject::Unlimited,
+            Found::Matched(_, state) if is_replaced(state) => Subject::Free(outside),
             Found::Matched(matched, state) => of_state(matched, state, &ask.domain, (settings, metrics)),
             Found::Brought(Override { requests, unit }) => Subject::Limited(Limited {
                 counted: Cow::Borrowed(&asked.entries),
                 how: How::Compare { requests, unit },
-                manner: manner(false, false, settings),
-                counts: metrics.of_override(&ask.domain),
+                manner: manner(false, outside),
+                group: outside,
+                counts: metrics.of_override(&ask.domain, &asked.entries),
                 state: None,
             }),
         });
@@ -206,27 +228,32 @@ fn of_state<'a>(
     (settings, metrics): (&ServiceSettings, &ServiceMetrics),
 ) -> Subject<'a> {
     let flags = state.limit.flags;
-    let manner = manner(flags.shadow_mode, flags.quota_mode, settings);
-    match &state.how {
-        How::Unlimited => Subject::Unlimited(state, manner),
-        how => Subject::Limited(Limited {
-            counts: state
-                .metrics
-                .get_or_init(|| metrics.of_place(&state.limit.place))
-                .of(domain, &matched.metric),
-            counted: matched.counted,
-            how: how.clone(),
-            manner,
-            state: Some(state),
-        }),
+    let group = group(flags.quota_mode, settings);
+    Subject::Limited(Limited {
+        counts: state
+            .metrics
+            .get_or_init(|| metrics.of_place(&state.limit.place))
+            .of(domain, &matched.metric),
+        counted: matched.counted,
+        how: state.how.clone(),
+        manner: manner(flags.shadow_mode, group),
+        group,
+        state: Some(state),
+    })
+}
+
+fn group(is_quota: bool, settings: &ServiceSettings) -> QuotaGroup {
+    match is_quota || settings.quota_mode == QuotaMode::Every {
+        true => QuotaGroup::Member,
+        false => QuotaGroup::Outside,
     }
 }
 
-fn manner(is_shadow: bool, is_quota: bool, settings: &ServiceSettings) -> Manner {
-    match (is_shadow, is_quota || settings.quota_mode == QuotaMode::Every) {
+fn manner(is_shadow: bool, group: QuotaGroup) -> Manner {
+    match (is_shadow, group) {
         (true, _) => Manner::Watch,
-        (false, true) => Manner::RefuseTogether,
-        (false, false) => Manner::Refuse,
+        (false, QuotaGroup::Member) => Manner::RefuseTogether,
+        (false, QuotaGroup::Outside) => Manner::Refuse,
     }
 }
 

@@ -8,18 +8,34 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
+use tokio::sync::Notify;
 
-/// Whether the service is of use: its store can be reached, it has files where it must, and it is not about to stop.
+/// Whether the service is of use: its store was reached, it has files where it must, and it is not about to stop.
+///
+/// A store that is lost later does not count by default, as in envoyproxy/ratelimit: a liveness probe would restart the whole
+/// fleet for the outage of its store, and Envoy decides what happens to requests meanwhile.
 pub struct Health {
     service: Arc<DescriptorService>,
     need: ConfigNeed,
-    store: Option<Box<Trouble>>,
+    store: Option<(Box<Trouble>, StoreNeed)>,
+    was_reached: AtomicBool,
     is_draining: AtomicBool,
+    changed: Notify,
+}
+
+/// When a service without its store is of no use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreNeed {
+    /// Until it was reached for the first time.
+    #[default]
+    AtStart,
+    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: whenever it cannot be reached.
+    Always,
 }
 
 type Trouble = dyn Fn() -> Option<String> + Send + Sync;
 
-/// Whether a service without files is of use.
+/// Whether a service without any domain is of use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConfigNeed {
     /// It is.
@@ -41,7 +57,14 @@ pub enum HealthStatus {
 impl Health {
     /// The health of a service.
     pub fn new(service: Arc<DescriptorService>) -> Self {
-        Self { service, need: ConfigNeed::Never, store: None, is_draining: AtomicBool::new(false) }
+        Self {
+            service,
+            need: ConfigNeed::Never,
+            store: None,
+            was_reached: AtomicBool::new(false),
+            is_draining: AtomicBool::new(false),
+            changed: Notify::new(),
+        }
     }
 
     /// Whether it must have files.
@@ -50,15 +73,30 @@ impl Health {
         Self { need, ..self }
     }
 
-    /// Who knows what is the matter with the store, if anything is.
+    /// Who knows what is the matter with the store, if anything is, and when that counts.
     #[must_use]
-    pub fn store(self, trouble: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { store: Some(Box::new(trouble)), ..self }
+    pub fn store(
+        self,
+        need: StoreNeed,
+        trouble: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { store: Some((Box::new(trouble), need)), ..self }
     }
 
     /// It is about to stop: from now on it is of no use to new clients.
     pub fn drain(&self) {
         self.is_draining.store(true, Relaxed);
+        self.changed.notify_one();
+    }
+
+    /// Limits were loaded, or are gone.
+    pub(super) fn configured(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Waits until something else may be said of it. The store is to be asked from time to time besides.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// What is said of it.
@@ -66,12 +104,19 @@ impl Health {
         if self.is_draining.load(Relaxed) {
             return HealthStatus::NotServing("about to stop".to_owned());
         }
-        if self.need == ConfigNeed::Loaded && self.service.loaded().is_none() {
+        if self.need == ConfigNeed::Loaded && self.service.loaded().is_none_or(|set| set.is_empty()) {
             return HealthStatus::NotServing("no configuration is loaded".to_owned());
         }
-        match self.store.as_ref().and_then(|trouble| trouble()) {
-            Some(trouble) => HealthStatus::NotServing(format!("the store is away: {trouble}")),
-            None => HealthStatus::Serving,
+        let Some((trouble, need)) = &self.store else { return HealthStatus::Serving };
+        if *need == StoreNeed::AtStart && self.was_reached.load(Relaxed) {
+            return HealthStatus::Serving;
+        }
+        match trouble() {
+            Some(trouble) => HealthStatus::NotServing(format!("store unavailable: {trouble}")),
+            None => {
+                self.was_reached.store(true, Relaxed);
+                HealthStatus::Serving
+            }
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use super::{
     Callers, DescriptorService, DescriptorSource, Endpoint, Environment, GrpcEndpoint, Health, HealthStatus,
-    HostStores, debug_page, health_page, metrics_page,
+    HostStores, Start, StoreNeed, debug_page, health_page, metrics_page,
     opening::{certificate, limits, settings},
     wire::{GrpcHealth, GrpcTerms, GrpcWire, JsonWire, Serving, SettleDesk, settle_router},
     xds::XdsClient,
@@ -16,6 +16,7 @@ use crate::{
     Bound, Fault,
     decisions::{NEEDED, unauthorized},
     hall::Hall,
+    listen,
     tls::Certificate,
 };
 use axum::{
@@ -33,6 +34,7 @@ use std::{
     future::Future,
     net::{SocketAddr, TcpListener as Socket},
     os::unix::{fs::FileTypeExt, net::UnixListener as UnixSocket},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -52,20 +54,28 @@ pub struct ServiceHost {
     service: Arc<DescriptorService>,
     health: Health,
     limits: Limits,
-    http: Bound,
-    grpc: GrpcSocket,
-    debug: Bound,
-    metrics: Option<(Bound, String)>,
+    sockets: Sockets,
     tls: Option<Arc<Certificate>>,
     terms: GrpcTerms,
     desk: Arc<SettleDesk>,
     callers: Callers,
+    /// Whether connections are refused until there are limits.
+    waits: bool,
+    store_need: StoreNeed,
 }
 
 /// Where limits come from.
 pub(super) enum Limits {
     Folder(Box<DescriptorSource>),
     Server(Box<XdsClient>, Merge),
+}
+
+/// Where it listens.
+struct Sockets {
+    http: Bound,
+    grpc: GrpcSocket,
+    debug: Bound,
+    metrics: Option<(Bound, String)>,
 }
 
 enum GrpcSocket {
@@ -99,14 +109,13 @@ impl ServiceHost {
         let desk = Arc::new(SettleDesk::new(service.clone(), host, token, callers.clone()));
         let http = |endpoint: Endpoint| {
             let address = SocketAddr::new(endpoint.host, endpoint.port);
-            Bound::bind(&Listener { address, tls: own.http_tls.clone() }).map_err(HostError::Listen)
+            Bound::reserve(&Listener { address, tls: own.http_tls.clone() }).map_err(HostError::Listen)
         };
         let limits = limits(environment, &service)?;
         let metrics = environment.prometheus.as_ref();
-        Ok(Self {
-            health: Health::new(service.clone()).config(environment.health),
-            service,
-            limits,
+        // A management server may take a while, and nobody is to be answered without limits meanwhile.
+        let waits = matches!(&limits, Limits::Server(..)) && environment.start == Start::WithDescriptors;
+        let sockets = Sockets {
             http: http(environment.http)?,
             grpc: match &environment.grpc {
                 GrpcEndpoint::Tcp(endpoint) => GrpcSocket::Tcp(bind(*endpoint)?),
@@ -116,10 +125,21 @@ impl ServiceHost {
             metrics: metrics
                 .map(|metrics| Ok((http(metrics.endpoint)?, metrics.path.clone())))
                 .transpose()?,
+        };
+        if !waits {
+            sockets.listen()?;
+        }
+        Ok(Self {
+            health: Health::new(service.clone()).config(environment.health),
+            service,
+            limits,
+            sockets,
             tls: certificate(environment)?,
             terms: GrpcTerms { age: environment.connection_age, ..GrpcTerms::default() },
             desk,
             callers,
+            waits,
+            store_need: environment.redis.health,
         })
     }
 
@@ -128,7 +148,7 @@ impl ServiceHost {
     #[must_use]
     pub fn store_health(self, trouble: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         match self.service.settings.outage {
-            Outage::Closed => Self { health: self.health.store(trouble), ..self },
+            Outage::Closed => Self { health: self.health.store(self.store_need, trouble), ..self },
             Outage::Open | Outage::Local { .. } => self,
         }
     }
@@ -136,7 +156,8 @@ impl ServiceHost {
     /// Where it listens, each with what is there.
     pub fn addresses(&self) -> Vec<(&'static str, String)> {
         let shown = |socket: &Socket| socket.local_addr().map(|at| at.to_string()).unwrap_or_default();
-        let grpc = match &self.grpc {
+        let Sockets { http, grpc, debug, metrics } = &self.sockets;
+        let grpc = match grpc {
             GrpcSocket::Tcp(socket) => shown(socket),
             GrpcSocket::Unix(socket) => {
                 let path = socket
@@ -152,10 +173,10 @@ impl ServiceHost {
         };
         let mut addresses = vec![
             ("gRPC", grpc),
-            ("JSON", format!("{}/json", at(&self.http))),
-            ("pages", format!("{}/", at(&self.debug))),
+            ("JSON", format!("{}/json", at(http))),
+            ("pages", format!("{}/", at(debug))),
         ];
-        if let Some((bound, path)) = &self.metrics {
+        if let Some((bound, path)) = metrics {
             addresses.push(("metrics", format!("{}{path}", at(bound))));
         }
         addresses
@@ -163,8 +184,27 @@ impl ServiceHost {
 
     /// Serves until `shutdown`, and then until requests in flight have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), HostError> {
-        let Self { service, health, limits, http, grpc, debug, metrics, tls, terms, desk, callers } = self;
+        let Self { service, health, limits, sockets, tls, terms, desk, callers, waits, .. } = self;
         let health = Arc::new(health);
+        let following = tokio::spawn(follow(limits, service.clone(), health.clone()));
+        let mut shutdown = pin!(shutdown);
+        if waits {
+            let loaded = async {
+                while service.loaded().is_none() {
+                    health.changed().await;
+                }
+            };
+            tracing::info!("waiting for the first configuration");
+            tokio::select! {
+                () = loaded => {}
+                () = shutdown.as_mut() => {
+                    following.abort();
+                    return Ok(());
+                }
+            }
+            sockets.listen()?;
+        }
+        let Sockets { http, grpc, debug, metrics } = sockets;
         let (stop, stopped) = watch::channel(());
         let ended = || {
             let mut stopped = stopped.clone();
@@ -175,10 +215,14 @@ impl ServiceHost {
         };
         let drain = terms.drain;
         let wire = GrpcWire::new(service.clone()).await.callers(callers.clone());
+        wire.health().set(serving(&health)).await;
         let looking = tokio::spawn(look(health.clone(), wire.health(), desk.clone(), tls.clone()));
         let tls = tls.map(|certificate| certificate.acceptor());
         let grpc: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match grpc {
-            GrpcSocket::Tcp(socket) => Box::pin(wire.serve(listen(socket)?, tls, terms, ended())),
+            GrpcSocket::Tcp(socket) => {
+                let listener = TcpListener::from_std(socket).map_err(machine)?;
+                Box::pin(wire.serve(listener, tls, terms, ended()))
+            }
             GrpcSocket::Unix(socket) => {
                 let listener = UnixListener::from_std(socket).map_err(machine)?;
                 Box::pin(wire.serve(listener, tls, terms, ended()))
@@ -194,7 +238,6 @@ impl ServiceHost {
             let page = hall(admitted(only_metrics(&service, path), &callers));
             tokio::spawn(page.serve_until(bound, ended()));
         }
-        let following = tokio::spawn(follow(limits, service));
         let ending = async {
             shutdown.await;
             health.drain();
@@ -225,10 +268,7 @@ fn admitted(pages: Router, callers: &Callers) -> Router {
 async fn look(health: Arc<Health>, wire: GrpcHealth, desk: Arc<SettleDesk>, tls: Option<Arc<Certificate>>) {
     let mut told = None;
     loop {
-        let serving = match health.status() {
-            HealthStatus::Serving => Serving::Yes,
-            HealthStatus::NotServing(_) => Serving::No,
-        };
+        let serving = serving(&health);
         if told != Some(serving) {
             wire.set(serving).await;
             told = Some(serving);
@@ -237,24 +277,32 @@ async fn look(health: Arc<Health>, wire: GrpcHealth, desk: Arc<SettleDesk>, tls:
         if let Some(certificate) = &tls {
             certificate.refresh();
         }
-        time::sleep(LOOK).await;
+        let _ = time::timeout(LOOK, health.changed()).await;
     }
 }
 
-/// How often health and certificates are looked at.
+fn serving(health: &Health) -> Serving {
+    match health.status() {
+        HealthStatus::Serving => Serving::Yes,
+        HealthStatus::NotServing(_) => Serving::No,
+    }
+}
+
+/// How often stores and certificates are looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Has limits read again whenever they change. Those that make no sense change nothing.
-async fn follow(limits: Limits, service: Arc<DescriptorService>) {
+async fn follow(limits: Limits, service: Arc<DescriptorService>, health: Arc<Health>) {
     let put = |service: &DescriptorService, limits: Result<DescriptorSet, String>| match limits {
         Ok(set) => {
             service.load(Arc::new(set));
-            tracing::info!("new limits are in force");
+            health.configured();
+            tracing::info!("configuration loaded");
             Ok(())
         }
         Err(error) => {
             service.metrics().config_refused();
-            tracing::error!(%error, "the limits before stay in force");
+            tracing::error!(%error, "configuration rejected, keeping the previous one");
             Err(error)
         }
     };
@@ -288,7 +336,7 @@ fn plain(
     let health = move || async move { health_page(&health).map(Body::from) };
     Router::new()
         .route("/json", routing::any(ask))
-        .route("/healthcheck", routing::get(health))
+        .route("/healthcheck", routing::any(health))
         .merge(settle_router(desk))
         .fallback(|| async { nothing() })
 }
@@ -316,13 +364,24 @@ fn nothing() -> Response {
     response
 }
 
+impl Sockets {
+    /// Accepts connections from now on.
+    fn listen(&self) -> Result<(), HostError> {
+        if let GrpcSocket::Tcp(socket) = &self.grpc {
+            listen::accept(socket).map_err(|source| match socket.local_addr() {
+                Ok(address) => HostError::Listen(Fault::Listen { address, source }),
+                Err(error) => machine(error),
+            })?;
+        }
+        let metrics = self.metrics.iter().map(|(bound, _)| bound);
+        let mut all = [&self.http, &self.debug].into_iter().chain(metrics);
+        all.try_for_each(Bound::listen).map_err(HostError::Listen)
+    }
+}
+
 fn bind(endpoint: Endpoint) -> Result<Socket, HostError> {
     let address = SocketAddr::new(endpoint.host, endpoint.port);
-    let bound = Socket::bind(address).and_then(|socket| {
-        socket.set_nonblocking(true)?;
-        Ok(socket)
-    });
-    bound.map_err(|source| HostError::Listen(Fault::Listen { address, source }))
+    listen::reserve(address).map_err(|source| HostError::Listen(Fault::Listen { address, source }))
 }
 
 /// A socket that one before left behind is taken away; anything else is not.
@@ -335,10 +394,6 @@ fn bind_unix(path: &std::path::Path) -> Result<UnixSocket, HostError> {
         Ok(socket)
     });
     bound.map_err(|error| HostError::Limits(format!("cannot listen on {}: {error}", path.display())))
-}
-
-fn listen(socket: Socket) -> Result<TcpListener, HostError> {
-    TcpListener::from_std(socket).map_err(machine)
 }
 
 fn machine(error: std::io::Error) -> HostError {

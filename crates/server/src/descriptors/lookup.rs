@@ -8,6 +8,9 @@ pub trait Lookup: fmt::Debug + Send + Sync + 'static {
     /// The domain of this name, if it is loaded.
     fn domain(&self, name: &str) -> Option<&dyn DomainLookup>;
 
+    /// Whether there is no domain at all.
+    fn is_empty(&self) -> bool;
+
     /// All limits of all domains: the same that [`DomainLookup::find`] finds.
     fn limits(&self) -> Vec<Arc<DescriptorLimit>>;
 
@@ -24,6 +27,10 @@ pub trait DomainLookup: fmt::Debug + Send + Sync {
 impl Lookup for DescriptorSet {
     fn domain(&self, name: &str) -> Option<&dyn DomainLookup> {
         self.domain(name).map(|domain| domain as &dyn DomainLookup)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.domains().next().is_none()
     }
 
     fn limits(&self) -> Vec<Arc<DescriptorLimit>> {

@@ -8,11 +8,13 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_policy::descriptors::Metric;
+use tidegate_policy::descriptors::{Entry, Metric};
 
 /// What everything is called that there is no room for by its own name.
 pub(super) const OTHER: &str = "other";
-/// What limits are called that requests bring along.
+/// A longer name is not kept.
+const MAX_NAME: usize = 1_024;
+/// What limits are called that requests bring along, where there is no room for the names of their descriptors.
 pub(super) const OVERRIDE: &str = "override";
 /// So many domains that are not loaded are told apart.
 const MOST_STRANGERS: usize = 64;
@@ -35,7 +37,8 @@ pub struct ServiceMetrics {
     pub(super) time_sum: AtomicU64,
     strangers: Mutex<BTreeMap<String, u64>>,
     limits: RwLock<BTreeMap<Arc<str>, Arc<LimitMetrics>>>,
-    overrides: RwLock<HashMap<String, Arc<Counts>>>,
+    /// By domain, and in it by what follows the domain in the name.
+    overrides: RwLock<HashMap<String, HashMap<String, Arc<Counts>>>>,
     most_details: usize,
 }
 
@@ -144,15 +147,16 @@ impl ServiceMetrics {
         self.time_sum.fetch_add(micros, Relaxed);
     }
 
-    /// A domain was asked for that is not loaded.
-    pub(super) fn stranger(&self, domain: &str) {
+    /// A domain was asked for that is not loaded, with so many descriptors.
+    pub(super) fn unknown_domain(&self, domain: &str, descriptors: usize) {
+        let descriptors = descriptors as u64;
         let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = strangers.get_mut(domain) {
-            *count += 1;
+            *count += descriptors;
             return;
         }
         let name = if strangers.len() < MOST_STRANGERS && domain.len() <= 128 { domain } else { OTHER };
-        *strangers.entry(name.to_owned()).or_default() += 1;
+        *strangers.entry(name.to_owned()).or_default() += descriptors;
     }
 
     pub(super) fn strangers(&self) -> Vec<(String, u64)> {
@@ -181,12 +185,29 @@ impl ServiceMetrics {
         limits.entry(place.clone()).or_insert_with(new).clone()
     }
 
-    /// Counts of all limits that requests bring along to a domain. There must be such a domain, or there is no bound.
-    pub(super) fn of_override(&self, domain: &str) -> Arc<Counts> {
-        let known = self.overrides.read().unwrap_or_else(PoisonError::into_inner).get(domain).cloned();
+    /// Counts of a limit that a request brings along to a domain, under the name of its descriptor as long as there is room
+    /// for names. There must be such a domain, or there is no bound.
+    pub(super) fn of_override(&self, domain: &str, entries: &[Entry]) -> Arc<Counts> {
+        let mut name = String::new();
+        for entry in entries {
+            if !name.is_empty() {
+                name.push('.');
+            }
+            name.push_str(&entry.key);
+            if !entry.value.is_empty() {
+                name.push('_');
+                name.push_str(&entry.value);
+            }
+        }
+        let overrides = self.overrides.read().unwrap_or_else(PoisonError::into_inner);
+        let known = overrides.get(domain).and_then(|names| names.get(&name)).cloned();
+        drop(overrides);
         known.unwrap_or_else(|| {
             let mut overrides = self.overrides.write().unwrap_or_else(PoisonError::into_inner);
-            overrides.entry(domain.to_owned()).or_default().clone()
+            let names = overrides.entry(domain.to_owned()).or_default();
+            let has_room = names.len() < self.most_details && name.len() <= MAX_NAME;
+            let name = if has_room || names.contains_key(&name) { name } else { OVERRIDE.to_owned() };
+            names.entry(name).or_default().clone()
         })
     }
 
@@ -206,11 +227,14 @@ impl ServiceMetrics {
             }
         }
         let overrides = self.overrides.read().unwrap_or_else(PoisonError::into_inner);
-        let mut overrides: Vec<_> = overrides.iter().collect();
-        overrides.sort_by_key(|(domain, _)| *domain);
-        all.extend(overrides.into_iter().map(|(domain, counts)| Series {
+        let overrides = overrides
+            .iter()
+            .flat_map(|(domain, names)| names.iter().map(move |(name, counts)| (domain, name, counts)));
+        let mut overrides: Vec<_> = overrides.collect();
+        overrides.sort_by_key(|(domain, name, _)| (*domain, *name));
+        all.extend(overrides.into_iter().map(|(domain, name, counts)| Series {
             domain: domain.clone(),
-            rest: OVERRIDE.to_owned(),
+            rest: name.clone(),
             counts: counts.values(),
         }));
         all
@@ -229,7 +253,7 @@ impl LimitMetrics {
         let known = self.details.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
         known.unwrap_or_else(|| {
             let mut details = self.details.write().unwrap_or_else(PoisonError::into_inner);
-            if details.len() < self.most && name.len() <= 1_024 || details.contains_key(name) {
+            if details.len() < self.most && name.len() <= MAX_NAME || details.contains_key(name) {
                 return details.entry(name.clone()).or_default().clone();
             }
             let folded = format!("{}.{OTHER}", self.place);
@@ -258,13 +282,14 @@ impl Counts {
             self.near_limit.fetch_add(after.saturating_sub(near.max(before)), Relaxed);
             return;
         }
-        self.over_limit.fetch_add(after - limit.max(before), Relaxed);
+        let over = after - limit.max(before);
+        self.over_limit.fetch_add(over, Relaxed);
         self.near_limit.fetch_add(limit.saturating_sub(near.max(before)), Relaxed);
         if source == Source::Remembered {
             self.over_limit_with_local_cache.fetch_add(hits, Relaxed);
         }
         if shadow == Shadow::Yes {
-            self.shadow_mode.fetch_add(hits, Relaxed);
+            self.shadow_mode.fetch_add(over, Relaxed);
         }
     }
 
@@ -336,11 +361,12 @@ mod tests {
         let hit = Hit { hits: 1, after: 1, limit: 5, near: 4, shadow: Shadow::No, source: Source::Counted };
         for number in 0..1_000_000 {
             limit.of("shop", &Metric::Detailed(format!("shop.user_{number}"))).hit(hit);
-            metrics.of_override("shop").hit(hit);
-            metrics.stranger(&number.to_string());
+            let entry = Entry { key: "user".to_owned(), value: number.to_string() };
+            metrics.of_override("shop", &[entry]).hit(hit);
+            metrics.unknown_domain(&number.to_string(), 1);
         }
-        // A hundred names and the rest; one for overrides; as many strangers as have names, and the rest.
-        assert_eq!(metrics.series(), 101 + 1 + 65);
+        // A hundred names and the rest, twice; as many unknown domains as have names, and the rest.
+        assert_eq!(metrics.series(), 101 + 101 + 65);
         let all: u64 = metrics.limit_series().iter().map(|series| series.counts[0]).sum();
         assert_eq!(all, 2_000_000);
         assert_eq!(metrics.strangers().iter().map(|(_, count)| count).sum::<u64>(), 1_000_000);

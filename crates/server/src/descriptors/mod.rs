@@ -36,10 +36,10 @@ pub use debug::{debug_page, health_page, metrics_page};
 pub use decide::Decide;
 pub use environment::{
     AdminToken, AnswerSettings, CountingSettings, CountingWay, Endpoint, Environment, EnvironmentError,
-    GrpcEndpoint, LogFormat, OwnSettings, PrometheusSettings, RedisSettings, ServerTls, SourceSettings,
-    Start, XdsFiles, XdsVariables,
+    GrpcEndpoint, HostNames, LogFormat, OwnSettings, PrometheusSettings, RedisSettings, ServerTls,
+    SourceSettings, Start, XdsFiles, XdsVariables,
 };
-pub use health::{ConfigNeed, Health, HealthStatus};
+pub use health::{ConfigNeed, Health, HealthStatus, StoreNeed};
 pub use held::HeldHits;
 pub use host::{HostError, ServiceHost};
 pub use lookup::{DomainLookup, Lookup};

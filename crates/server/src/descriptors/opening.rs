@@ -2,9 +2,9 @@
 
 use super::{
     CountingWay, DescriptorService, DescriptorSource, Environment, HostError, ServiceSettings, SharedKeys,
-    SourceSettings, Start, TellHeaders, WindowTime,
+    SourceError, SourceSettings, Start, TellHeaders, WindowTime,
     host::Limits,
-    xds::{Backoff, XdsClient, XdsSettings, XdsTls},
+    xds::{Backoff, MAX_MESSAGE, XdsClient, XdsSettings, XdsTls},
 };
 use crate::{Roots, tls::Certificate};
 use http::{HeaderName, HeaderValue};
@@ -34,10 +34,14 @@ pub(super) fn limits(environment: &Environment, service: &DescriptorService) -> 
             let mut source = Box::new(source);
             match (source.load(), environment.start) {
                 (Ok(set), _) => service.load(Arc::new(set)),
-                (Err(error), Start::WithDescriptors) => return Err(HostError::Limits(error.to_string())),
-                (Err(error), Start::AtOnce) => {
+                // A folder that is not there is a typing error more often than one that comes later.
+                (Err(SourceError::Unread { path, source }), Start::WithDescriptors) if path == *folder => {
+                    return Err(HostError::Limits(SourceError::Unread { path, source }.to_string()));
+                }
+                // A file with a mistake is corrected while it runs, as in envoyproxy/ratelimit.
+                (Err(error), _) => {
                     service.metrics().config_refused();
-                    tracing::error!(%error, "serves without limits until there are some");
+                    tracing::error!(%error, "configuration rejected; serving without limits until it is corrected");
                 }
             }
             Ok(Limits::Folder(source))
@@ -57,6 +61,7 @@ pub(super) fn limits(environment: &Environment, service: &DescriptorService) -> 
                 }),
                 headers: said.headers.iter().filter_map(header).collect(),
                 backoff: Backoff { first: said.backoff.0, most: said.backoff.1 },
+                max_message: said.max_message.unwrap_or(MAX_MESSAGE),
             });
             let client = client.map_err(|error| HostError::Limits(error.to_string()))?;
             Ok(Limits::Server(Box::new(client), environment.merge))
@@ -89,7 +94,7 @@ pub(super) fn settings(environment: &Environment, stores: HostStores) -> Result<
         per_second,
         shared,
         local_cache: counting.local_cache,
-        deadline: own.deadline,
+        deadline: environment.deadline(),
         lease: own.lease,
         outage: own.outage,
         when_over: counting.over_limit,

@@ -1,10 +1,10 @@
 //! Decides what is asked of a domain.
 
 use super::{
-    Decide, DescriptorFault, DescriptorStatus, DomainAsk, DomainVerdict, Lookup, OverLimit,
+    Decide, DescriptorFault, DomainAsk, DomainVerdict, Lookup,
     counters::{Counters, Hold, Home, OverKeys, Purpose, Reserved},
     exposition,
-    force::Force,
+    force::{Force, QuotaGroup, Subject},
     metrics::ServiceMetrics,
     settings::{Counting, ServiceSettings},
     verdict::fold,
@@ -90,7 +90,7 @@ impl DescriptorService {
         purpose: Purpose,
     ) -> Result<(DomainVerdict, Reserved), DescriptorFault> {
         let started = self.settings.clock.now();
-        let answer = self.home.decision(self.judge(ask, purpose)).await;
+        let answer = self.home.decision(ask.deadline, self.judge(ask, purpose)).await;
         self.metrics.answered(self.settings.clock.now().since(started).into());
         match &answer {
             Ok(_) => {}
@@ -117,8 +117,10 @@ impl DescriptorService {
         self.examine(ask)?;
         let force = self.force().ok_or(DescriptorFault::NoConfiguration)?;
         let Some(domain) = force.set.domain(&ask.domain) else {
-            self.metrics.stranger(&ask.domain);
-            return Ok((unlimited(ask), Vec::new()));
+            self.metrics.unknown_domain(&ask.domain, ask.descriptors.len());
+            let found: Vec<_> =
+                ask.descriptors.iter().map(|_| (Subject::Free(QuotaGroup::Outside), None)).collect();
+            return Ok((fold(ask, &found, &self.settings).0, Vec::new()));
         };
         let subjects = force.resolve(domain, ask, (&self.settings, &self.metrics));
         let (findings, reserved) = self.count(ask, &subjects, purpose).await?;
@@ -133,7 +135,7 @@ impl DescriptorService {
 
     pub(super) fn examine(&self, ask: &DomainAsk) -> Result<(), DescriptorFault> {
         let invalid = |what: String| Err(DescriptorFault::Invalid(what));
-        let ServiceSettings { most_descriptors, most_entries, most_bytes, .. } = self.settings;
+        let ServiceSettings { most_descriptors, most_entries, .. } = self.settings;
         if ask.domain.is_empty() {
             return invalid("rate limit domain must not be empty".to_owned());
         }
@@ -153,27 +155,8 @@ impl DescriptorService {
                     "descriptors[{place}] has {count} entries, which are too many; send at most {most_entries}"
                 ));
             }
-            let bytes: usize =
-                asked.entries.iter().map(|entry| entry.key.len().saturating_add(entry.value.len())).sum();
-            if bytes.saturating_add(ask.domain.len()) > most_bytes {
-                return invalid(format!(
-                    "descriptors[{place}] is too long; its keys and values may have {most_bytes} bytes, with the domain"
-                ));
-            }
         }
         Ok(())
-    }
-}
-
-/// Of a domain that is not loaded.
-fn unlimited(ask: &DomainAsk) -> DomainVerdict {
-    let free = DescriptorStatus { over: OverLimit::No, limit: None, remaining: 0, reset: None };
-    DomainVerdict {
-        overall: OverLimit::No,
-        statuses: vec![free; ask.descriptors.len()],
-        headers: Vec::new(),
-        body: None,
-        metadata: None,
     }
 }
 

@@ -25,7 +25,7 @@ pub struct ServiceSettings {
     pub lease: Option<Duration>,
     /// What is decided when that store is away or late.
     pub outage: Outage,
-    /// When the store is late, with all that it is asked for one decision. Envoy waits for 20 ms unless told otherwise, and some of that is the way.
+    /// How long the store may take with all that it is asked for one decision, if the caller does not wait for less.
     pub deadline: Duration,
     /// The most memory that counts of one unit take in this process, and those of all limits with quotas together.
     pub capacity: Capacity,
@@ -47,8 +47,6 @@ pub struct ServiceSettings {
     pub most_descriptors: usize,
     /// The most entries that one descriptor may have.
     pub most_entries: usize,
-    /// The most bytes that keys and values of one descriptor may have, with the domain.
-    pub most_bytes: usize,
     /// The most names that metrics have for one limit with `detailed_metric` or `value_to_metric`.
     pub most_details: usize,
 }
@@ -105,7 +103,7 @@ pub enum WhenOver {
     /// All stay.
     #[default]
     CountAll,
-    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: only those stay that are over; the others are given back.
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: only those are counted that go over, and none where one is known to be.
     CountOver,
 }
 
@@ -190,8 +188,8 @@ pub enum TellMetadata {
     Asked,
 }
 
-/// When a store is late, unless told otherwise: Envoy waits for 20 ms, and some of that is the way.
-pub(super) const USUAL_DEADLINE: Duration = Duration::from_millis(15);
+/// How long a store may take by default, as in envoyproxy/ratelimit. Envoy sends how long it waits itself with each request.
+pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 
 impl Default for ServiceSettings {
     fn default() -> Self {
@@ -204,7 +202,7 @@ impl Default for ServiceSettings {
             local_cache: None,
             lease: None,
             outage: Outage::Closed,
-            deadline: USUAL_DEADLINE,
+            deadline: DEFAULT_DEADLINE,
             capacity: Capacity::Bytes(64 << 20),
             clock: Clock::system(),
             enforcement: Enforcement::default(),
@@ -215,7 +213,6 @@ impl Default for ServiceSettings {
             near_limit_ratio: 0.8,
             most_descriptors: 1_000,
             most_entries: 64,
-            most_bytes: 16 << 10,
             most_details: 100,
         }
     }

@@ -1,7 +1,7 @@
 //! A folder of files as where descriptors come from.
 //!
-//! Every file right in the folder is read, whatever its name ends with, in the order of their names. Folders inside of it are
-//! not: those that Kubernetes keeps beside its links say everything once more.
+//! Every file in the folder and the folders below it is read, whatever its name ends with, in the order of their names. Folders
+//! whose names start with two dots are not: those that Kubernetes keeps beside its links say everything once more.
 
 use crate::{FileWatch, ReadFiles};
 use std::{
@@ -19,6 +19,9 @@ use tidegate_policy::{
 
 /// More files are a mistake.
 const MOST_FILES: usize = 10_000;
+
+/// Folders in folders.
+const DEEPEST: usize = 16;
 
 /// What all of them may take.
 const MOST_BYTES: usize = 64 * 1024 * 1024;
@@ -137,17 +140,11 @@ impl DescriptorSource {
             let path = path.to_owned();
             move |source| SourceError::Unread { path, source }
         };
-        let names = files.list(&self.folder).map_err(unread(&self.folder))?;
-        let is_meant = |name: &&PathBuf| {
-            let is_dotfile = name.to_string_lossy().starts_with('.');
-            !(is_dotfile && self.dotfiles == Dotfiles::Ignore)
-        };
+        let mut names = Vec::new();
+        self.list(files, Path::new(""), &mut names)?;
         let (mut read, mut bytes) = (Vec::new(), 0);
-        for name in names.iter().filter(is_meant) {
-            let path = self.folder.join(name);
-            if path.is_dir() {
-                continue;
-            }
+        for name in names {
+            let path = self.folder.join(&name);
             let text = files.read(&path).map_err(unread(&path))?;
             bytes += text.len();
             if bytes > MOST_BYTES || read.len() >= MOST_FILES {
@@ -159,6 +156,29 @@ impl DescriptorSource {
             read.push(DescriptorFile { name: name.to_string_lossy().into_owned(), text });
         }
         DescriptorSet::read(&read, self.merge).map_err(SourceError::Descriptors)
+    }
+
+    /// Adds the names of all files in a folder and below it, as they are in the whole folder.
+    fn list(&self, files: &ReadFiles, below: &Path, names: &mut Vec<PathBuf>) -> Result<(), SourceError> {
+        let folder = if below.as_os_str().is_empty() { self.folder.clone() } else { self.folder.join(below) };
+        let unread = |source| SourceError::Unread { path: folder.clone(), source };
+        if below.components().count() > DEEPEST {
+            let problem = format!("folders are more than {DEEPEST} levels deep; does a link lead back?");
+            return Err(unread(io::Error::other(problem)));
+        }
+        for name in files.list(&folder).map_err(unread)? {
+            let text = name.to_string_lossy();
+            if text.starts_with('.') && self.dotfiles == Dotfiles::Ignore {
+                continue;
+            }
+            let path = below.join(&name);
+            match self.folder.join(&path).is_dir() {
+                true if text.starts_with("..") => {}
+                true => self.list(files, &path, names)?,
+                false => names.push(path),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -229,9 +249,8 @@ mod tests {
         let told = limits(&mut source).unwrap_err();
         assert!(told.starts_with(&format!("{} cannot be read: ", folder.display())), "{told}");
 
-        fs::create_dir_all(folder.join("inner")).unwrap();
+        fs::create_dir_all(&folder).unwrap();
         assert_eq!(limits(&mut source), Ok(vec![]));
-        fs::write(folder.join("inner/c.yaml"), file("c", "k")).unwrap();
         fs::write(folder.join("b"), file("b", "k")).unwrap();
         fs::write(folder.join("a.txt"), file("a", "k")).unwrap();
         assert_eq!(limits(&mut source), Ok(vec!["a.k".to_owned(), "b.k".to_owned()]));
@@ -248,6 +267,40 @@ mod tests {
             limits(&mut source).unwrap_err().ends_with("d cannot be read: it is not UTF-8; save it as UTF-8")
         );
         assert_eq!((source.loads().successes(), source.loads().errors()), (3, 3));
+    }
+
+    #[tokio::test]
+    async fn files_in_subfolders_are_read_and_watched() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path();
+        for name in ["team/shop", ".hidden", "..2024"] {
+            fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        fs::write(folder.join("a.yaml"), file("a", "k")).unwrap();
+        fs::write(folder.join("team/shop/b.yaml"), file("b", "k")).unwrap();
+        fs::write(folder.join(".hidden/c.yaml"), file("c", "k")).unwrap();
+        fs::write(folder.join("..2024/a.yaml"), file("a", "k")).unwrap();
+        let mut source = DescriptorSource::new(folder).dotfiles(Dotfiles::Ignore);
+        assert_eq!(limits(&mut source), Ok(vec!["a.k".to_owned(), "b.k".to_owned()]));
+
+        fs::write(folder.join("team/shop/b.yaml"), file("b", "other")).unwrap();
+        changed(&mut source).await;
+        assert_eq!(limits(&mut source), Ok(vec!["a.k".to_owned(), "b.other".to_owned()]));
+        fs::write(folder.join("team/d.yaml"), "domian: d").unwrap();
+        changed(&mut source).await;
+        let error = "team/d.yaml: config error, unknown key 'domian'";
+        assert_eq!(limits(&mut source), Err(error.to_owned()));
+        fs::write(folder.join("team/d.yaml"), file("d", "k")).unwrap();
+        changed(&mut source).await;
+        assert_eq!(limits(&mut source).unwrap().len(), 3);
+
+        let mut every = DescriptorSource::new(folder);
+        assert_eq!(limits(&mut every).unwrap().len(), 4, "dot folders are read unless they are ignored");
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink("..", folder.join("team/back")).unwrap();
+            assert!(limits(&mut source).unwrap_err().contains("does a link lead back?"));
+        }
     }
 
     #[tokio::test]

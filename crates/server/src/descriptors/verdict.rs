@@ -36,7 +36,7 @@ pub(super) fn refuses<'f>(found: impl Iterator<Item = (&'f Subject<'f>, Option<O
                 together += 1;
                 has_room += u32::from(over == OverLimit::No);
             }
-            (Subject::Unlimited(_, Manner::RefuseTogether), _) => {
+            (subject, _) if subject.keeps_group_open() => {
                 together += 1;
                 has_room += 1;
             }
@@ -72,8 +72,8 @@ pub(super) fn fold(
 fn status((subject, finding): &Found<'_>) -> DescriptorStatus {
     let free = DescriptorStatus { over: OverLimit::No, limit: None, remaining: 0, reset: None };
     match (subject, finding) {
-        (Subject::Free, _) | (Subject::Limited(_), None) => free,
-        (Subject::Unlimited(..), _) => DescriptorStatus { remaining: u32::MAX, ..free },
+        (Subject::Free(_), _) | (Subject::Limited(_), None) => free,
+        (Subject::Unlimited, _) => DescriptorStatus { remaining: u32::MAX, ..free },
         (Subject::Limited(limited), Some(finding)) => {
             let (requests, unit) = finding.told;
             let name = limited.state.and_then(|state| state.name()).cloned();
@@ -153,6 +153,17 @@ fn problem(found: &[Found<'_>]) -> String {
     problem.to_string()
 }
 
+/// Adds what is not there yet, in maps within maps, too.
+fn merge(merged: &mut Map<String, Value>, more: &Map<String, Value>) {
+    for (key, value) in more {
+        match (merged.get_mut(key), value) {
+            (Some(Value::Object(known)), Value::Object(more)) => merge(known, more),
+            (Some(_), _) => {}
+            (None, value) => _ = merged.insert(key.clone(), value.clone()),
+        }
+    }
+}
+
 /// What was asked, and the metadata of limits that have room; of two that say the same thing, the first is believed.
 fn metadata(ask: &DomainAsk, found: &[Found<'_>]) -> Value {
     let descriptors = ask.descriptors.iter().map(|asked| {
@@ -160,7 +171,12 @@ fn metadata(ask: &DomainAsk, found: &[Found<'_>]) -> Value {
             asked.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
         let mut descriptor = json!({ "entries": entries });
         if let Some(limit) = asked.limit {
-            descriptor["limit"] = json!({ "requestsPerUnit": limit.requests, "unit": limit.unit.name() });
+            // As a message is shown there: fields with the value zero are left out.
+            let requests = match limit.requests {
+                0 => String::new(),
+                requests => format!("requests_per_unit:{requests} "),
+            };
+            descriptor["limit"] = format!("{requests}unit:{}", limit.unit.name()).into();
         }
         if let Some(hits) = asked.hits {
             descriptor["hitsAddend"] = hits.into();
@@ -174,14 +190,11 @@ fn metadata(ask: &DomainAsk, found: &[Found<'_>]) -> Value {
     let mut merged = Map::new();
     for it in found {
         let state = match &it.0 {
-            Subject::Unlimited(state, _) => Some(*state),
             Subject::Limited(limited) if status(it).over == OverLimit::No => limited.state,
-            Subject::Limited(_) | Subject::Free => None,
+            Subject::Limited(_) | Subject::Unlimited | Subject::Free(_) => None,
         };
         if let Some(Value::Object(said)) = state.and_then(|state| state.metadata()) {
-            for (key, value) in said {
-                merged.entry(key.clone()).or_insert_with(|| value.clone());
-            }
+            merge(&mut merged, said);
         }
     }
     if !merged.is_empty() {

@@ -10,6 +10,7 @@
 mod crowd;
 mod day;
 mod outage;
+mod reference;
 mod reload;
 mod settle;
 mod shared;

@@ -7,10 +7,9 @@ use tidegate_engine::{
     store::{Pending, Reply, Request},
 };
 use tidegate_policy::descriptors::Unit;
-use tidegate_server::descriptors::{DescriptorFault, DescriptorService, ServiceSettings, WhenOver};
-
-/// For an answer, unless it is told otherwise.
-const ENVOY_WAITS: Duration = Duration::from_millis(20);
+use tidegate_server::descriptors::{
+    DescriptorFault, DescriptorService, DomainAsk, ServiceSettings, WhenOver,
+};
 
 #[derive(Debug)]
 enum Broken {
@@ -29,8 +28,8 @@ impl Store for Broken {
 
 fn service(broken: Broken, outage: Outage, when_over: WhenOver) -> DescriptorService {
     let store: Option<Arc<dyn Store>> = Some(Arc::new(broken));
-    assert!(ServiceSettings::default().deadline < ENVOY_WAITS);
-    let settings = ServiceSettings { store, outage, when_over, ..ServiceSettings::default() };
+    let deadline = Duration::from_millis(15);
+    let settings = ServiceSettings { store, outage, when_over, deadline, ..ServiceSettings::default() };
     let service = DescriptorService::new(settings).unwrap();
     service.load(files(&[("user", per(6, Unit::Year)), ("both", quotas(&["6 per 52w"]))]));
     service
@@ -64,5 +63,21 @@ async fn a_store_that_is_away_or_hangs_is_answered_as_declared() {
                 assert_eq!(decide(&local, request).await, expected, "{request}");
             }
         }
+    }
+}
+
+/// Time is virtual here: it passes when everybody waits.
+#[tokio::test(start_paused = true)]
+async fn caller_that_waits_for_less_gets_its_answer_earlier() {
+    let store: Option<Arc<dyn Store>> = Some(Arc::new(Broken::Hanging));
+    let service = DescriptorService::new(ServiceSettings { store, ..ServiceSettings::default() }).unwrap();
+    service.load(files(&[("user", per(6, Unit::Year))]));
+    for (deadline, least, most) in [(Some(20), 0, 25), (None, 9_000, 11_000), (Some(60_000), 9_000, 11_000)] {
+        let started = tokio::time::Instant::now();
+        let asked = DomainAsk { deadline: deadline.map(Duration::from_millis), ..ask("user=alice") };
+        let fault = service.decide(asked).await.unwrap_err();
+        assert!(matches!(fault, DescriptorFault::Unavailable(_)), "{fault:?}");
+        let waited = started.elapsed().as_millis();
+        assert!((least..most).contains(&waited), "{deadline:?}: {waited} ms");
     }
 }

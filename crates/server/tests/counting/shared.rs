@@ -103,7 +103,7 @@ fn of(domain: &str, entries: &[(&str, &str)]) -> DomainAsk {
     let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
     let entries = entries.iter().map(entry).collect();
     let descriptors = vec![AskedDescriptor { entries, limit: None, hits: None }];
-    DomainAsk { domain: domain.to_owned(), descriptors, hits: 0 }
+    DomainAsk { domain: domain.to_owned(), descriptors, hits: 0, deadline: None }
 }
 
 /// Entries, the key that they are counted under, and for how long.

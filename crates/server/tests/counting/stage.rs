@@ -32,6 +32,10 @@ pub(crate) fn files(limits: &[(&str, DescriptorLimit)]) -> Arc<Files> {
 }
 
 impl Lookup for Files {
+    fn is_empty(&self) -> bool {
+        false
+    }
+
     fn domain(&self, name: &str) -> Option<&dyn DomainLookup> {
         (name == self.name).then_some(self)
     }
@@ -118,7 +122,7 @@ pub(crate) fn ask(text: &str) -> DomainAsk {
         }
         asked
     });
-    DomainAsk { domain: "shop".to_owned(), descriptors: descriptors.collect(), hits: 0 }
+    DomainAsk { domain: "shop".to_owned(), descriptors: descriptors.collect(), hits: 0, deadline: None }
 }
 
 /// What was said, as text: `OK: OK 3/5, OVER 0/5, -`; a dash where no limit applies.

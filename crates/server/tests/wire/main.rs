@@ -9,6 +9,7 @@
 )]
 
 mod crowd;
+mod dropin;
 mod grpc;
 mod host;
 mod json;

@@ -54,10 +54,15 @@ async fn healthcheck(address: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_follows_the_store_where_nothing_is_decided_without_it() {
-    for (outage, is_needed) in [("closed", true), ("open", false)] {
+async fn health_follows_the_store_only_where_that_is_declared() {
+    let active = ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
+    for (variables, is_closed, is_followed) in [
+        (&[][..], true, false),
+        (&[active], true, true),
+        (&[active, ("TIDEGATE_OUTAGE", "open")], false, false),
+    ] {
         let (folder, redis) = (tempfile::tempdir().unwrap(), RedisServer::start().unwrap());
-        let environment = environment(folder.path(), &[("TIDEGATE_OUTAGE", outage)]);
+        let environment = environment(folder.path(), variables);
         let store = RedisStore::builder().deadline(AMPLE).connect(&redis.url()).await.unwrap();
         let stores = HostStores { store: Some(Arc::new(store.clone())), ..HostStores::default() };
         let host = ServiceHost::open(&environment, stores).unwrap().store_health(move || store.trouble());
@@ -73,15 +78,17 @@ async fn health_follows_the_store_where_nothing_is_decided_without_it() {
         redis.kill();
         let mut client = RateLimitServiceClient::new(channel);
         let said = client.should_rate_limit(ask()).await;
-        if is_needed {
-            assert_eq!(said.unwrap_err().code(), tonic::Code::Unavailable);
+        match is_closed {
+            true => assert_eq!(said.unwrap_err().code(), tonic::Code::Unavailable),
+            false => assert_eq!(said.unwrap().into_inner().overall_code(), Code::Ok),
+        }
+        if is_followed {
             until(ServingStatus::NotServing).await;
             assert_eq!(healthcheck(&http).await, "500");
             redis.restart().unwrap();
             until(ServingStatus::Serving).await;
             assert_eq!(healthcheck(&http).await, "200");
         } else {
-            assert_eq!(said.unwrap().into_inner().overall_code(), Code::Ok);
             assert_eq!(healthcheck(&http).await, "200");
         }
         running.abort();

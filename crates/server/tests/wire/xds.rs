@@ -12,7 +12,7 @@ use tidegate_proto::{
         AggregatedDiscoveryService, AggregatedDiscoveryServiceServer, DiscoveryRequest, DiscoveryResponse,
     },
 };
-use tidegate_server::descriptors::xds::{Backoff, XdsClient, XdsSettings, XdsTls};
+use tidegate_server::descriptors::xds::{Backoff, MAX_MESSAGE, XdsClient, XdsSettings, XdsTls};
 use tidegate_testkit::servers::Certificates;
 use tokio::{
     net::TcpListener,
@@ -187,6 +187,7 @@ fn settings(server: &str) -> XdsSettings {
         tls: None,
         headers: vec![("x-token".parse().unwrap(), "secret".parse().unwrap())],
         backoff: Backoff { first: Duration::from_millis(1), most: Duration::from_millis(1) },
+        max_message: MAX_MESSAGE,
     }
 }
 

@@ -20,8 +20,9 @@ impl EnvoyServer {
     pub fn start(config: &str) -> Result<Option<Self>, String> {
         let directory = tempfile::Builder::new().prefix("tidegate-").tempdir().map_err(|e| e.to_string())?;
         let (port, admin) = (Port::any()?, Port::any()?);
-        let config =
-            config.replace("PORT", &port.number().to_string()).replace("ADMIN", &admin.number().to_string());
+        let config = config
+            .replace(": PORT", &format!(": {}", port.number()))
+            .replace("ADMIN", &admin.number().to_string());
         let path = directory.path().join("envoy.yaml");
         fs::write(&path, config).map_err(|error| format!("envoy.yaml: {error}"))?;
         let process = match spawn(directory.path()) {

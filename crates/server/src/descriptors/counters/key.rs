@@ -1,10 +1,12 @@
 //! As what a descriptor is counted.
 
+use ring::digest::{Context, SHA256};
 use std::fmt;
 use tidegate_policy::descriptors::Entry;
 
 /// A domain and entries. In memory it is hashed as what it is; in a store it is written out with the length of each part in
-/// front of it, so that no two of them are written alike.
+/// front of it, so that no two of them are written alike. One that is long is written as its hash: clients choose values, and
+/// one that is too long must not be an error, which Envoy takes for a request to let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CountedKey<'a> {
     pub(crate) domain: &'a str,
@@ -13,13 +15,28 @@ pub(crate) struct CountedKey<'a> {
 
 impl fmt::Display for CountedKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.entries.iter().flat_map(|entry| [entry.key.as_str(), entry.value.as_str()]);
-        for part in [self.domain].into_iter().chain(entries) {
-            write!(f, "{}:{part}", part.len())?;
+        if self.parts().map(str::len).sum::<usize>() <= MAX_WRITTEN {
+            return self.parts().try_for_each(|part| write!(f, "{}:{part}", part.len()));
         }
-        Ok(())
+        let mut hash = Context::new(&SHA256);
+        for part in self.parts() {
+            hash.update(&(part.len() as u64).to_be_bytes());
+            hash.update(part.as_bytes());
+        }
+        f.write_str("sha256:")?;
+        hash.finish().as_ref().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
+
+impl<'a> CountedKey<'a> {
+    fn parts(self) -> impl Iterator<Item = &'a str> {
+        let entries = self.entries.iter().flat_map(|entry| [entry.key.as_str(), entry.value.as_str()]);
+        [self.domain].into_iter().chain(entries)
+    }
+}
+
+/// Bytes of a key that a store is given as they are.
+const MAX_WRITTEN: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
@@ -48,5 +65,22 @@ mod tests {
             })
             .collect();
         assert_eq!(written.len(), keys.len(), "{written:?}");
+    }
+
+    #[test]
+    fn long_key_is_written_as_its_hash() {
+        let written = |parts: &[&str]| {
+            let entry = |value: &&str| Entry { key: "user".to_owned(), value: (*value).to_owned() };
+            let entries: Vec<_> = parts.iter().map(entry).collect();
+            CountedKey { domain: "shop", entries: &entries }.to_string()
+        };
+        let (long, longer) = ("a".repeat(20_000), "a".repeat(20_001));
+        let keys = [written(&[&long]), written(&[&longer]), written(&[&long, ""]), written(&["", &long])];
+        for key in &keys {
+            assert!(key.starts_with("sha256:") && key.len() == 71, "{key}");
+        }
+        assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
+        assert_eq!(written(&[&long]), keys[0]);
+        assert_eq!(written(&["alice"]), "4:shop4:user5:alice");
     }
 }

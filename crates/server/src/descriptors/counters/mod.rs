@@ -71,10 +71,10 @@ impl Home {
         }
     }
 
-    /// All that is asked for one decision.
-    pub(super) async fn decision<T>(&self, decision: impl Future<Output = T>) -> T {
+    /// All that is asked for one decision, of a caller that waits for so long.
+    pub(super) async fn decision<T>(&self, caller: Option<Duration>, decision: impl Future<Output = T>) -> T {
         match &self.patience {
-            Some(patience) => patience.decision(decision).await,
+            Some(patience) => patience.decision(caller, decision).await,
             None => decision.await,
         }
     }

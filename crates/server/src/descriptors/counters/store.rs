@@ -31,9 +31,10 @@ impl Patience {
         Self { deadline, clock: Clock::system(), failures: AtomicU64::new(0) }
     }
 
-    /// All questions of a decision, which together have as long as one.
-    pub(crate) async fn decision<T>(&self, decision: impl Future<Output = T>) -> T {
-        ENDS.scope(self.clock.now().plus(self.deadline.into()), decision).await
+    /// All questions of a decision, which together have as long as one, or as long as the caller waits if that is less.
+    pub(crate) async fn decision<T>(&self, caller: Option<Duration>, decision: impl Future<Output = T>) -> T {
+        let deadline = caller.map_or(self.deadline, |caller| caller.min(self.deadline));
+        ENDS.scope(self.clock.now().plus(deadline.into()), decision).await
     }
 
     /// How often a store was away or late.

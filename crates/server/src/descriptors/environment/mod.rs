@@ -7,7 +7,7 @@ mod own;
 mod redis;
 mod variables;
 
-use super::{ConfigNeed, Dotfiles, Enforcement, HeaderNames, QuotaMode, TellMetadata, WhenOver};
+use super::{ConfigNeed, Dotfiles, Enforcement, HeaderNames, QuotaMode, StoreNeed, TellMetadata, WhenOver};
 use std::{error, fmt, net::IpAddr, path::PathBuf, time::Duration};
 use tidegate_policy::descriptors::Merge;
 use variables::Variables;
@@ -53,7 +53,7 @@ pub struct Environment {
     pub ignored: Vec<(String, &'static str)>,
 }
 
-/// Where is listened. Without a word of it, only this machine is heard.
+/// Where it listens; on all addresses of both families by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are what they say")]
 pub struct Endpoint {
@@ -120,6 +120,8 @@ pub struct XdsVariables {
     pub tls: Option<XdsFiles>,
     /// `XDS_CLIENT_BACKOFF_INITIAL_INTERVAL`, `XDS_CLIENT_BACKOFF_MAX_INTERVAL`
     pub backoff: (Duration, Duration),
+    /// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`
+    pub max_message: Option<usize>,
 }
 
 /// TLS to a management server. All is left out that was not said.
@@ -148,10 +150,27 @@ pub struct RedisSettings {
     pub url: Option<String>,
     /// That for what is counted per second, where `REDIS_PERSECOND` wants another.
     pub per_second: Option<String>,
+    /// `REDIS_TIMEOUT`: how long the store may take.
+    pub timeout: Duration,
+    /// `REDIS_PERSECOND_TIMEOUT`
+    pub per_second_timeout: Duration,
     /// `REDIS_TLS_CACERT`
     pub authority: Option<PathBuf>,
     /// `REDIS_TLS_CLIENT_CERT` and `REDIS_TLS_CLIENT_KEY`
     pub identity: Option<(PathBuf, PathBuf)>,
+    /// `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION`
+    pub host_names: HostNames,
+    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`
+    pub health: StoreNeed,
+}
+
+/// Whether the name of a server must be in its certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostNames {
+    /// It must.
+    Verify,
+    /// The certificate must be signed, for whatever name.
+    Skip,
 }
 
 /// How it is counted.
@@ -201,11 +220,12 @@ pub struct EnvironmentError {
     pub fix: String,
 }
 
-/// Variables that mean nothing here, or all that start so, and why.
-const IGNORED: [(&str, &str); 19] = [
+/// Variables of envoyproxy/ratelimit without effect here, or all that start so, and why.
+const IGNORED: [(&str, &str); 26] = [
     ("USE_STATSD", "there is no statsd; metrics are those of Prometheus"),
     ("STATSD_", "there is no statsd; metrics are those of Prometheus"),
     ("USE_DOG_STATSD", "there is no statsd; metrics are those of Prometheus"),
+    ("USE_DOG_STATSD_MOGRIFIERS", "there is no statsd; metrics are those of Prometheus"),
     ("STATS_FLUSH_INTERVAL", "there is no statsd; metrics are those of Prometheus"),
     ("DISABLE_STATS", "metrics cost nothing while nobody reads them"),
     ("EXTRA_TAGS", "add labels where metrics are collected"),
@@ -217,17 +237,36 @@ const IGNORED: [(&str, &str); 19] = [
     ("REDIS_PERSECOND_POOL_SIZE", "one connection carries all calls"),
     ("REDIS_PIPELINE_", "calls are gathered without a window"),
     ("REDIS_PERSECOND_PIPELINE_", "calls are gathered without a window"),
-    ("REDIS_TIMEOUT", "each decision has a deadline; use TIDEGATE_DEADLINE"),
-    ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "the store is always asked for health"),
+    ("REDIS_CLUSTER_PIPELINE_PARALLELISM", "all nodes of a cluster are asked at once"),
+    ("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "all nodes of a cluster are asked at once"),
+    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "there is no pool; one connection carries all calls"),
+    ("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "there is no pool; one connection carries all calls"),
+    (
+        "REDIS_STARTUP_",
+        "Redis is tried ten times a second until it answers; /healthcheck is 500 until it has answered once",
+    ),
+    (
+        "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+        "set XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+    ),
+    ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "pauses are always shortened by up to a fifth"),
+    ("XDS_CLIENT_BACKOFF_JITTER", "pauses are always shortened by up to a fifth"),
+    (
+        "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
+        "the metric is ratelimit_service_response_time_seconds and counts seconds",
+    ),
     ("RUNTIME_WATCH_ROOT", "links and files are always watched"),
     ("GRPC_MAX_CONNECTION_AGE_GRACE", "calls in flight always end"),
-    (
-        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-        "names in certificates are always checked; use REDIS_TLS_CACERT",
-    ),
 ];
 
 impl Environment {
+    /// How long the stores may take with one decision.
+    pub fn deadline(&self) -> Duration {
+        let RedisSettings { timeout, per_second_timeout, per_second, .. } = &self.redis;
+        let longest = if per_second.is_some() { *timeout.max(per_second_timeout) } else { *timeout };
+        self.own.deadline.unwrap_or(longest)
+    }
+
     /// Reads the variables of an environment; those that nobody knows belong to others.
     ///
     /// ```
@@ -335,6 +374,14 @@ fn xds(variables: &Variables) -> Result<XdsVariables, EnvironmentError> {
         headers: variables.pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS")?,
         tls,
         backoff: (initial, most),
+        max_message: match variables.number(
+            "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+            0_usize,
+            "a number of bytes, such as 16777216",
+        )? {
+            0 => None,
+            bytes => Some(bytes),
+        },
     })
 }
 

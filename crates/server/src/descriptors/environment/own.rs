@@ -1,7 +1,7 @@
 //! What only we know: variables that start with `TIDEGATE_`.
 
 use super::{EnvironmentError, variables::Variables};
-use crate::descriptors::{Counting, HeaderNames, TellBody, TellHeaders, settings::USUAL_DEADLINE};
+use crate::descriptors::{Counting, HeaderNames, TellBody, TellHeaders};
 use std::{fmt, time::Duration};
 use tidegate_engine::Outage;
 use tidegate_policy::model::Tls;
@@ -13,8 +13,8 @@ pub struct OwnSettings {
     pub counting: CountingWay,
     /// `TIDEGATE_OUTAGE`: `closed`, `open`, or `local` with the number of processes that share a limit, as in `local 3`.
     pub outage: Outage,
-    /// `TIDEGATE_DEADLINE`: when a store is late with a decision.
-    pub deadline: Duration,
+    /// `TIDEGATE_DEADLINE`: how long a store may take with a decision, in place of `REDIS_TIMEOUT`.
+    pub deadline: Option<Duration>,
     /// `TIDEGATE_LEASE`: for how long tokens of a store may lie here; none are taken ahead unless it is set.
     pub lease: Option<Duration>,
     /// `TIDEGATE_HEADERS`: which headers are told, in place of theirs.
@@ -126,12 +126,13 @@ fn outage(variables: &Variables) -> Result<Outage, EnvironmentError> {
     if words.next().is_some() { Err(error()) } else { Ok(outage) }
 }
 
-fn deadline(variables: &Variables) -> Result<Duration, EnvironmentError> {
+fn deadline(variables: &Variables) -> Result<Option<Duration>, EnvironmentError> {
     const NAME: &str = "TIDEGATE_DEADLINE";
-    let time = variables.duration(NAME, USUAL_DEADLINE)?;
-    match (Duration::from_millis(1)..=Duration::from_secs(10)).contains(&time) {
-        true => Ok(time),
-        false => Err(variables.error(NAME, "a time from 1ms to 10s, less than Envoy waits, such as 15ms")),
+    let time = variables.duration(NAME, Duration::ZERO)?;
+    match time {
+        Duration::ZERO => Ok(None),
+        time if (Duration::from_millis(1)..=Duration::from_secs(60)).contains(&time) => Ok(Some(time)),
+        _ => Err(variables.error(NAME, "a time from 1ms to 60s, such as 100ms")),
     }
 }
 

@@ -1,7 +1,8 @@
 //! `REDIS_*` as the addresses that stores take.
 
-use super::{EnvironmentError, RedisSettings, variables::Variables};
-use std::fmt::Write as _;
+use super::{EnvironmentError, HostNames, RedisSettings, variables::Variables};
+use crate::descriptors::{StoreNeed, settings::DEFAULT_DEADLINE};
+use std::{fmt::Write as _, time::Duration};
 
 pub(super) fn settings(variables: &Variables) -> Result<RedisSettings, EnvironmentError> {
     if variables.choice("BACKEND_TYPE", &["redis", "memcache"])? == "memcache" {
@@ -35,8 +36,35 @@ pub(super) fn settings(variables: &Variables) -> Result<RedisSettings, Environme
             return Err(variables.error("REDIS_TLS_CLIENT_CERT", fix));
         }
     };
-    Ok(RedisSettings { url, per_second, authority: variables.path("REDIS_TLS_CACERT"), identity })
+    let host_names = match variables.is("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION")? {
+        true => HostNames::Skip,
+        false => HostNames::Verify,
+    };
+    Ok(RedisSettings {
+        url,
+        per_second,
+        timeout: timeout(variables, "REDIS_TIMEOUT")?,
+        per_second_timeout: timeout(variables, "REDIS_PERSECOND_TIMEOUT")?,
+        authority: variables.path("REDIS_TLS_CACERT"),
+        identity,
+        host_names,
+        health: match variables.is("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION")? {
+            true => StoreNeed::Always,
+            false => StoreNeed::AtStart,
+        },
+    })
 }
+
+fn timeout(variables: &Variables, name: &str) -> Result<Duration, EnvironmentError> {
+    match variables.duration(name, DEFAULT_DEADLINE)? {
+        // There it means to wait for ever; a caller that waits for less still says so.
+        Duration::ZERO => Ok(LONGEST_TIMEOUT),
+        time => Ok(time.min(LONGEST_TIMEOUT)),
+    }
+}
+
+/// Nobody waits longer for a decision.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// The address that the variables with this prefix say.
 fn url(variables: &Variables, prefix: &str) -> Result<Option<String>, EnvironmentError> {
@@ -76,7 +104,16 @@ fn url(variables: &Variables, prefix: &str) -> Result<Option<String>, Environmen
         ("CLUSTER", nodes) => Ok(Some(format!("redis{s}+cluster://{login}{}", nodes.join(",")))),
         ("SENTINEL", _) if tls => error("sentinels without TLS: there is no TLS to those"),
         ("SENTINEL", [master, sentinels @ ..]) if !sentinels.is_empty() => {
-            Ok(Some(format!("redis+sentinel://{login}{}/{master}", sentinels.join(","))))
+            let sentinel = match variables.get(&name("SENTINEL_AUTH")) {
+                None => String::new(),
+                Some(auth) => match auth.split_once(':') {
+                    None => format!("?sentinel-password={}", escaped(auth)),
+                    Some((user, password)) => {
+                        format!("?sentinel-user={}&sentinel-password={}", escaped(user), escaped(password))
+                    }
+                },
+            };
+            Ok(Some(format!("redis+sentinel://{login}{}/{master}{sentinel}", sentinels.join(","))))
         }
         ("SENTINEL", _) => error("the name of the primary and its sentinels: mymaster,host:port,host:port"),
         (_, [node]) => Ok(Some(format!("redis{s}://{login}{node}"))),

@@ -11,11 +11,13 @@ fn endpoint(host: &str, port: u16) -> Endpoint {
 }
 
 #[test]
-fn without_a_word_only_this_machine_is_heard() {
+fn defaults_are_those_of_the_reference() {
     let settings = read(&[]).unwrap();
-    assert_eq!(settings.http, endpoint("127.0.0.1", 8080));
-    assert_eq!(settings.grpc, GrpcEndpoint::Tcp(endpoint("127.0.0.1", 8081)));
-    assert_eq!(settings.debug, endpoint("127.0.0.1", 6070));
+    assert_eq!(settings.http, endpoint("::", 8080));
+    assert_eq!(settings.grpc, GrpcEndpoint::Tcp(endpoint("::", 8081)));
+    assert_eq!(settings.debug, endpoint("::", 6070));
+    assert_eq!(settings.deadline(), Duration::from_secs(10));
+    assert_eq!((settings.redis.health, settings.redis.host_names), (StoreNeed::AtStart, HostNames::Verify));
     assert_eq!((settings.prometheus, settings.tls), (None, None));
     let folder = PathBuf::from("/srv/runtime_data/current/config");
     assert_eq!(settings.source, SourceSettings::Folder { folder, dotfiles: Dotfiles::Read });
@@ -115,7 +117,15 @@ fn variables_have_their_meaning() {
 
 #[test]
 fn stores_are_addresses() {
-    let table: [(&[(&str, &str)], &str); 9] = [
+    let table: [(&[(&str, &str)], &str); 11] = [
+        (
+            &[("URL", "m,a:1"), ("TYPE", "SENTINEL"), ("AUTH", "x"), ("SENTINEL_AUTH", "p&w")],
+            "redis+sentinel://:x@a:1/m?sentinel-password=p%26w",
+        ),
+        (
+            &[("URL", "m,a:1"), ("TYPE", "SENTINEL"), ("SENTINEL_AUTH", "me:pw")],
+            "redis+sentinel://a:1/m?sentinel-user=me&sentinel-password=pw",
+        ),
         (&[("URL", "redis:6379")], "redis://redis:6379"),
         (&[("URL", "redis:6379"), ("TLS", "true")], "rediss://redis:6379"),
         (&[("URL", "redis:6379"), ("AUTH", "p@ss")], "redis://:p%40ss@redis:6379"),
@@ -147,7 +157,7 @@ fn stores_are_addresses() {
 fn what_only_we_know_is_read() {
     let usual = read(&[]).unwrap().own;
     assert_eq!((usual.counting, usual.outage, usual.lease), (CountingWay::Theirs, Outage::Closed, None));
-    assert_eq!(usual.deadline, Duration::from_millis(15));
+    assert_eq!(usual.deadline, None);
     assert_eq!((usual.headers, usual.body), (None, TellBody::Nothing));
     let own = read(&[
         ("TIDEGATE_COUNTING", "SHARED"),
@@ -160,7 +170,10 @@ fn what_only_we_know_is_read() {
     ]);
     let own = own.unwrap().own;
     assert_eq!((own.counting, own.outage), (CountingWay::Shared, Outage::Local { nodes: 3 }));
-    assert_eq!((own.deadline, own.lease), (Duration::from_millis(40), Some(Duration::from_millis(200))));
+    assert_eq!(
+        (own.deadline, own.lease),
+        (Some(Duration::from_millis(40)), Some(Duration::from_millis(200)))
+    );
     assert_eq!((&own.headers, own.body), (&Some(TellHeaders::Ietf), TellBody::Problem));
     assert!(!format!("{own:?}").contains("hunter2"));
     assert_eq!(read(&[("TIDEGATE_OUTAGE", "open")]).unwrap().own.outage, Outage::Open);
@@ -209,8 +222,8 @@ fn what_cannot_be_read_is_named_with_a_way_out() {
             "LIMIT_LIMIT_HEADER is `a b`; set it to the name of a header, such as RateLimit-Limit",
         ),
         (
-            &[("TIDEGATE_DEADLINE", "1m")],
-            "TIDEGATE_DEADLINE is `1m`; set it to a time from 1ms to 10s, less than Envoy waits, such as 15ms",
+            &[("TIDEGATE_DEADLINE", "2m")],
+            "TIDEGATE_DEADLINE is `2m`; set it to a time from 1ms to 60s, such as 100ms",
         ),
         (
             &[("BACKEND_TYPE", "memcache")],
@@ -239,5 +252,137 @@ fn what_cannot_be_read_is_named_with_a_way_out() {
     ];
     for (pairs, told) in table {
         assert_eq!(read(pairs).unwrap_err().to_string(), told);
+    }
+}
+
+/// All variables that envoyproxy/ratelimit reads, each with a value other than its default and with what it depends on.
+const REFERENCE: [(&str, &str, &str); 100] = [
+    ("HOST", "127.0.0.1", ""),
+    ("PORT", "1", ""),
+    ("DEBUG_HOST", "127.0.0.1", ""),
+    ("DEBUG_PORT", "1", ""),
+    ("GRPC_UDS", "/tmp/a.sock", ""),
+    ("GRPC_HOST", "127.0.0.1", ""),
+    ("GRPC_PORT", "1", ""),
+    ("GRPC_MAX_CONNECTION_AGE", "1h", ""),
+    ("GRPC_MAX_CONNECTION_AGE_GRACE", "2h", ""),
+    ("GRPC_SERVER_USE_TLS", "true", "GRPC_SERVER_TLS_CERT=a GRPC_SERVER_TLS_KEY=b"),
+    ("GRPC_SERVER_TLS_CERT", "c", "GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=a GRPC_SERVER_TLS_KEY=b"),
+    ("GRPC_SERVER_TLS_KEY", "c", "GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=a GRPC_SERVER_TLS_KEY=b"),
+    ("GRPC_CLIENT_TLS_CACERT", "c", "GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=a GRPC_SERVER_TLS_KEY=b"),
+    ("GRPC_CLIENT_TLS_SAN", "c", "GRPC_SERVER_USE_TLS=true GRPC_SERVER_TLS_CERT=a GRPC_SERVER_TLS_KEY=b"),
+    ("LOG_LEVEL", "debug", ""),
+    ("LOG_FORMAT", "json", ""),
+    ("CONFIG_TYPE", "GRPC_XDS_SOTW", ""),
+    ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true", ""),
+    ("CONFIG_GRPC_XDS_NODE_ID", "n", "CONFIG_TYPE=GRPC_XDS_SOTW"),
+    ("CONFIG_GRPC_XDS_NODE_METADATA", "a:b", "CONFIG_TYPE=GRPC_XDS_SOTW"),
+    ("CONFIG_GRPC_XDS_SERVER_URL", "a:1", "CONFIG_TYPE=GRPC_XDS_SOTW"),
+    ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "1s", "CONFIG_TYPE=GRPC_XDS_SOTW"),
+    ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "a:b", "CONFIG_TYPE=GRPC_XDS_SOTW"),
+    ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_TYPE=GRPC_XDS_SOTW"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "a", "CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_USE_TLS=true"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "a", "CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_USE_TLS=true"),
+    (
+        "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+        "a",
+        "CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
+    ),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "a", "CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_USE_TLS=true"),
+    ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1s", "CONFIG_TYPE=GRPC_XDS_SOTW"),
+    ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "1s", "CONFIG_TYPE=GRPC_XDS_SOTW"),
+    ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.1", "CONFIG_TYPE=GRPC_XDS_SOTW"),
+    ("XDS_CLIENT_BACKOFF_JITTER", "false", "CONFIG_TYPE=GRPC_XDS_SOTW"),
+    ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "1000", "CONFIG_TYPE=GRPC_XDS_SOTW"),
+    ("USE_DOG_STATSD", "true", "USE_STATSD=false"),
+    ("USE_DOG_STATSD_MOGRIFIERS", "A", "USE_STATSD=false USE_DOG_STATSD=true"),
+    ("USE_STATSD", "false", ""),
+    ("STATSD_HOST", "statsd", ""),
+    ("STATSD_PORT", "1", ""),
+    ("EXTRA_TAGS", "a:b", ""),
+    ("STATS_FLUSH_INTERVAL", "1s", ""),
+    ("DISABLE_STATS", "true", ""),
+    ("USE_PROMETHEUS", "true", "USE_STATSD=false"),
+    ("PROMETHEUS_ADDR", ":1", "USE_STATSD=false USE_PROMETHEUS=true"),
+    ("PROMETHEUS_PATH", "/m", "USE_STATSD=false USE_PROMETHEUS=true"),
+    ("PROMETHEUS_MAPPER_YAML", "a", "USE_STATSD=false USE_PROMETHEUS=true"),
+    ("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "true", "USE_STATSD=false USE_PROMETHEUS=true"),
+    ("RUNTIME_ROOT", "/a", ""),
+    ("RUNTIME_SUBDIRECTORY", "a", ""),
+    ("RUNTIME_APPDIRECTORY", "a", ""),
+    ("RUNTIME_IGNOREDOTFILES", "true", ""),
+    ("RUNTIME_WATCH_ROOT", "false", ""),
+    ("EXPIRATION_JITTER_MAX_SECONDS", "1", ""),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", "1", ""),
+    ("NEAR_LIMIT_RATIO", "0.5", ""),
+    ("CACHE_KEY_PREFIX", "a", ""),
+    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true", ""),
+    ("LIMIT_RESPONSE_HEADERS_ENABLED", "true", ""),
+    ("LIMIT_LIMIT_HEADER", "a", "LIMIT_RESPONSE_HEADERS_ENABLED=true"),
+    ("LIMIT_REMAINING_HEADER", "a", "LIMIT_RESPONSE_HEADERS_ENABLED=true"),
+    ("LIMIT_RESET_HEADER", "a", "LIMIT_RESPONSE_HEADERS_ENABLED=true"),
+    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true", ""),
+    ("REDIS_SOCKET_TYPE", "unix", "REDIS_URL=/a"),
+    ("REDIS_TYPE", "CLUSTER", "REDIS_URL=a:1"),
+    ("REDIS_URL", "a:1", ""),
+    ("REDIS_POOL_SIZE", "1", "REDIS_URL=a:1"),
+    ("REDIS_AUTH", "a", "REDIS_URL=a:1"),
+    ("REDIS_TLS", "true", "REDIS_URL=a:1"),
+    (
+        "REDIS_TLS_CLIENT_CERT",
+        "c",
+        "REDIS_URL=a:1 REDIS_TLS=true REDIS_TLS_CLIENT_CERT=a REDIS_TLS_CLIENT_KEY=b",
+    ),
+    (
+        "REDIS_TLS_CLIENT_KEY",
+        "c",
+        "REDIS_URL=a:1 REDIS_TLS=true REDIS_TLS_CLIENT_CERT=a REDIS_TLS_CLIENT_KEY=b",
+    ),
+    ("REDIS_TLS_CACERT", "c", "REDIS_URL=a:1 REDIS_TLS=true"),
+    ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true", "REDIS_URL=a:1 REDIS_TLS=true"),
+    ("REDIS_PIPELINE_WINDOW", "150us", "REDIS_URL=a:1"),
+    ("REDIS_PIPELINE_LIMIT", "1", "REDIS_URL=a:1"),
+    ("REDIS_CLUSTER_PIPELINE_PARALLELISM", "2", "REDIS_URL=a:1"),
+    ("REDIS_PERSECOND", "true", "REDIS_URL=a:1 REDIS_PERSECOND_URL=b:1"),
+    ("REDIS_PERSECOND_SOCKET_TYPE", "unix", "REDIS_URL=a:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=/a"),
+    ("REDIS_PERSECOND_TYPE", "CLUSTER", "REDIS_URL=a:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=b:1"),
+    ("REDIS_PERSECOND_URL", "c:1", "REDIS_URL=a:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=b:1"),
+    ("REDIS_PERSECOND_POOL_SIZE", "1", "REDIS_URL=a:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=b:1"),
+    ("REDIS_PERSECOND_AUTH", "a", "REDIS_URL=a:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=b:1"),
+    ("REDIS_PERSECOND_TLS", "true", "REDIS_URL=a:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=b:1"),
+    ("REDIS_SENTINEL_AUTH", "a", "REDIS_URL=m,a:1 REDIS_TYPE=SENTINEL"),
+    (
+        "REDIS_PERSECOND_SENTINEL_AUTH",
+        "a",
+        "REDIS_URL=a:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=m,b:1 REDIS_PERSECOND_TYPE=SENTINEL",
+    ),
+    ("REDIS_PERSECOND_PIPELINE_WINDOW", "1us", "REDIS_URL=a:1"),
+    ("REDIS_PERSECOND_PIPELINE_LIMIT", "1", "REDIS_URL=a:1"),
+    ("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "2", "REDIS_URL=a:1"),
+    ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true", "REDIS_URL=a:1"),
+    ("REDIS_TIMEOUT", "1s", "REDIS_URL=a:1"),
+    ("REDIS_PERSECOND_TIMEOUT", "1s", "REDIS_URL=a:1"),
+    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "WAIT", "REDIS_URL=a:1"),
+    ("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "WAIT", "REDIS_URL=a:1"),
+    ("REDIS_STARTUP_INITIAL_INTERVAL", "2s", "REDIS_URL=a:1"),
+    ("REDIS_STARTUP_MAX_INTERVAL", "2s", "REDIS_URL=a:1"),
+    ("REDIS_STARTUP_MAX_ELAPSED_TIME", "2s", "REDIS_URL=a:1"),
+    ("MEMCACHE_HOST_PORT", "a:1", ""),
+    ("SHADOW_MODE", "true", ""),
+    ("QUOTA_MODE", "true", ""),
+    ("RESPONSE_DYNAMIC_METADATA", "true", ""),
+    ("MERGE_DOMAIN_CONFIG", "true", ""),
+    ("TRACING_ENABLED", "true", ""),
+];
+
+#[test]
+fn every_variable_of_the_reference_has_an_effect_or_is_reported() {
+    for (name, value, context) in REFERENCE {
+        let context: Vec<_> = context.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
+        let without = read(&context).unwrap();
+        let with = read(&[context.as_slice(), &[(name, value)]].concat()).unwrap();
+        let is_reported = with.ignored.iter().any(|(known, _)| known == name);
+        let has_effect = Environment { ignored: without.ignored.clone(), ..with } != without;
+        assert!(is_reported != has_effect, "{name}: reported {is_reported}, has effect {has_effect}");
     }
 }

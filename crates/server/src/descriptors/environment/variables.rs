@@ -60,10 +60,11 @@ impl Variables {
         duration(value).ok_or_else(|| self.error(name, "a time such as 24h, 90s or 1h30m"))
     }
 
-    /// A host and a port. Without a host only this machine is heard.
+    /// A host and a port; all addresses of both families by default.
     pub(super) fn endpoint(&self, host: &str, port: &str, usual: u16) -> Result<Endpoint, EnvironmentError> {
         let address = match self.get(host) {
-            None | Some("localhost") => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            None => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            Some("localhost") => IpAddr::V4(Ipv4Addr::LOCALHOST),
             Some(value) => value
                 .trim_matches(['[', ']'])
                 .parse()
@@ -73,10 +74,10 @@ impl Variables {
         Ok(Endpoint { host: address, port })
     }
 
-    /// `:9090` or `127.0.0.1:9090`. Where only a port is said, all are heard, as that is what it means everywhere.
+    /// `:9090` or `127.0.0.1:9090`; without a host, all addresses of both families.
     pub(super) fn address(&self, name: &str, usual: u16) -> Result<Endpoint, EnvironmentError> {
         let Some(value) = self.get(name) else {
-            return Ok(Endpoint { host: IpAddr::V4(Ipv4Addr::LOCALHOST), port: usual });
+            return Ok(Endpoint { host: IpAddr::V6(Ipv6Addr::UNSPECIFIED), port: usual });
         };
         let error = || self.error(name, "an address and a port such as :9090 or 127.0.0.1:9090");
         let (host, port) = value.rsplit_once(':').ok_or_else(error)?;

@@ -6,11 +6,11 @@
 use super::{Accept, GrpcHealth, GrpcTerms, MOST_MESSAGE, Serving, serve::serve, translate};
 use crate::{
     decisions::NEEDED,
-    descriptors::{Callers, Decide, DescriptorFault},
+    descriptors::{Callers, Decide, DescriptorFault, DomainAsk},
 };
 use http::Request;
 use hyper::{body::Incoming, service};
-use std::{convert::Infallible, fmt, future::Future, sync::Arc};
+use std::{convert::Infallible, fmt, future::Future, sync::Arc, time::Duration};
 use tidegate_proto::rls::{
     FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
@@ -161,9 +161,29 @@ impl<D: Decide> RateLimitService for Limits<D> {
         &self,
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
+        let deadline = request.metadata().get("grpc-timeout").and_then(|value| timeout(value.as_bytes()));
         let ask = translate::asked(request.into_inner()).map_err(|fault| status(&fault))?;
-        let verdict = self.decide.decide(ask).await.map_err(|fault| status(&fault))?;
+        let verdict =
+            self.decide.decide(DomainAsk { deadline, ..ask }).await.map_err(|fault| status(&fault))?;
         Ok(Response::new(translate::said(verdict)))
+    }
+}
+
+/// How long a client waits, as `grpc-timeout` says it: up to eight digits and a unit.
+fn timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    match unit {
+        b'H' => Some(Duration::from_secs(number * 3_600)),
+        b'M' => Some(Duration::from_secs(number * 60)),
+        b'S' => Some(Duration::from_secs(number)),
+        b'm' => Some(Duration::from_millis(number)),
+        b'u' => Some(Duration::from_micros(number)),
+        b'n' => Some(Duration::from_nanos(number)),
+        _ => None,
     }
 }
 
@@ -181,4 +201,30 @@ const MOST_TOLD: usize = 1_024;
 
 fn shown(text: &str) -> &str {
     &text[..text.floor_char_boundary(MOST_TOLD)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::timeout;
+    use std::time::Duration;
+
+    #[test]
+    fn grpc_timeout_is_read_in_every_unit() {
+        let table = [
+            ("20m", Some(Duration::from_millis(20))),
+            ("2H", Some(Duration::from_secs(7_200))),
+            ("3M", Some(Duration::from_secs(180))),
+            ("5S", Some(Duration::from_secs(5))),
+            ("99999999u", Some(Duration::from_micros(99_999_999))),
+            ("7n", Some(Duration::from_nanos(7))),
+            ("", None),
+            ("m", None),
+            ("20", None),
+            ("+2m", None),
+            ("999999999m", None),
+        ];
+        for (value, expected) in table {
+            assert_eq!(timeout(value.as_bytes()), expected, "{value}");
+        }
+    }
 }

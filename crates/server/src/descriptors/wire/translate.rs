@@ -18,6 +18,7 @@ pub(super) fn asked(request: rls::RateLimitRequest) -> Result<DomainAsk, Descrip
         domain: request.domain,
         descriptors: descriptors.collect::<Result<_, _>>()?,
         hits: request.hits_addend,
+        deadline: None,
     })
 }
 

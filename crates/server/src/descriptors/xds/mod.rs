@@ -41,6 +41,8 @@ pub struct XdsSettings {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// When it is tried again.
     pub backoff: Backoff,
+    /// The most bytes that one response may have.
+    pub max_message: usize,
 }
 
 /// How a server is spoken to that wants TLS. Files are read for each connection, so that new ones are used.
@@ -146,7 +148,7 @@ impl XdsClient {
         let mut request = tonic::Request::new(Requests(receiver));
         *request.metadata_mut() = self.headers.clone();
         let mut client = AggregatedDiscoveryServiceClient::with_origin(connection, self.target.origin())
-            .max_decoding_message_size(MOST_MESSAGE);
+            .max_decoding_message_size(self.settings.max_message);
         let mut responses = client.stream_aggregated_resources(request).await?.into_inner();
         while let Some(response) = responses.message().await? {
             if let Some(answer) = subscription.answer(response, take) {
@@ -157,8 +159,8 @@ impl XdsClient {
     }
 }
 
-/// As many bytes as a set of limits may have.
-const MOST_MESSAGE: usize = 64 * 1024 * 1024;
+/// The most bytes that a set of limits may have by default.
+pub const MAX_MESSAGE: usize = 64 * 1024 * 1024;
 
 /// What is still to be said to the server.
 struct Requests(mpsc::Receiver<DiscoveryRequest>);
