@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 use tidegate_engine::Clock;
-use tidegate_policy::model::{Connections, Introduce};
+use tidegate_policy::model::{Connections, EscapedSlashes, Introduce, Underscores};
 use tidegate_rule::request::TrustedProxies;
 use tokio::{sync::watch, task, time};
 
@@ -53,6 +53,8 @@ pub(crate) struct Terms {
     pub(crate) tunnel: u64,
     pub(crate) header_size: usize,
     pub(crate) body_size: u64,
+    pub(crate) escaped_slashes: EscapedSlashes,
+    pub(crate) underscores: Underscores,
     /// For agreeing on how to speak.
     pub(crate) welcome: Duration,
     drain: Duration,
@@ -255,6 +257,8 @@ impl Terms {
             tunnel: milliseconds(connections.tunnel_timeout),
             header_size: usize::try_from(connections.header_size).unwrap_or(usize::MAX),
             body_size: connections.body_size.unwrap_or(u64::MAX),
+            escaped_slashes: connections.escaped_slashes,
+            underscores: connections.underscores,
             welcome: connections.header_timeout,
             drain: connections.drain,
         }

@@ -365,7 +365,7 @@ impl Needs {
             }
         };
         let lossy = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-        table("headers", &self.headers, &|name| head.header(name).map(lossy));
+        table("headers", &self.headers, &|name| head.header(name).map(<[u8]>::trim_ascii).map(lossy));
         table("query", &self.queries, &|name| {
             let mut first = None;
             each_query(head, name, &mut |value| _ = first.get_or_insert_with(|| lossy(&value)));

@@ -5,6 +5,7 @@
 mod expression;
 mod glob;
 mod networks;
+mod normalize;
 mod path;
 mod seen;
 mod types;
@@ -14,6 +15,7 @@ pub(crate) use expression::{Compiled as CompiledExpression, Purpose};
 pub(crate) use glob::GlobMatcher;
 pub use networks::Lists;
 pub(crate) use networks::{table, told};
+pub use normalize::{PathError, normalize_path};
 pub(crate) use path::{PathMatcher, PlainPath, Segments, Step};
 pub use seen::Seen;
 pub(crate) use values::Place;

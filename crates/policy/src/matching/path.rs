@@ -2,10 +2,10 @@
 //!
 //! A backend may read `/login`, `//login`, `/./login`, `/%6Cogin`, `/login/` and `/login;v=1` as the same. Whoever could
 //! choose a spelling that a rule does not know would choose that, so a rule sees what all of them have in common: escapes
-//! undone once, an escaped slash being a slash; parameters behind a `;` left out; empty segments and `.` left out; and
-//! `..` takes away the segment before it. Large and small letters differ, as they do in most backends.
+//! undone once, an escaped slash being a part of its segment; parameters behind a `;` left out; empty segments and `.` left
+//! out; and `..` takes away the segment before it. Large and small letters differ, as they do in most backends.
 //!
-//! Only what is compared is changed. What is sent on is the path as it came.
+//! The gateway normalizes a path before rules see it, and forwards it so: [`normalize_path`](super::normalize_path).
 
 use super::glob::GlobMatcher;
 use crate::model::{PathPattern, Rest, Segment};
@@ -82,28 +82,30 @@ fn is_plain(inner: &[u8]) -> bool {
 /// Parameters go before escapes are undone, since an escaped `;` is one that was meant; dots after it, since an escaped dot
 /// is a dot to most.
 fn respelled(path: &[u8]) -> Vec<u8> {
-    let mut bare = Vec::with_capacity(path.len());
+    let mut plain: Vec<u8> = Vec::with_capacity(path.len());
     for segment in path.split(|byte| *byte == b'/') {
         let end = segment.iter().position(|byte| *byte == b';').unwrap_or(segment.len());
-        bare.push(b'/');
-        bare.extend_from_slice(&segment[..end]);
-    }
-    let plain = decoded(&bare, Plus::IsPlus);
-    let mut path: Vec<u8> = Vec::with_capacity(plain.len());
-    for segment in plain.split(|byte| *byte == b'/') {
-        match segment {
+        match &*decoded(&segment[..end], Plus::IsPlus) {
             b"" | b"." => {}
-            b".." => path.truncate(path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)),
+            b".." => plain.truncate(plain.iter().rposition(|byte| *byte == b'/').unwrap_or(0)),
             segment => {
-                if !path.is_empty() {
-                    path.push(b'/');
+                if !plain.is_empty() {
+                    plain.push(b'/');
                 }
-                path.extend_from_slice(segment);
+                for byte in segment {
+                    match byte {
+                        b'/' => plain.extend_from_slice(ESCAPED_SLASH),
+                        byte => plain.push(*byte),
+                    }
+                }
             }
         }
     }
-    path
+    plain
 }
+
+/// A slash inside of a segment.
+const ESCAPED_SLASH: &[u8] = b"%2F";
 
 /// A pattern that paths are compared with.
 #[derive(Clone, Debug)]
@@ -234,8 +236,8 @@ mod tests {
             ("/../../login", "/login"),
             ("/%2e%2E/x/%2e./login", "/login"),
             ("/%6Cogin", "/login"),
-            ("/login%2f", "/login"),
-            ("/a%2Flogin%2F..%2Flogin", "/a/login"),
+            ("/login%2f", "/login%2F"),
+            ("/a%2Flogin%2F..%2Flogin", "/a%2Flogin%2F..%2Flogin"),
             ("/login;v=1", "/login"),
             ("/;x/login;a=b;c/", "/login"),
             ("/..;/login", "/login"),
@@ -253,13 +255,14 @@ mod tests {
     #[test]
     fn no_spelling_of_a_path_is_missed_and_no_other_path_is_meant() {
         let login = pattern(vec![text("login")], None);
-        let same =
-            ["/login", "/login/", "//login", "/./login", "/login%2f", "/%6cogin", "/login;x", "/a/../login"];
+        let same = ["/login", "/login/", "//login", "/./login", "/%6cogin", "/login;x", "/a/../login"];
         for path in same {
             assert!(login.fits(&PlainPath::of(path)), "{path}");
         }
         // Letters differ by their case, and what is escaped twice is another text.
-        for path in ["/LOGIN", "/login2", "/log", "/login/x", "/", "/%256cogin", "/login%20", "/login\\"] {
+        for path in
+            ["/LOGIN", "/login2", "/log", "/login/x", "/", "/%256cogin", "/login%20", "/login%2f", "/login\\"]
+        {
             assert!(!login.fits(&PlainPath::of(path)), "{path}");
         }
     }

@@ -7,7 +7,7 @@ use tidegate_rule::request::{Head, TrustedProxies, host_name};
 /// A request as matchers see it. What several of them look at is worked out once, and only if one does.
 ///
 /// Its path is seen in one spelling, since a backend may read many as the same: escapes are undone once (an escaped slash
-/// is a slash), what stands behind a `;` in a segment is left out, empty segments and `.` are left out, and `..` takes away
+/// stays a part of its segment), what stands behind a `;` in a segment is left out, empty segments and `.` are left out, and `..` takes away
 /// the segment before it. Large and small letters differ.
 pub struct Seen<'a> {
     head: &'a dyn Head,

@@ -44,7 +44,7 @@ impl Wanted {
         let mut is_met = false;
         let mut look = |value: &[u8]| is_met = is_met || self.globs.iter().any(|glob| glob.fits(value));
         match self.place {
-            Place::Header => head.each_header(&self.name, &mut look),
+            Place::Header => head.each_header(&self.name, &mut |value| look(value.trim_ascii())),
             Place::Query => each_query(head, &self.name, &mut |value| look(&value)),
             Place::Cookie => each_cookie(head, &self.name, &mut look),
         }

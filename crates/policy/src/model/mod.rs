@@ -20,8 +20,8 @@ pub use rule::{
     Rule, Tiers,
 };
 pub use server::{
-    Balance, Connections, HealthCheck, Introduce, Listener, Log, LogFormat, Protocol, Retries, Route,
-    Timeouts, Tls, Traces, Upstream, UpstreamServer,
+    Balance, Connections, EscapedSlashes, HealthCheck, Introduce, Listener, Log, LogFormat, Protocol,
+    Retries, Route, Timeouts, Tls, Traces, Underscores, Upstream, UpstreamServer,
 };
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};

@@ -45,6 +45,32 @@ pub struct Connections {
     pub body_size: Option<u64>,
     /// `drain`: how long requests in flight may take to end when the gateway does.
     pub drain: Duration,
+    /// `escaped-slashes`: what happens to a path with `%2F`.
+    pub escaped_slashes: EscapedSlashes,
+    /// `underscores-in-headers`: what happens to headers with an underscore in their name.
+    pub underscores: Underscores,
+}
+
+/// What happens to a path with an escaped slash, `%2F`: some servers read it as a slash, others as a part of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EscapedSlashes {
+    /// `reject`: the request is answered with 400.
+    #[default]
+    Reject,
+    /// `keep`: it is a part of its segment, for rules and for the server.
+    Keep,
+    /// `unescape`: it is a slash, for rules and for the server.
+    Unescape,
+}
+
+/// What happens to headers with an underscore in their name. CGI, WSGI and PHP read `X_User` and `X-User` as the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Underscores {
+    /// `drop`: neither rules nor servers see them.
+    #[default]
+    Drop,
+    /// `allow`: they are headers like any other.
+    Allow,
 }
 
 /// What servers are told of a client, and clients of the names of their requests.
@@ -73,6 +99,8 @@ impl Default for Connections {
             header_size: 32 * 1_024,
             body_size: None,
             drain: Duration::from_secs(30),
+            escaped_slashes: EscapedSlashes::default(),
+            underscores: Underscores::default(),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{
     values::{differs, write_size, write_time, write_word},
 };
 use crate::{
-    model::{Connections, Listener, Log, LogFormat, Match, Route, Tls},
+    model::{Connections, EscapedSlashes, Listener, Log, LogFormat, Match, Route, Tls, Underscores},
     source::{Node, Value, short},
     table::{Outline, Shape, Table, Written, key},
 };
@@ -16,6 +16,13 @@ pub(super) const TIME: Shape = Shape::Text(&["2s", "500ms"]);
 const SIZE: Shape = Shape::Either(&[Shape::Whole, Shape::Text(&["32KiB", "10MB"])]);
 const FORMATS: [(&str, LogFormat); 3] =
     [("none", LogFormat::None), ("json", LogFormat::Json), ("combined", LogFormat::Combined)];
+
+const ESCAPED_SLASHES: [(&str, EscapedSlashes); 3] = [
+    ("reject", EscapedSlashes::Reject),
+    ("keep", EscapedSlashes::Keep),
+    ("unescape", EscapedSlashes::Unescape),
+];
+const UNDERSCORES: [(&str, Underscores); 2] = [("drop", Underscores::Drop), ("allow", Underscores::Allow)];
 
 #[derive(Default)]
 struct ListenerMap {
@@ -161,6 +168,20 @@ pub(super) static CONNECTIONS: Table<Connections> = Table {
             TIME,
             |reader, node, it| it.drain = reader.time(node).unwrap_or_default(),
             |it| differs(it.drain, usual().drain).map(write_time),
+        ),
+        key(
+            "escaped-slashes",
+            "What happens to a path with an escaped slash (`%2F`): `reject` answers 400, `keep` takes it for a part of its segment, `unescape` for a slash.",
+            Shape::Word(&["reject", "keep", "unescape"]),
+            |reader, node, it| it.escaped_slashes = reader.word(node, &ESCAPED_SLASHES).unwrap_or_default(),
+            |it| write_word(&it.escaped_slashes, &ESCAPED_SLASHES),
+        ),
+        key(
+            "underscores-in-headers",
+            "What happens to headers with an underscore in their name: `drop` hides them from rules and servers, `allow` does not.",
+            Shape::Word(&["drop", "allow"]),
+            |reader, node, it| it.underscores = reader.word(node, &UNDERSCORES).unwrap_or_default(),
+            |it| write_word(&it.underscores, &UNDERSCORES),
         ),
     ],
 };

@@ -3,12 +3,15 @@
 use crate::answer::problem;
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
+use tidegate_policy::matching::PathError;
 
 /// Why a request is not answered by a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The head breaks a rule of HTTP that servers do not agree on.
     Head(&'static str),
+    /// The path is invalid, or servers do not agree on it.
+    Path(PathError),
     /// It is coded in a way that nobody here undoes.
     Coding,
     /// A method that makes no sense here.
@@ -33,7 +36,7 @@ impl Failure {
     /// A word for it, for traces.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Head(_) | Self::Coding | Self::Method => "bad_request",
+            Self::Head(_) | Self::Path(_) | Self::Coding | Self::Method => "bad_request",
             Self::TooLarge => "body_too_large",
             Self::SlowBody => "body_timeout",
             Self::BrokenBody => "broken_body",
@@ -48,6 +51,7 @@ impl Failure {
     pub(crate) fn answer(self) -> Response<Bytes> {
         match self {
             Self::Head(detail) => closing(problem(StatusCode::BAD_REQUEST, detail)),
+            Self::Path(error) => problem(StatusCode::BAD_REQUEST, error.message()),
             Self::Coding => closing(problem(
                 StatusCode::NOT_IMPLEMENTED,
                 "The only transfer coding that is understood is chunked.",

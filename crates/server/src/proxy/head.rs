@@ -2,12 +2,17 @@
 
 use super::{Failure, Introduction, introduction};
 use crate::client::Client;
+use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Uri, Version,
     header::{self, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE},
     request, response,
 };
-use tidegate_policy::model::Introduce;
+use std::borrow::Cow;
+use tidegate_policy::{
+    matching::{PathError, normalize_path},
+    model::{EscapedSlashes, Introduce, Underscores},
+};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -47,21 +52,34 @@ pub(super) fn name(headers: &mut HeaderMap, id: &HeaderValue, client: &Client) {
     }
 }
 
-/// Refuses what servers might understand in different ways, and brings the rest into one form: a path in the request
-/// line, and one `Host`.
+/// The longest method.
+const LONGEST_METHOD: usize = 32;
+
+/// Refuses what servers might understand in different ways, and brings the rest into one form: a normalized path in the
+/// request line, and one `Host`.
 pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<u64>) -> Result<(), Failure> {
-    if parts.method == Method::CONNECT {
+    if matches!(parts.method, Method::CONNECT | Method::TRACE) {
         return Err(Failure::Method);
+    }
+    if parts.method.as_str().len() > LONGEST_METHOD {
+        return Err(Failure::Head("The method is too long."));
     }
     if length.is_some_and(|length| length > client.worker.terms.body_size) {
         return Err(Failure::TooLarge);
     }
     let (mut hosts, mut codings, mut cookies, mut lengths) = (0, 0, 0, Lengths::None);
+    let mut has_underscores = false;
     for (name, value) in &parts.headers {
+        // HTTP/1.1 has them trimmed. In HTTP/2 a value with a space at its end is malformed (RFC 9113, 8.2.1), and a server
+        // that trims it would see another value than rules do.
+        if let [b' ' | b'\t', ..] | [.., b' ' | b'\t'] = value.as_bytes() {
+            return Err(Failure::Head("A header value starts or ends with white space."));
+        }
+        has_underscores |= name.as_str().contains('_');
         match *name {
             HOST => {
                 hosts += 1;
-                if !value.as_bytes().iter().copied().all(is_of_host) {
+                if value.is_empty() || !value.as_bytes().iter().copied().all(is_of_host) {
                     return Err(Failure::Head("The Host is not the name of one."));
                 }
             }
@@ -77,9 +95,16 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
         }
     }
     match parts.uri.authority() {
+        // Nothing but `CONNECT` names a host alone.
+        Some(_) if parts.uri.scheme().is_none() => {
+            return Err(Failure::Head("The request line has no path."));
+        }
+        Some(authority) if authority.as_str().contains('@') => {
+            return Err(Failure::Head("The request line has a user name in it."));
+        }
         // The request line is stronger than Host.
         Some(authority) => {
-            let host = HeaderValue::from_str(authority.as_str().rsplit('@').next().unwrap_or_default());
+            let host = HeaderValue::from_str(authority.as_str());
             let host = host.map_err(|_| Failure::Head("The host is not the name of one."))?;
             parts.headers.insert(HOST, host);
             let path = parts.uri.path_and_query().cloned();
@@ -99,7 +124,53 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
     if hosts > 1 {
         return Err(Failure::Head("The request names more than one host."));
     }
+    if has_underscores && client.worker.terms.underscores == Underscores::Drop {
+        drop_underscores(&mut parts.headers);
+    }
+    normalize(parts, client.worker.terms.escaped_slashes)
+}
+
+/// Has rules and servers see one path, in one spelling.
+fn normalize(parts: &mut request::Parts, slashes: EscapedSlashes) -> Result<(), Failure> {
+    let path = parts.uri.path();
+    let normal = normalize_path(path, slashes).map_err(Failure::Path)?;
+    if normal == "*" && parts.method != Method::OPTIONS {
+        return Err(Failure::Path(PathError::Relative));
+    }
+    if let Cow::Owned(normal) = normal {
+        let target = match parts.uri.query() {
+            Some(query) => format!("{normal}?{query}"),
+            None => normal,
+        };
+        // It was a path before, and no character was added that none may have.
+        parts.uri =
+            Uri::from_maybe_shared(Bytes::from(target)).map_err(|_| Failure::Path(PathError::Escape))?;
+    }
     Ok(())
+}
+
+/// Trailers of a request, without what only a head may say (RFC 9110, 6.5.1): some servers add them to the head, which
+/// rules have decided on without them.
+pub(super) fn clean_trailers(trailers: HeaderMap, client: &Client) -> HeaderMap {
+    let is_of_head = |name: &HeaderName| {
+        matches!(
+            *name,
+            HOST | CONTENT_LENGTH | EXPECT | header::AUTHORIZATION | header::COOKIE | header::RANGE
+        ) || hop_by_hop(name).is_some()
+            || introduction::is_of_one(name)
+            || name.as_str().contains('_') && client.worker.terms.underscores == Underscores::Drop
+    };
+    let mut trailers = trailers;
+    while let Some(name) = trailers.keys().find(|name| is_of_head(name)).cloned() {
+        trailers.remove(name);
+    }
+    trailers
+}
+
+fn drop_underscores(headers: &mut HeaderMap) {
+    while let Some(name) = headers.keys().find(|name| name.as_str().contains('_')).cloned() {
+        headers.remove(name);
+    }
 }
 
 /// How a length is written, whatever it is.
@@ -176,9 +247,21 @@ fn unhop(headers: &mut HeaderMap, version: Version) -> Upgrade {
     }
 }
 
-/// Makes the head of an answer that of one to a client.
-pub(super) fn clean(parts: &mut response::Parts) {
-    strip(&mut parts.headers);
+/// Makes the head of an answer that of one to a client. `length` is that of the body, where it is known and there is one.
+pub(super) fn clean(parts: &mut response::Parts, length: Option<u64>) {
+    let headers = &mut parts.headers;
+    // A coding is stronger than a length (RFC 9112, 6.3), which is not that of the body then.
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
+    let mut lengths = Lengths::None;
+    headers.get_all(CONTENT_LENGTH).iter().for_each(|length| lengths.add(length));
+    match (lengths, length) {
+        (Lengths::None | Lengths::One, _) => {}
+        (Lengths::Odd, Some(length)) => drop(headers.insert(CONTENT_LENGTH, length.into())),
+        (Lengths::Odd, None) => drop(headers.remove(CONTENT_LENGTH)),
+    }
+    strip(headers);
     parts.version = Version::HTTP_11;
 }
 
@@ -197,8 +280,9 @@ fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     is_meant.then(|| protocol.clone())
 }
 
+/// `h2c`, `h2c-14`, `HTTP/2.0` and others.
 fn is_http(protocol: &[u8]) -> bool {
-    let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default();
+    let name = protocol.split(|byte| b"/-".contains(byte)).next().unwrap_or_default();
     [&b"h2c"[..], b"h2", b"http"].iter().any(|http| name.eq_ignore_ascii_case(http))
 }
 

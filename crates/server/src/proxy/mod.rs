@@ -159,7 +159,7 @@ impl<J: Judge> Exchange<J> {
     fn take(self, response: Response<Incoming>, via: Via) -> Answering<J> {
         let (mut parts, incoming) = response.into_parts();
         if parts.status != StatusCode::SWITCHING_PROTOCOLS {
-            head::clean(&mut parts);
+            head::clean(&mut parts, incoming.size_hint().exact().filter(|_| !incoming.is_end_stream()));
             return Answering::Now(Some(Ok(self.send(parts, Source::of(incoming, via), AnsweredBy::Server))));
         }
         // Nobody may switch who was not asked to.

@@ -1,6 +1,6 @@
 //! The body of a request, on its way to a server.
 
-use super::Failure;
+use super::{Failure, head};
 use crate::{client::Client, watch::Deadline};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -134,7 +134,10 @@ impl Upload {
             let frame = frame.map_err(|_| Failure::BrokenBody)?;
             let length = frame.data_ref().map_or(0, |data| data.len() as u64);
             self.left = self.left.checked_sub(length).ok_or(Failure::TooLarge)?;
-            Ok(frame)
+            Ok(match frame.into_trailers() {
+                Ok(trailers) => Frame::trailers(head::clean_trailers(trailers, &self.client)),
+                Err(frame) => frame,
+            })
         }))
     }
 
