@@ -108,7 +108,7 @@ pub enum Said {
 pub enum Why {
     /// A quota is used up, or a turn did not come.
     Limited,
-    /// It lacks what it is counted by.
+    /// It lacks what it is counted by, or has it several times.
     NoKey,
     /// It comes from where nobody is let in.
     Denied,
@@ -172,6 +172,9 @@ impl Question<'_> {
     /// Asks the lists of one rule, and notes what else is to be asked of it.
     fn knock(&mut self, inner: &Inner, place: usize) -> Result<(), Box<Refusal>> {
         let Some(rule) = inner.rules.get(place) else { return Ok(()) };
+        if rule.refuses_duplicates(self.head) {
+            return Err(Refusal::duplicate((place, rule), self.head.header("accept")));
+        }
         if rule.has_only_quotas() {
             self.places.extend(rule.limit);
             return Ok(());
@@ -361,6 +364,20 @@ impl Admission {
 }
 
 impl Refusal {
+    /// It has several values where the rule takes one.
+    #[cold]
+    fn duplicate((place, rule): (usize, &PolicyRule), accept: Option<&[u8]>) -> Box<Self> {
+        Box::new(Self {
+            rule: rule.name().into(),
+            place,
+            why: Why::NoKey,
+            instead: Instead::of(&rule.source.on_limit, Answer::duplicate_key(), accept),
+            retry_after: None,
+            decision: None,
+            waited: Micros::ZERO,
+        })
+    }
+
     fn barred((place, rule): (usize, &PolicyRule), barred: Barred, accept: Option<&[u8]>) -> Box<Self> {
         let why = if barred.retry_after.is_some() { Why::Banned } else { Why::Denied };
         Box::new(Self {

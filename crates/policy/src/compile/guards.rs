@@ -37,6 +37,8 @@ pub(crate) struct PolicyRule {
     pub(crate) key: Key,
     /// The same, and what requests without it are counted by.
     pub(crate) counted_by: Key,
+    /// What takes one value of a header, a cookie or a parameter: its key, its tiers, its cost, its priority.
+    pub(crate) single: Vec<Key>,
     pub(crate) proxies: TrustedProxies,
     pub(crate) control: Option<Arc<AccessControl>>,
     pub(crate) door: Option<RequestAccess>,
@@ -133,6 +135,11 @@ impl PolicyRule {
             (None, Missing::Share | Missing::Address) => Some(KeyValue::All),
             (found, _) => found,
         }
+    }
+
+    /// Whether a request has several values where this rule takes one, and is refused for it.
+    pub(crate) fn refuses_duplicates(&self, head: &dyn Head) -> bool {
+        self.single.iter().any(|key| key.has_duplicates(head)) && self.mode(head) == Mode::Enforce
     }
 
     /// The class of a request.
@@ -265,6 +272,7 @@ impl Making<'_> {
                 _ => key.clone(),
             },
             key,
+            single: Vec::new(),
             control,
             door,
             breaker: source.breaker.as_ref().map(|terms| self.breaker(terms)).transpose()?,

@@ -15,7 +15,7 @@ use tidegate_core::SettingError;
 use tidegate_engine::Priority;
 use tidegate_rule::{
     Charge,
-    request::{Address, Head, Key, KeyValue, Reply, TrustedProxies, key},
+    request::{Address, Duplicates, Head, Key, KeyValue, Reply, TrustedProxies, key},
 };
 
 /// What keys of one rule are made from.
@@ -24,6 +24,10 @@ pub(crate) struct Keys<'a> {
     pub(crate) trusts_nobody: bool,
     pub(crate) user: Option<&'a Said>,
     pub(crate) matcher: &'a Matcher,
+    /// What happens to requests with several values where one is taken.
+    pub(crate) duplicates: Duplicates,
+    /// What takes one value of a header, a cookie or a parameter.
+    pub(crate) single: RefCell<Vec<Key>>,
     /// The expressions of its keys, which count what they cannot work out.
     pub(crate) expressions: RefCell<Vec<Arc<CompiledExpression>>>,
 }
@@ -69,9 +73,9 @@ impl Keys<'_> {
                     Some(KeyValue::from(route))
                 })
             }
-            Part::Header(name) => key::header(name)?,
-            Part::Cookie(name) => key::cookie(name)?,
-            Part::Query(name) => key::query(name.as_str()),
+            Part::Header(name) => self.single(key::header(name)?),
+            Part::Cookie(name) => self.single(key::cookie(name)?),
+            Part::Query(name) => self.single(key::query(name.as_str())),
             Part::Capture(name) => {
                 if !self.matcher.paths().iter().any(|path| path.names(name)) {
                     let fix = format!("write `{{{name}}}` in the path of its `match`");
@@ -99,6 +103,12 @@ impl Keys<'_> {
             true => key::peer(),
             false => key::client(self.proxies.clone()),
         }
+    }
+
+    fn single(&self, key: Key) -> Key {
+        let key = key.duplicates(self.duplicates);
+        self.single.borrow_mut().push(key.clone());
+        key
     }
 
     fn user(&self) -> Result<Key, SettingError> {

@@ -16,7 +16,7 @@ use tidegate_core::{Quota, Schedule, SettingError};
 use tidegate_engine::{Capacity, LoadMonitor};
 use tidegate_rule::{
     Declaration, RequestLimit, RuleSettings, Settings, StoreAddress,
-    request::{Head, Key as RequestKey, TrustedProxies},
+    request::{Duplicates, Head, Key as RequestKey, TrustedProxies},
 };
 
 /// All that a policy was made into, before anything is changed.
@@ -60,6 +60,8 @@ impl Made {
                     trusts_nobody: policy.trusted_proxies.is_empty(),
                     user: policy.user.as_ref(),
                     matcher: &matcher,
+                    duplicates: source.duplicates,
+                    single: RefCell::default(),
                     expressions: RefCell::default(),
                 };
                 let before =
@@ -74,6 +76,7 @@ impl Made {
                     declarations.push(declaration);
                 }
                 check(source, policy)?;
+                rule.single = keys.single.take();
                 rule.expressions = keys.expressions.take();
                 Ok(rule)
             });
@@ -117,6 +120,8 @@ fn user_key(
         trusts_nobody: policy.trusted_proxies.is_empty(),
         user: Some(said),
         matcher: &matcher,
+        duplicates: Duplicates::default(),
+        single: RefCell::default(),
         expressions: RefCell::default(),
     };
     keys.key(said)

@@ -4,7 +4,10 @@ use super::{Cost, Key, Match, Network, OnLimit};
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_core::{Inherit, Quota, Schedule, SettingError, Share};
 use tidegate_engine::{BanRule, Outage};
-use tidegate_rule::{Mode, request::Missing};
+use tidegate_rule::{
+    Mode,
+    request::{Duplicates, Missing},
+};
 
 /// One of `rules`: which requests, for whom, how much, and what happens then.
 ///
@@ -27,6 +30,9 @@ pub struct Rule {
     pub key: Key,
     /// `missing`: what becomes of requests in which the key is not found.
     pub missing: Missing,
+    /// `duplicates`: what becomes of requests with several values of a header, a cookie or a parameter that the rule takes
+    /// one of.
+    pub duplicates: Duplicates,
     /// `quota`, `quotas` or `tiers`.
     pub quotas: Quotas,
     /// `cost`.
@@ -72,6 +78,7 @@ impl Rule {
             matching: Match::default(),
             key: Key::All,
             missing: Missing::default(),
+            duplicates: Duplicates::default(),
             quotas: Quotas::All(Vec::new()),
             cost: Cost::Fixed(1),
             charge: None,

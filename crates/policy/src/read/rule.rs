@@ -16,7 +16,10 @@ use crate::{
     table::{Shape, Table, Written, key},
 };
 use tidegate_core::Inherit;
-use tidegate_rule::{Mode, request::Missing};
+use tidegate_rule::{
+    Mode,
+    request::{Duplicates, Missing},
+};
 
 pub(super) const QUOTA: Shape =
     Shape::Text(&["100/min burst 20", "5/min", "3 at once", "1000/h sliding-window"]);
@@ -28,6 +31,8 @@ const MISSING: [(&str, Missing); 4] = [
     ("skip", Missing::Skip),
     ("refuse", Missing::Refuse),
 ];
+const DUPLICATES: [(&str, Duplicates); 3] =
+    [("refuse", Duplicates::Refuse), ("first", Duplicates::First), ("last", Duplicates::Last)];
 const INHERIT: [(&str, Inherit); 4] = [
     ("additive", Inherit::Additive),
     ("as-is", Inherit::AsIs),
@@ -73,6 +78,13 @@ pub(crate) static RULE: Table<Rule> = Table {
             Shape::Word(&["ip", "share", "skip", "refuse"]),
             |reader, node, it| it.missing = reader.word(node, &MISSING).unwrap_or_default(),
             |it| write_word(&it.missing, &MISSING),
+        ),
+        key(
+            "duplicates",
+            "What becomes of requests with several values of a header, a cookie or a parameter that the rule takes one of: they are refused, or the first or the last one counts.",
+            Shape::Word(&["refuse", "first", "last"]),
+            |reader, node, it| it.duplicates = reader.word(node, &DUPLICATES).unwrap_or_default(),
+            |it| write_word(&it.duplicates, &DUPLICATES),
         ),
         key(
             "quota",

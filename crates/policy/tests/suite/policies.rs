@@ -7,7 +7,10 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tidegate_core::{Inherit, Quota, Share};
 use tidegate_engine::{Outage, Prefix};
 use tidegate_policy::model::*;
-use tidegate_rule::{Fields, Mode, request::Missing};
+use tidegate_rule::{
+    Fields, Mode,
+    request::{Duplicates, Missing},
+};
 use tidegate_testkit::strategy::any_sample;
 
 /// Any policy that holds together.
@@ -392,20 +395,39 @@ fn connections() -> BoxedStrategy<Connections> {
         sizes(),
         option::of(sizes()),
         prop_oneof![Just(Duration::ZERO), times()],
+        (
+            select(vec![EscapedSlashes::Reject, EscapedSlashes::Keep, EscapedSlashes::Unescape]),
+            select(vec![Underscores::Drop, Underscores::Allow]),
+        ),
     )
-        .prop_map(|(most, per_client, header, body, idle, tunnel, header_size, body_size, drain)| {
-            Connections {
+        .prop_map(
+            |(
                 most,
                 per_client,
-                header_timeout: header,
-                body_timeout: body,
-                idle_timeout: idle,
-                tunnel_timeout: tunnel,
+                header,
+                body,
+                idle,
+                tunnel,
                 header_size,
                 body_size,
                 drain,
-            }
-        });
+                (escaped_slashes, underscores),
+            )| {
+                Connections {
+                    most,
+                    per_client,
+                    header_timeout: header,
+                    body_timeout: body,
+                    idle_timeout: idle,
+                    tunnel_timeout: tunnel,
+                    header_size,
+                    body_size,
+                    drain,
+                    escaped_slashes,
+                    underscores,
+                }
+            },
+        );
     prop_oneof![Just(Connections::default()), some].boxed()
 }
 
@@ -504,13 +526,14 @@ fn rules(has_user: bool) -> BoxedStrategy<Rule> {
         })
         .prop_map(|(matching, limits, terms, actions)| {
             let (quotas, adaptive, bandwidth, access, breaker) = limits;
-            let (key, missing, cost, charge, priority, enforcement, inherit) = terms;
+            let (key, (missing, duplicates), cost, charge, priority, enforcement, inherit) = terms;
             let (name, schedule, store, on_outage, wait, queue, message, on_limit) = actions;
             Rule {
                 name,
                 matching,
                 key,
                 missing,
+                duplicates,
                 quotas,
                 cost,
                 charge,
@@ -566,7 +589,7 @@ fn limits(more: Vec<Part>) -> BoxedStrategy<Limits> {
     prop_oneof![4 => first, 1 => second].boxed()
 }
 
-type Terms = (Key, Missing, Cost, Option<Charge>, Option<Priority>, Enforcement, Inherit);
+type Terms = (Key, (Missing, Duplicates), Cost, Option<Charge>, Option<Priority>, Enforcement, Inherit);
 
 fn terms(more: Vec<Part>) -> BoxedStrategy<Terms> {
     let key = prop_oneof![Just(Key::All), keys(more.clone())];
@@ -600,7 +623,10 @@ fn terms(more: Vec<Part>) -> BoxedStrategy<Terms> {
     ];
     (
         key,
-        select(vec![Missing::Address, Missing::Share, Missing::Skip, Missing::Refuse]),
+        (
+            select(vec![Missing::Address, Missing::Share, Missing::Skip, Missing::Refuse]),
+            select(vec![Duplicates::Refuse, Duplicates::First, Duplicates::Last]),
+        ),
         cost,
         option::of(charge),
         option::of(priority),

@@ -71,11 +71,22 @@ impl Answer {
 
     /// The answer to a request that lacks what it is counted by: 400.
     pub fn missing_key() -> Self {
+        Self::bad_request("The request lacks what its limit is counted by.")
+    }
+
+    /// The answer to a request with several values where a rule takes one: 400.
+    pub fn duplicate_key() -> Self {
+        Self::bad_request(
+            "The request has several values of a header, a cookie or a parameter that is counted by.",
+        )
+    }
+
+    fn bad_request(detail: &str) -> Self {
         let problem = json::Problem {
             kind: "about:blank",
             title: "Bad Request",
             status: 400,
-            detail: "The request lacks what its limit is counted by.",
+            detail,
             violated: &[],
             retry_after: None,
         };

@@ -143,6 +143,9 @@ pub(super) enum Found<'a> {
 #[inline]
 pub(super) fn find<'a>(limit: &RequestLimit, head: &'a dyn Head) -> Found<'a> {
     let (key, missing) = limit.key_of();
+    if key.has_duplicates(head) {
+        return Found::Refused;
+    }
     match (key.find(head), missing) {
         (Some(key), _) => Found::Key(key),
         (None, Missing::Address) => Found::Key(by_address(head)),

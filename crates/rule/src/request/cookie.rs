@@ -9,17 +9,6 @@ pub fn each_cookie<'a>(head: &'a dyn Head, name: &str, each: &mut dyn FnMut(&'a 
     });
 }
 
-/// The first cookie of this name that has a value.
-pub(super) fn find<'a>(head: &'a dyn Head, name: &str) -> Option<&'a [u8]> {
-    let mut found = None;
-    each_cookie(head, name, &mut |value| {
-        if found.is_none() && !value.is_empty() {
-            found = Some(value);
-        }
-    });
-    found
-}
-
 fn value<'a>(pair: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let value = pair.trim_ascii().strip_prefix(name.as_bytes())?.trim_ascii_start().strip_prefix(b"=")?;
     let value = value.trim_ascii();

@@ -37,6 +37,21 @@ pub enum Missing {
     Refuse,
 }
 
+/// What happens to requests that have several values where a key takes one: headers, cookies or parameters of one name.
+///
+/// Servers do not agree which of them counts. Whoever could have a rule see one value and the server another would pass for
+/// somebody else, and a key of all values together would be a new one for each value that is added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Duplicates {
+    /// They are answered with 400.
+    #[default]
+    Refuse,
+    /// The first value counts, as it does for the server.
+    First,
+    /// The last value counts, as it does for the server.
+    Last,
+}
+
 /// The most bytes that a key may have: enough for a signed token.
 pub const LONGEST: usize = 4_096;
 
@@ -48,9 +63,9 @@ enum Source {
     All,
     Peer { bits: u8, warning: PeerWarning },
     Client { proxies: TrustedProxies, bits: u8, warning: PeerWarning },
-    Header(Arc<str>),
-    Cookie(Arc<str>),
-    Query(Arc<str>),
+    Header(Arc<str>, Duplicates),
+    Cookie(Arc<str>, Duplicates),
+    Query(Arc<str>, Duplicates),
     Host,
     Method,
     Path,
@@ -80,20 +95,21 @@ pub fn client(proxies: TrustedProxies) -> Key {
     Key { source: Source::Client { proxies, bits: Address::PREFIX, warning: PeerWarning::default() } }
 }
 
-/// The first value of a header. Whoever sends the request chooses it, so it limits only where something else checks it.
+/// The value of a header, without white space around it. Whoever sends the request chooses it, so it limits only where
+/// something else checks it. Requests with several are refused by default: [`Key::duplicates`].
 pub fn header(name: &str) -> Result<Key, SettingError> {
-    Ok(Key { source: Source::Header(super::name(name, "header")?.into()) })
+    Ok(Key { source: Source::Header(super::name(name, "header")?.into(), Duplicates::default()) })
 }
 
 /// A cookie, without quotes if it has any. Whoever sends the request chooses it.
 pub fn cookie(name: &str) -> Result<Key, SettingError> {
     super::name(name, "cookie")?;
-    Ok(Key { source: Source::Cookie(name.into()) })
+    Ok(Key { source: Source::Cookie(name.into(), Duplicates::default()) })
 }
 
 /// A parameter behind the `?` of the address. Whoever sends the request chooses it.
 pub fn query(name: impl Into<Arc<str>>) -> Key {
-    Key { source: Source::Query(name.into()) }
+    Key { source: Source::Query(name.into(), Duplicates::default()) }
 }
 
 /// The host that was asked for, in lower case, without a port.
@@ -183,6 +199,43 @@ impl Key {
         Self { source: Source::First(keys) }
     }
 
+    /// What happens to requests with several values of a header, a cookie or a parameter that this key takes one of. Gates
+    /// refuse them by default.
+    #[must_use]
+    pub fn duplicates(self, duplicates: Duplicates) -> Self {
+        let all = |keys: Vec<Self>| keys.into_iter().map(|key| key.duplicates(duplicates)).collect();
+        let source = match self.source {
+            Source::Header(name, _) => Source::Header(name, duplicates),
+            Source::Cookie(name, _) => Source::Cookie(name, duplicates),
+            Source::Query(name, _) => Source::Query(name, duplicates),
+            Source::Every(keys) => Source::Every(all(keys)),
+            Source::First(keys) => Source::First(all(keys)),
+            other => other,
+        };
+        Self { source }
+    }
+
+    /// Whether a request has several values where this key takes one, and is to be refused for it.
+    pub fn has_duplicates(&self, head: &dyn Head) -> bool {
+        let mut values = 0_usize;
+        match &self.source {
+            Source::Header(name, Duplicates::Refuse) => {
+                head.each_header(name, &mut |_| values = values.saturating_add(1));
+            }
+            Source::Cookie(name, Duplicates::Refuse) => {
+                cookie::each_cookie(head, name, &mut |_| values = values.saturating_add(1));
+            }
+            Source::Query(name, Duplicates::Refuse) => {
+                query::each_query(head, name, &mut |_| values = values.saturating_add(1));
+            }
+            Source::Every(keys) | Source::First(keys) => {
+                return keys.iter().any(|key| key.has_duplicates(head));
+            }
+            _ => {}
+        }
+        values > 1
+    }
+
     /// How many bits of an address of IPv6 are one client, where this key is an address or has one in it; 64 unless told
     /// otherwise, and 128 at most. Addresses of IPv4 stay whole.
     #[must_use]
@@ -209,9 +262,19 @@ impl Source {
             Self::Client { proxies, bits, warning } => {
                 Some(Address::of_prefix(known(proxies.client(head), head, warning)?, *bits).into())
             }
-            Self::Header(name) => head.header(name).filter(|value| !value.is_empty()).map(KeyValue::from),
-            Self::Cookie(name) => cookie::find(head, name).map(KeyValue::from),
-            Self::Query(name) => query::find(head, name).map(KeyValue::from_bytes),
+            Self::Header(name, duplicates) => duplicates
+                .choose(|each| head.each_header(name, each))
+                .map(<[u8]>::trim_ascii)
+                .filter(|it| !it.is_empty())
+                .map(KeyValue::from),
+            Self::Cookie(name, duplicates) => duplicates
+                .choose(|each| cookie::each_cookie(head, name, each))
+                .filter(|it| !it.is_empty())
+                .map(KeyValue::from),
+            Self::Query(name, duplicates) => duplicates
+                .choose(|each| query::each_query(head, name, each))
+                .filter(|it| !it.is_empty())
+                .map(KeyValue::from_bytes),
             Self::Host => head.host().and_then(host_name).map(KeyValue::Text),
             Self::Method => Some(head.method().into()),
             Self::Path => Some(head.path().into()),
@@ -239,6 +302,18 @@ fn known(address: Option<IpAddr>, head: &dyn Head, warning: &PeerWarning) -> Opt
         warning.check(head);
     }
     address
+}
+
+impl Duplicates {
+    /// The value that counts, of all that are given.
+    fn choose<T>(self, values: impl FnOnce(&mut dyn FnMut(T))) -> Option<T> {
+        let mut chosen = None;
+        values(&mut |value| match self {
+            Self::Last => chosen = Some(value),
+            Self::Refuse | Self::First => chosen = chosen.take().or(Some(value)),
+        });
+        chosen
+    }
 }
 
 /// From the facts beside the request, or else from those of the task.
@@ -270,9 +345,9 @@ impl fmt::Debug for Key {
             Source::All => f.write_str("all"),
             Source::Peer { bits, .. } => write!(f, "peer/{bits}"),
             Source::Client { proxies, bits, .. } => write!(f, "client/{bits} behind {proxies:?}"),
-            Source::Header(name) => write!(f, "header {name}"),
-            Source::Cookie(name) => write!(f, "cookie {name}"),
-            Source::Query(name) => write!(f, "query {name}"),
+            Source::Header(name, _) => write!(f, "header {name}"),
+            Source::Cookie(name, _) => write!(f, "cookie {name}"),
+            Source::Query(name, _) => write!(f, "query {name}"),
             Source::Host => f.write_str("host"),
             Source::Method => f.write_str("method"),
             Source::Path => f.write_str("path"),

@@ -13,7 +13,7 @@ mod value;
 pub use address::Address;
 pub use cookie::each_cookie;
 pub use head::{Head, Reply};
-pub use key::{Key, Missing, host_name};
+pub use key::{Duplicates, Key, Missing, host_name};
 pub(crate) use peer::PeerWarning;
 pub use proxies::{AddressHeader, TrustedProxies};
 pub use query::{Plus, decoded, each_query};

@@ -14,17 +14,6 @@ pub fn each_query<'a>(head: &'a dyn Head, name: &str, each: &mut dyn FnMut(Cow<'
     }
 }
 
-/// The first parameter of this name that has a value.
-pub(super) fn find<'a>(head: &'a dyn Head, name: &str) -> Option<Cow<'a, [u8]>> {
-    let mut found = None;
-    each_query(head, name, &mut |value| {
-        if found.is_none() && !value.is_empty() {
-            found = Some(value);
-        }
-    });
-    found
-}
-
 /// What a `+` stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plus {
