@@ -1,4 +1,4 @@
-//! The certificate of a listener, which is read again when its files change.
+//! The certificate of a listener and the authorities of its clients, which are read again when their files change.
 
 use super::{HTTP1, HTTP2, Roots, named::NamedClients};
 use crate::Fault;
@@ -16,23 +16,22 @@ use tokio_rustls::{
         ServerConfig,
         crypto::{CryptoProvider, ring},
         pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
-        server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier, danger::ClientCertVerifier},
-        sign::CertifiedKey,
+        server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+        sign::{CertifiedKey, SingleCertAndKey},
     },
 };
 
-/// The certificate of a listener.
+/// The certificate of a listener, and the authorities of its clients.
 pub(crate) struct Certificate {
     files: Tls,
-    acceptor: TlsAcceptor,
-    current: Arc<Current>,
-    seen: Mutex<[Stamp; 2]>,
+    /// What clients also need in their certificate.
+    name: Option<ServerName<'static>>,
+    acceptor: ArcSwap<ServerConfig>,
+    seen: Mutex<[Stamp; 3]>,
 }
 
 /// What a file looks like from outside: `None` where it is not there.
 type Stamp = Option<(SystemTime, u64)>;
-
-struct Current(ArcSwap<CertifiedKey>);
 
 impl Certificate {
     pub(crate) fn load(files: &Tls) -> Result<Arc<Self>, Fault> {
@@ -41,25 +40,13 @@ impl Certificate {
 
     /// The same, where clients also need this name in their certificate.
     pub(crate) fn load_for(files: &Tls, name: Option<&ServerName<'static>>) -> Result<Arc<Self>, Fault> {
-        let provider = Arc::new(ring::default_provider());
-        let seen = stamps(files);
-        let current = Arc::new(Current(ArcSwap::from_pointee(read(files, &provider)?)));
-        let clients = match (clients(files, &provider)?, name.cloned()) {
-            (clients, Some(name)) => Arc::new(NamedClients { clients, name }),
-            (clients, None) => clients,
-        };
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| fault(&files.certificate, error))?
-            .with_client_cert_verifier(clients)
-            .with_cert_resolver(current.clone());
-        config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        Ok(Arc::new(Self { files: files.clone(), acceptor, current, seen: Mutex::new(seen) }))
+        let seen = Mutex::new(stamps(files));
+        let acceptor = ArcSwap::from_pointee(config(files, name)?);
+        Ok(Arc::new(Self { files: files.clone(), name: name.cloned(), acceptor, seen }))
     }
 
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        self.acceptor.clone()
+        self.acceptor.load_full().into()
     }
 
     /// Reads the files again if they have changed. Those that are no good are told of once, and the old ones stay.
@@ -70,14 +57,31 @@ impl Certificate {
             return;
         }
         *seen = now;
-        match read(&self.files, &ring::default_provider()) {
-            Ok(key) => {
-                self.current.0.store(Arc::new(key));
+        match config(&self.files, self.name.as_ref()) {
+            // Sessions go with the configuration that they were made by, so that none outlives its authority.
+            Ok(config) => {
+                self.acceptor.store(Arc::new(config));
                 tracing::info!(file = %self.files.certificate.display(), "a certificate was read again");
             }
             Err(fault) => tracing::error!(%fault, "a new certificate is no good; the old one stays"),
         }
     }
+}
+
+fn config(files: &Tls, name: Option<&ServerName<'static>>) -> Result<ServerConfig, Fault> {
+    let provider = Arc::new(ring::default_provider());
+    let key = read(files, &provider)?;
+    let clients = match (clients(files, &provider)?, name.cloned()) {
+        (clients, Some(name)) => Arc::new(NamedClients { clients, name }),
+        (clients, None) => clients,
+    };
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| fault(&files.certificate, error))?
+        .with_client_cert_verifier(clients)
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+    config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
+    Ok(config)
 }
 
 /// Who is let in: all, unless authorities are named.
@@ -89,12 +93,12 @@ fn clients(files: &Tls, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn Client
         .map_err(|error| fault(authorities, error))
 }
 
-fn stamps(files: &Tls) -> [Stamp; 2] {
+fn stamps(files: &Tls) -> [Stamp; 3] {
     let stamp = |file: &Path| {
         let metadata = fs::metadata(file).ok()?;
         Some((metadata.modified().ok()?, metadata.len()))
     };
-    [stamp(&files.certificate), stamp(&files.key)]
+    [stamp(&files.certificate), stamp(&files.key), files.clients.as_deref().and_then(stamp)]
 }
 
 fn read(files: &Tls, provider: &CryptoProvider) -> Result<CertifiedKey, Fault> {
@@ -122,18 +126,6 @@ fn text(file: &Path) -> Result<Vec<u8>, Fault> {
 
 fn fault(file: &Path, reason: impl fmt::Display) -> Fault {
     Fault::Certificate { file: file.to_owned(), reason: reason.to_string() }
-}
-
-impl ResolvesServerCert for Current {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
-    }
-}
-
-impl fmt::Debug for Current {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Current")
-    }
 }
 
 impl fmt::Debug for Certificate {

@@ -193,6 +193,52 @@ async fn a_new_certificate_is_taken_and_a_bad_one_is_not() {
     assert!(connect(gateway.address, &old_authority, b"h2").await.is_err());
 }
 
+/// Shows this certificate; whether the gateway answers. Sessions are resumed where it lets them be.
+async fn is_let_in(address: SocketAddr, config: &Arc<ClientConfig>) -> bool {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let connector = TlsConnector::from(config.clone());
+    let Ok(mut io) = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await else {
+        return false;
+    };
+    let request = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let mut answer = Vec::new();
+    io.write_all(request).await.is_ok()
+        && io.read_to_end(&mut answer).await.is_ok()
+        && answer.starts_with(b"HTTP/1.1 200")
+}
+
+#[tokio::test]
+async fn removed_client_authority_lets_nobody_in() {
+    let (directory, server_files) = certificates();
+    let (_other, clients) = certificates();
+    let authorities = directory.path().join("clients.pem");
+    fs::copy(&clients.authority, &authorities).unwrap();
+    let server = Server::mirror().await;
+    let config = config(&[&server]);
+    let app = config.target("app").unwrap();
+    let judge = move |_: &request::Parts| Outcome::Go(app, ());
+    let files = Tls { clients: Some(authorities.clone()), ..tls(&server_files) };
+    let gateway = Gateway::listening(config, Some(files), judge).await;
+
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&server_files.authority).unwrap()).unwrap();
+    let chain = CertificateDer::pem_file_iter(&clients.certificate).unwrap().map(Result::unwrap).collect();
+    let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(&clients.key).unwrap())
+        .unwrap();
+    let client = Arc::new(client);
+    assert!(is_let_in(gateway.address, &client).await);
+
+    // Another authority takes its place. Neither a new session nor a resumed one is let in then.
+    fs::copy(&server_files.authority, &authorities).unwrap();
+    let removed = async { while is_let_in(gateway.address, &client).await {} };
+    tokio::time::timeout(LONG, removed).await.unwrap();
+    assert!(!is_let_in(gateway.address, &client).await);
+}
+
 #[tokio::test]
 async fn a_certificate_that_is_no_good_is_named() {
     let (directory, good) = certificates();
