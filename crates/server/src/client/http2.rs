@@ -13,7 +13,10 @@ use std::{
 };
 
 /// Requests that a client may have in flight on one connection.
-const AT_ONCE: u32 = 256;
+const AT_ONCE: u32 = 128;
+/// Bytes of an answer that may wait to be sent, whatever window the client grants. Answers are asked for no more while the
+/// connection takes nothing, so this and one piece of an answer is the most that a stream holds.
+const SEND_BUFFER: usize = 16 * 1_024;
 
 /// Runs tasks on the thread of the worker.
 #[derive(Clone, Copy)]
@@ -35,6 +38,7 @@ pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc
     let header_size = u32::try_from(client.worker.terms.header_size).unwrap_or(u32::MAX);
     let connection = http2::Builder::new(Turns(client.clone()))
         .max_concurrent_streams(AT_ONCE)
+        .max_send_buf_size(SEND_BUFFER)
         .max_header_list_size(header_size)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);

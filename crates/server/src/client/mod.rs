@@ -34,7 +34,7 @@ use std::{
     future::poll_fn,
     rc::Rc,
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll, Waker},
 };
 
 /// What is known of a connection.
@@ -50,6 +50,8 @@ pub(crate) struct Client {
     deadline: Deadline,
     phase: Cell<Phase>,
     write: Cell<Write>,
+    /// Answers of HTTP/2 that wait until the client takes what is written to it.
+    blocked: RefCell<Vec<Waker>>,
     in_flight: Cell<u32>,
     sends: Cell<Sends>,
     age: Cell<Age>,
@@ -99,6 +101,7 @@ impl Client {
             deadline,
             phase: Cell::new(Phase::Idle),
             write: Cell::new(Write::Flows),
+            blocked: RefCell::default(),
             in_flight: Cell::new(0),
             sends: Cell::new(Sends::Nothing),
             age: Cell::new(Age::Usual),
@@ -161,6 +164,7 @@ impl Client {
     fn flows(&self) {
         if self.write.get() == Write::Stands {
             self.write.set(Write::Flows);
+            self.blocked.take().into_iter().for_each(Waker::wake);
             match self.phase.get() {
                 Phase::Busy => self.deadline.clear(),
                 Phase::Idle => self.rest(),
@@ -169,6 +173,20 @@ impl Client {
             }
         } else if self.phase.get() == Phase::Tunnel {
             self.deadline.set(self.worker.terms.tunnel);
+        }
+    }
+
+    /// Whether the client takes what is written to it; the task is woken when it does again.
+    pub(crate) fn poll_writable(&self, context: &Context<'_>) -> Poll<()> {
+        match self.write.get() {
+            Write::Flows => Poll::Ready(()),
+            Write::Stands => {
+                let mut blocked = self.blocked.borrow_mut();
+                if !blocked.iter().any(|waker| waker.will_wake(context.waker())) {
+                    blocked.push(context.waker().clone());
+                }
+                Poll::Pending
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use std::{
     mem,
     pin::Pin,
     rc::Rc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 use tidegate_engine::{Bandwidth, Shaped};
 
@@ -184,6 +184,11 @@ impl<C> Body for AnswerBody<C> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         let Self { source, record, client, turn, .. } = self.get_mut();
+        // In HTTP/2 a client grants a window for each answer; what all of them may hold is bounded by what the connection
+        // takes.
+        if turn.is_some() {
+            ready!(client.poll_writable(context));
+        }
         let polled = Pin::new(source).poll_frame(context);
         if let Some(turn) = turn {
             match &polled {

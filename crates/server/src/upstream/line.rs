@@ -9,7 +9,10 @@
 use super::Pace;
 use crate::{proxy::RequestBody, stream::Stream};
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{
+    HeaderValue, Method, Request, Response,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+};
 use hyper::{
     body::{Body, Frame, Incoming},
     client::conn::{TrySendError, http1},
@@ -60,14 +63,20 @@ pub(crate) enum Unsent {
     Late,
 }
 
+/// The most that is read of an answer before its client has taken it, and the largest head of one.
+const READ_BUFFER: usize = 64 * 1_024;
+
 /// How long a connection is kept without being used, in milliseconds. Many servers close theirs after 60 seconds.
 const LONGEST_REST: u64 = 30_000;
 const DOUBTFUL_REST: u64 = 1_000;
 
 impl Line {
     pub(super) async fn new(stream: Stream, pace: Pace) -> hyper::Result<Box<Self>> {
-        let (sender, connection) =
-            http1::Builder::new().writev(false).handshake(TokioIo::new(stream)).await?;
+        let (sender, connection) = http1::Builder::new()
+            .writev(false)
+            .max_buf_size(READ_BUFFER)
+            .handshake(TokioIo::new(stream))
+            .await?;
         let mut line =
             Box::new(Self { sender, connection: Some(connection), state: State::Open, pace, rested: 0 });
         // It takes a request when it has been polled.
@@ -76,7 +85,12 @@ impl Line {
     }
 
     /// Sends a request, whose answer is waited for.
-    pub(crate) fn ask(mut self: Box<Self>, request: Request<RequestBody>) -> Ask {
+    pub(crate) fn ask(mut self: Box<Self>, mut request: Request<RequestBody>) -> Ask {
+        // By itself hyper drops the body of these methods where its length is not known.
+        let has_body = !request.body().is_end_stream() && !request.headers().contains_key(CONTENT_LENGTH);
+        if has_body && matches!(*request.method(), Method::GET | Method::HEAD) {
+            request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
         self.pace.start(request.body().note());
         let answer = Box::pin(self.sender.try_send_request(request));
         Ask { line: self, answer }

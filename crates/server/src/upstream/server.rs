@@ -27,6 +27,10 @@ use tidegate_engine::{Breaker, Pass};
 use tidegate_policy::model::Protocol;
 use tokio::{net::TcpStream, time};
 
+/// The most that a server may send of one answer over HTTP/2 before its client has taken it, and of all answers together.
+const STREAM_WINDOW: u32 = 128 * 1_024;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+
 /// A server, in one worker.
 pub(crate) struct Server {
     plan: ServerPlan,
@@ -185,7 +189,10 @@ impl Server {
 
     async fn share(&self) -> io::Result<http2::SendRequest<RequestBody>> {
         let stream = self.dial().await?;
-        let handshake = http2::Builder::new(HereOnly).handshake(TokioIo::new(stream));
+        let handshake = http2::Builder::new(HereOnly)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .handshake(TokioIo::new(stream));
         let (shared, connection) = handshake.await.map_err(io::Error::other)?;
         tokio::task::spawn_local(connection);
         *self.shared.borrow_mut() = Some(shared.clone());
