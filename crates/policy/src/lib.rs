@@ -20,6 +20,7 @@
 //! printed, looked through for mistakes, explained, and made into a gate of `tidegate-rule`.
 
 pub mod compile;
+mod credentials;
 pub mod descriptors;
 pub mod edit;
 mod explain;
@@ -35,6 +36,7 @@ pub mod schema;
 mod source;
 mod table;
 
+pub use credentials::{is_credential, without_credentials};
 pub use explain::{Applied, Counted, Explained, Explanation, Finding, KeyFound, Spent, SpentQuota, explain};
 pub use lint::{Advice, Lint, lint};
 pub use model::Policy;

@@ -5,6 +5,7 @@ use super::{
     rules::Limiting,
 };
 use crate::{
+    credentials::is_in_key,
     matching::{CompiledExpression, Lists, Matcher, table, told},
     model::{self, Access, Adaptive, BreakerTerms, Enforcement, Rule},
 };
@@ -39,6 +40,8 @@ pub(crate) struct PolicyRule {
     pub(crate) counted_by: Key,
     /// What takes one value of a header, a cookie or a parameter: its key, its tiers, its cost, its priority.
     pub(crate) single: Vec<Key>,
+    /// Whether its key may hold a credential.
+    pub(crate) has_credential: bool,
     pub(crate) proxies: TrustedProxies,
     pub(crate) control: Option<Arc<AccessControl>>,
     pub(crate) door: Option<RequestAccess>,
@@ -273,6 +276,7 @@ impl Making<'_> {
             },
             key,
             single: Vec::new(),
+            has_credential: is_in_key(&source.key, keys.user),
             control,
             door,
             breaker: source.breaker.as_ref().map(|terms| self.breaker(terms)).transpose()?,

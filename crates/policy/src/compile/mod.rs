@@ -131,6 +131,7 @@ impl Compiler {
             lists: made.lists,
             monitor: made.monitor,
             user: made.user,
+            is_user_credential: made.is_user_credential,
             scaled: Mutex::default(),
         };
         let gate = PolicyGate { inner: Arc::new(inner) };
@@ -161,6 +162,7 @@ pub(crate) struct Inner {
     /// What schedules follow; `None` where there are none.
     monitor: Option<LoadMonitor>,
     user: Option<Key>,
+    is_user_credential: bool,
     scaled: Mutex<Vec<Scaled<SharedLimiter>>>,
 }
 
@@ -231,6 +233,16 @@ impl PolicyGate {
     /// The name of the user of a request, where the policy says where it is found.
     pub fn user_of<'a>(&self, head: &'a dyn Head) -> Option<KeyValue<'a>> {
         self.inner.user.as_ref()?.find(head)
+    }
+
+    /// Whether the name of a user may be a credential, which nobody is shown.
+    pub fn is_user_credential(&self) -> bool {
+        self.inner.is_user_credential
+    }
+
+    /// Whether the keys of the rule of this name may be credentials.
+    pub fn has_credential(&self, rule: &str) -> bool {
+        self.views().any(|view| view.name() == rule && view.has_credential())
     }
 
     /// Its lists, whose files should be watched.

@@ -7,6 +7,7 @@ use super::{
     keys::{self, Keys, Number, Tier, rank},
 };
 use crate::{
+    credentials::is_in_key,
     index::RuleIndex,
     matching::{Lists, Matcher, told},
     model::{Enforcement, Fallback, Key, Match, OnLimit, Part, Policy, QueueOrder, Quotas, Route, Rule},
@@ -33,6 +34,8 @@ pub(crate) struct Made {
     pub(super) monitor: Option<LoadMonitor>,
     /// Where the name of a user is found.
     pub(super) user: Option<RequestKey>,
+    /// Whether that may be a credential.
+    pub(super) is_user_credential: bool,
 }
 
 /// What the limiters of all rules may take together; each has its part of it, within reason.
@@ -103,6 +106,7 @@ impl Made {
             commits,
             monitor,
             user,
+            is_user_credential: policy.user.as_ref().is_some_and(|user| is_in_key(user, None)),
         })
     }
 }

@@ -106,6 +106,11 @@ impl<'a> RuleView<'a> {
         self.rule.key_of(head)
     }
 
+    /// Whether its keys may be credentials, which nobody is shown.
+    pub fn has_credential(&self) -> bool {
+        self.rule.has_credential
+    }
+
     /// What a request costs.
     pub fn cost_of(&self, head: &dyn Head) -> u64 {
         self.rule.limiting.as_ref().map_or(1, |limiting| limiting.cost_of(head))

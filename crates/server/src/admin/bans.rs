@@ -7,7 +7,7 @@ use super::{
 use crate::{
     decisions::{Confirmation, Members, Problem, json_response},
     log::utc,
-    observe::{Banned, NoRoom, Who},
+    observe::{Banned, NoRoom, Who, shown_keys},
 };
 use axum::response::Response;
 use http::StatusCode;
@@ -32,9 +32,10 @@ impl Office {
     pub(super) fn bans(&self) -> Result<Response, Problem> {
         let (scene, now) = (self.scene()?, self.observer.clock.now());
         let shown = scene.policy.observe.keys;
-        let mut bans = self.observer.bans.json(TOLD, shown);
+        let mut bans = self.observer.bans.json(TOLD, shown, &scene.gate);
         for rule in scene.gate.views() {
             let active = rule.bans().map(|bans| bans.active(TOLD)).unwrap_or_default();
+            let shown = shown_keys(shown, rule.has_credential());
             bans.extend(active.iter().map(|ban| of_rule(rule.name(), ban, now, shown)));
         }
         Ok(json_answer(&json!({ "bans": bans })))
@@ -62,7 +63,8 @@ impl Office {
         }
         match self.observer.bans.ban(whom, Micros::from_secs(seconds), reason) {
             Ok(ban) => {
-                let told = ban.json(self.observer.clock.now(), self.scene()?.policy.observe.keys);
+                let scene = self.scene()?;
+                let told = ban.json(self.observer.clock.now(), scene.policy.observe.keys, &scene.gate);
                 Ok(json_response(StatusCode::CREATED, "application/json", &told))
             }
             Err(NoRoom) => {
@@ -97,7 +99,10 @@ impl Office {
     /// Where keys are shown hashed, what was shown is not to be taken for a key: nobody would be found by it.
     pub(super) fn refuse_hash(&self, members: &Members<'_>) -> Result<(), Problem> {
         let is_hash = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let are_hashed = self.scene()?.policy.observe.keys == KeysShown::Hashed;
+        let scene = self.scene()?;
+        let is_credential =
+            members.optional_text("rule")?.is_some_and(|rule| scene.gate.has_credential(rule));
+        let are_hashed = shown_keys(scene.policy.observe.keys, is_credential) == KeysShown::Hashed;
         match members.given("key") {
             Some(Given::Text(key)) if are_hashed && is_hash(key) => Err(Problem::bad(
                 "this is what is shown in place of a key, by which it cannot be found; give the key itself",

@@ -46,11 +46,20 @@ impl Callers {
         // What was there before names had to be known.
         let is_open = uri.path() == "/health" || (uri.path() == "/reload" && method == Method::POST);
         if (is_open && origin.is_none()) || self.is_known(host) {
-            return Ok(());
+            return self.reader(uri.path(), headers);
         }
         let problem = "this is not known by that name; use an address or `localhost`, or list the name under `admin`, \
                        as in `hosts: [gateway.internal]`";
         Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, problem))
+    }
+
+    /// Whether whoever sent this may read what it asks for. Whatever tells of clients or of the policy needs the token where
+    /// there is one; health, metrics and the files of the dashboard tell of neither.
+    fn reader(&self, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
+        match &self.secret {
+            Some(secret) if path.starts_with("/api/") && !secret.is(bearer(headers)) => Err(unknown()),
+            _ => Ok(()),
+        }
     }
 
     fn is_known(&self, host: &str) -> bool {

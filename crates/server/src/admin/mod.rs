@@ -9,7 +9,7 @@
 //! | `change` | `/reload`, `/api/v1/reset` |
 //! | `modes` | `/api/v1/rules/NAME/mode`, `/api/v1/rollback`, `/api/v1/changes` |
 //!
-//! Reading is open; what changes something needs the token of operators. Who may ask at all is up to `callers`.
+//! Where there is a token of operators, all but `/health` and `/metrics` need it. Who may ask at all is up to `callers`.
 
 mod bans;
 mod callers;

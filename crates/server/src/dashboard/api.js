@@ -1,5 +1,17 @@
 // Requests to the gateway. Addresses are relative to the page, so that it also works behind a path of another server.
 
+const PLACE = 'tidegate-token';
+
+/** The token of this tab, or `null`. It is gone when the tab is closed. */
+export function token() {
+  return sessionStorage.getItem(PLACE);
+}
+
+export function keepToken(value) {
+  if (value) sessionStorage.setItem(PLACE, value);
+  else sessionStorage.removeItem(PLACE);
+}
+
 /** What is wrong, in the gateway's own words. */
 export class Problem extends Error {
   constructor(status, detail) {
@@ -18,11 +30,11 @@ export async function text(path, options = {}) {
   return (await ask('GET', path, options)).text();
 }
 
-/** Sends a request, and throws a `Problem` unless it is well. */
-export async function ask(method, path, { body, token, signal } = {}) {
+/** Sends a request with the token of this tab, and throws a `Problem` unless it is well. */
+export async function ask(method, path, { body, secret = token(), signal } = {}) {
   const headers = {};
   if (body !== undefined) headers['Content-Type'] = 'application/json';
-  if (token) headers.Authorization = `Bearer ${token}`;
+  if (secret) headers.Authorization = `Bearer ${secret}`;
   let answer;
   try {
     answer = await fetch(path, {

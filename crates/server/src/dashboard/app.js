@@ -110,6 +110,13 @@ live.addEventListener('state', () => {
   say(connection, { connecting: 'Connecting …', live: 'Live', lost: 'Connection lost. Trying again …' }[live.state]);
   document.body.classList.toggle('stale', live.state === 'lost');
 });
+live.addEventListener('locked', async () => {
+  say(connection, 'Locked');
+  if (await operator.identify()) {
+    live.resume();
+    go({ focus: false });
+  } else showOperator();
+});
 live.addEventListener('snapshot', () => {
   const { policy, version, changes } = live.latest;
   operator.learn(changes);

@@ -1,5 +1,7 @@
 // The stream of snapshots, and what has come of it in the last minutes.
 
+import { ask } from './api.js';
+
 /** How long is kept, in seconds. */
 const WINDOW = 300;
 /** A stream that says nothing for so long, in milliseconds, is lost. */
@@ -9,7 +11,7 @@ const UNSEEN = 10000;
 
 export const OUTCOMES = ['admitted', 'delayed', 'denied', 'shadow-denied'];
 
-/** Emits `snapshot` for each one that comes, and `state` when the connection is there or lost. */
+/** Emits `snapshot` for each one that comes, `state` when the connection is there or lost, and `locked` without a token. */
 export class Live extends EventTarget {
   latest = null;
   state = 'connecting';
@@ -51,22 +53,48 @@ export class Live extends EventTarget {
 
   #open() {
     this.#close();
-    const source = new EventSource('api/v1/live');
-    this.#source = source;
-    source.addEventListener('snapshot', (event) => this.#take(JSON.parse(event.data)));
-    source.addEventListener('error', () => {
-      this.#lost();
-      // A browser comes back by itself after a broken connection, but not after an answer that is no stream.
-      if (source.readyState === EventSource.CLOSED) this.#retry();
-    });
+    this.#source = new AbortController();
+    this.#read(this.#source);
     this.#listen();
+  }
+
+  /** Opens the stream again, with the token that is known now. */
+  resume() {
+    this.#open();
+  }
+
+  /** A browser's own stream of events cannot send a token. */
+  async #read(source) {
+    try {
+      const answer = await ask('GET', 'api/v1/live', { signal: source.signal });
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = '';
+      for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+        const events = (text + piece.value).split('\n\n');
+        text = events.pop();
+        for (const event of events) {
+          const data = event.split('\n').find((line) => line.startsWith('data: '));
+          if (data && this.#source === source) this.#take(JSON.parse(data.slice('data: '.length)));
+        }
+      }
+    } catch (error) {
+      if (this.#source === source && error.status === 401) {
+        this.#close();
+        this.#lost();
+        this.dispatchEvent(new Event('locked'));
+      }
+    }
+    if (this.#source !== source) return;
+    this.#lost();
+    this.#retry();
   }
 
   #close() {
     clearTimeout(this.#silence);
     clearTimeout(this.#again);
-    this.#source?.close();
+    const source = this.#source;
     this.#source = null;
+    source?.abort();
   }
 
   #retry() {

@@ -1,23 +1,26 @@
-// Who may change something: the token of operators, asked for when it is needed.
+// Who may read and change something: the token of operators, asked for when it is needed.
 
-import { Problem, ask } from './api.js';
+import { Problem, ask, keepToken, token } from './api.js';
 import { field, h, say } from './dom.js';
-
-const PLACE = 'tidegate-token';
 
 /** `token`: changes need one; `open`: they need none; `never`: they are not taken here. */
 let changes = 'token';
 const listeners = new Set();
 
-/** The token of this tab, or `null`. It is gone when the tab is closed. */
-function token() {
-  return sessionStorage.getItem(PLACE);
-}
+let asking = null;
 
 function keep(value) {
-  if (value) sessionStorage.setItem(PLACE, value);
-  else sessionStorage.removeItem(PLACE);
+  keepToken(value);
   for (const listener of listeners) listener();
+}
+
+/** The gateway does not answer without a token, or not with this one: asks for another. `null` where nobody knows it. */
+export function identify() {
+  const why = token()
+    ? 'The token was not accepted: it is wrong, or has expired.'
+    : 'This gateway is read and changed with the token of operators.';
+  keep(null);
+  return question(why);
 }
 
 /** What the gateway says of changes. */
@@ -38,11 +41,10 @@ export async function change(method, path, body) {
   if (changes === 'token' && !known) known = await question('Changes need the token of operators.');
   while (changes !== 'token' || known) {
     try {
-      return await ask(method, path, { body, token: known });
+      return await ask(method, path, { body, secret: known });
     } catch (error) {
       if (error.status !== 401) throw error;
-      keep(null);
-      known = await question('The token was not accepted: it is wrong, or has expired.');
+      known = await identify();
       if (!known) return null;
     }
   }
@@ -63,15 +65,25 @@ export function button(element) {
     element.hidden = false;
   };
   element.addEventListener('click', async () => {
-    if (token()) keep(null);
-    else await question('With the token of operators you can ban, reset and promote.');
+    if (token()) {
+      keep(null);
+      // What was read with it is gone, too.
+      location.reload();
+    } else if (await question('With the token of operators you can read, ban, reset and promote.')) location.reload();
   });
   listeners.add(show);
   return show;
 }
 
-/** Asks for the token until it is right, and keeps it. `null` where the dialog is closed. */
+/** Asks for the token until it is right, and keeps it; once at a time. `null` where the dialog is closed. */
 function question(why) {
+  asking ??= pose(why).finally(() => {
+    asking = null;
+  });
+  return asking;
+}
+
+function pose(why) {
   const dialog = document.getElementById('ask');
   const input = h('input', { type: 'password', autocomplete: 'off', required: true, spellcheck: 'false' });
   const wrong = h('p', { class: 'wrong', role: 'alert' });
@@ -143,7 +155,7 @@ export function sure(title, why, action) {
 
 async function refusal(value) {
   try {
-    await ask('GET', 'api/v1/token', { token: value });
+    await ask('GET', 'api/v1/token', { secret: value });
     return null;
   } catch (error) {
     if (!(error instanceof Problem)) throw error;

@@ -38,7 +38,7 @@ impl InForce {
                 self.tally.asked(rule, counted, decision);
             }
             if let Some(watcher) = &self.watcher {
-                told.keep(watcher, deny);
+                told.keep(watcher, &self.gate, deny);
             }
         }
     }

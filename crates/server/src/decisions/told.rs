@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
 use std::borrow::Cow;
 use tidegate_core::{Decision, Micros, Outcome, Retry, header as field};
+use tidegate_policy::compile::PolicyGate;
 use tidegate_rule::{Fields, Mode};
 
 /// What is answered to one question.
@@ -71,14 +72,13 @@ impl<'a> Told<'a> {
     }
 
     /// Has it kept why it was denied, if it was.
-    pub(super) fn keep(&mut self, watcher: &Watcher, deny: DenyAs) {
+    pub(super) fn keep(&mut self, watcher: &Watcher, gate: &PolicyGate, deny: DenyAs) {
         let Some(decision) = self.denial().copied() else { return };
         let question = self.question;
         let status = self.status(Some(&decision), deny).as_u16();
         let quota = question.quota(decision.quota());
         let kept = watcher.told_no(
-            question.place(),
-            question.rule().name(),
+            (question.place(), question.rule().name(), gate),
             (question.key(), question.cost()),
             (decision, quota),
             status,

@@ -7,7 +7,8 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version, header, request};
 use serde_json::{Map, Value};
 use std::{fmt::Write, net::IpAddr};
 use tidegate_core::Micros;
-use tidegate_policy::model::LogFormat;
+use tidegate_policy::{is_credential, model::LogFormat};
+use tidegate_rule::key_hash;
 
 /// What a judge has to say of a request in the log. It puts it among the extensions of the answer that it gives, or of the
 /// one that it settles.
@@ -79,25 +80,42 @@ impl Record {
         let (year, month, day) = date(self.at);
         let second = self.at.get() / 1_000_000 % 86_400;
         let mut line = format!(
-            "{} - - [{day:02}/{}/{year}:{:02}:{:02}:{:02} +0000] \"{} {} {:?}\" {} {}",
+            "{} - - [{day:02}/{}/{year}:{:02}:{:02}:{:02} +0000] \"{} ",
             self.client,
             MONTHS[month - 1],
             second / 3_600,
             second / 60 % 60,
             second % 60,
             self.method,
-            self.uri,
-            self.version,
-            self.status,
-            self.bytes,
         );
-        for said in [&self.referer, &self.agent] {
+        escape(self.target().as_bytes(), &mut line);
+        let _ = write!(line, " {:?}\" {} {}", self.version, self.status, self.bytes);
+        for said in [self.referer().as_deref(), self.agent.as_ref().map(HeaderValue::as_bytes)] {
             line.push_str(" \"");
-            escape(said.as_ref().map_or(b"-", HeaderValue::as_bytes), &mut line);
+            escape(said.unwrap_or(b"-"), &mut line);
             line.push('"');
         }
         line.push('\n');
         line
+    }
+
+    /// What was asked for, without a user name, and with values of credentials hashed.
+    fn target(&self) -> String {
+        let path = self.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let target = match (self.uri.scheme_str(), self.uri.host(), self.uri.port()) {
+            (Some(scheme), Some(host), Some(port)) => format!("{scheme}://{host}:{port}{path}"),
+            (Some(scheme), Some(host), None) => format!("{scheme}://{host}{path}"),
+            _ => path.to_owned(),
+        };
+        without_credentials(&target)
+    }
+
+    fn referer(&self) -> Option<Vec<u8>> {
+        let referer = self.referer.as_ref()?.as_bytes();
+        Some(match str::from_utf8(referer) {
+            Ok(text) => without_credentials(text).into_bytes(),
+            Err(_) => referer.to_vec(),
+        })
     }
 
     fn json(&self) -> String {
@@ -115,10 +133,10 @@ impl Record {
         put("client", Some(self.client.to_string()));
         put("peer", self.peer.map(|peer| peer.to_string()));
         put("method", Some(self.method.to_string()));
-        put("uri", Some(self.uri.to_string()));
+        put("uri", Some(self.target()));
         put("version", Some(format!("{:?}", self.version)));
         put("host", said(&self.host));
-        put("referer", said(&self.referer));
+        put("referer", self.referer().map(|referer| String::from_utf8_lossy(&referer).into_owned()));
         put("agent", said(&self.agent));
         put("rule", self.note.rule.clone());
         put("key", self.note.key.clone());
@@ -143,6 +161,18 @@ impl Record {
         let record = Self::of(&head, &HeaderValue::from_static("abc"), &origin, at);
         Self { status: 429, bytes: 7, took: Micros::new(1_500), ..*record }
     }
+}
+
+/// An address in which each value of a parameter that may be a credential is a hash: the same for the same value.
+fn without_credentials(address: &str) -> String {
+    let Some((path, query)) = address.split_once('?') else { return address.to_owned() };
+    let hidden = query.split('&').map(|pair| match pair.split_once('=') {
+        Some((name, value)) if !value.is_empty() && is_credential(name) => {
+            format!("{name}={:016x}", key_hash("query", &value))
+        }
+        _ => pair.to_owned(),
+    });
+    format!("{path}?{}", hidden.collect::<Vec<_>>().join("&"))
 }
 
 const MONTHS: [&str; 12] =
@@ -207,6 +237,31 @@ mod tests {
         );
         assert_eq!((&value["rule"], &value["agent"]), (&"login".into(), &"a \"b\"\t\u{e9}".into()));
         assert_eq!(line.matches('\n').count(), 1);
+    }
+
+    #[test]
+    fn credentials_are_not_logged() {
+        let (head, ()) = http::Request::get("http://user:pass@a:8080/x\"?api_key=abc&page=2&token=t#")
+            .header("referer", "https://a/?access_token=abc")
+            .body(())
+            .unwrap_or_default()
+            .into_parts();
+        let record = Record {
+            uri: head.uri.clone(),
+            referer: head.headers.get(header::REFERER).cloned(),
+            ..Record::example()
+        };
+        let hash = format!("{:016x}", key_hash("query", &"abc"));
+        for format in [LogFormat::Json, LogFormat::Combined] {
+            let line = record.line(format);
+            assert!(!line.contains("pass@") && !line.contains("=abc") && !line.contains("token=t"), "{line}");
+            assert!(line.contains(&format!("api_key={hash}&page=2")) && line.contains("a:8080/x"), "{line}");
+        }
+        assert!(
+            record.line(LogFormat::Combined).contains("/x\\x22?"),
+            "{}",
+            record.line(LogFormat::Combined)
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Hardly ever is anybody, so a request pays for it with one load. Whoever bans builds the table anew.
 
-use super::Who;
+use super::{Who, shown_keys};
 use crate::log::utc;
 use arc_swap::ArcSwap;
 use serde_json::{Value, json};
@@ -160,11 +160,11 @@ impl OperatorBans {
     }
 
     /// Those that last longest first.
-    pub(crate) fn json(&self, most: usize, shown: KeysShown) -> Vec<Value> {
+    pub(crate) fn json(&self, most: usize, shown: KeysShown, gate: &PolicyGate) -> Vec<Value> {
         let (book, now) = (self.book.load(), self.clock.now());
         let mut bans: Vec<_> = book.bans.iter().filter(|ban| ban.until > now).collect();
         bans.sort_by_key(|ban| std::cmp::Reverse(ban.until));
-        bans.into_iter().take(most).map(|ban| ban.json(now, shown)).collect()
+        bans.into_iter().take(most).map(|ban| ban.json(now, shown, gate)).collect()
     }
 
     fn put(&self, bans: Vec<Arc<OperatorBan>>) {
@@ -233,14 +233,17 @@ impl OperatorBan {
         &self.whom
     }
 
-    pub(crate) fn json(&self, now: Micros, shown: KeysShown) -> Value {
+    pub(crate) fn json(&self, now: Micros, shown: KeysShown, gate: &PolicyGate) -> Value {
         let who = |rule: &str, who: &dyn fmt::Display| Who::of(shown, rule, who).shown();
         let (value, rule) = match &self.whom {
             Banned::Client(network) if network.first().is_ipv4() => (who("", &network.first()), None),
             Banned::Client(network) => (who("", network), None),
             // Of nobody in particular.
             Banned::Network(network) => (network.to_string(), None),
-            Banned::Key { rule, key } => (who(rule, key), Some(&**rule)),
+            Banned::Key { rule, key } => {
+                let shown = shown_keys(shown, gate.has_credential(rule));
+                (Who::of(shown, rule, key).shown(), Some(&**rule))
+            }
         };
         json!({
             "id": self.id,

@@ -58,4 +58,4 @@ pub(crate) use times::{Times, TimesRecorder};
 pub(crate) use unsent::Sending;
 pub(crate) use visit::Visit;
 pub(crate) use watcher::{Told, Watcher};
-pub(crate) use who::Who;
+pub(crate) use who::{Who, shown_keys};

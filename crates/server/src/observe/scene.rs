@@ -5,7 +5,7 @@ use crate::run::UpstreamHealth;
 use serde_json::Value;
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tidegate_core::Micros;
-use tidegate_policy::{Format, Policy, compile::PolicyGate, model::Stores};
+use tidegate_policy::{Format, Policy, compile::PolicyGate, model::Stores, without_credentials};
 use tidegate_rule::key_hash;
 
 /// What is in force now.
@@ -33,7 +33,7 @@ pub(crate) struct Listening {
     pub(crate) tls: bool,
 }
 
-/// A policy as operators read it: addresses of stores may hold passwords, and are left out.
+/// A policy as operators read it: addresses of stores may hold passwords, and are left out, as values of credentials are.
 pub(crate) fn shown(policy: &Policy) -> Policy {
     let hidden = |_: &String| "redis://…".to_owned();
     let stores = &policy.stores;
@@ -42,7 +42,7 @@ pub(crate) fn shown(policy: &Policy) -> Policy {
         named: stores.named.iter().map(|(name, address)| (name.clone(), hidden(address))).collect(),
         ..stores.clone()
     };
-    Policy { stores, ..policy.clone() }
+    Policy { stores, ..without_credentials(policy) }
 }
 
 /// What stands for a policy: the same for the same one.

@@ -4,13 +4,13 @@ use super::{
     Banned, Denial, Observer, SAMPLED, Tally, TopBy, Visit,
     denial::{Reason, new_id},
     shard::Sampled,
-    who::{Who, short},
+    who::{Who, short, shown_keys},
 };
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
 use tidegate_policy::{
     compile::{Admission, Instead, PolicyGate, Refusal, Said},
-    model::Observe,
+    model::{KeysShown, Observe},
 };
 use tidegate_rule::{
     is_chosen, key_hash,
@@ -73,7 +73,7 @@ impl Watcher {
         self.keep(gate, head, |denial| Denial {
             rule: Some(refusal.rule.clone()),
             reason: Reason::of(refusal),
-            key: key.map(|key| Who::of_key(self.terms.keys, &refusal.rule, &key)),
+            key: key.map(|key| Who::of_key(self.shown_by(gate, &refusal.rule), &refusal.rule, &key)),
             cost: view.map_or(1, |rule| rule.cost_of(head)),
             decision: refusal.decision,
             retry_after: refusal.retry_after.map(Micros::from),
@@ -96,7 +96,7 @@ impl Watcher {
         }
         let key = match whom {
             Banned::Client(network) | Banned::Network(network) => self.who("", network),
-            Banned::Key { rule, key } => self.who(rule, key),
+            Banned::Key { rule, key } => Who::of(self.shown_by(gate, rule), rule, key),
         };
         self.keep(gate, head, |denial| Denial {
             key: Some(key),
@@ -117,7 +117,10 @@ impl Watcher {
         whole.then(|| Visit {
             at: self.observer.clock.now(),
             client: client.map(|client| self.client(client)),
-            user: gate.user_of(head).map(|user| Who::of_key(self.terms.keys, "user", &user)),
+            user: gate.user_of(head).map(|user| {
+                let shown = shown_keys(self.terms.keys, gate.is_user_credential());
+                Who::of_key(shown, "user", &user)
+            }),
             method: short(&head.method()),
             path: short(&head.path()),
             host: head.host().and_then(host_name).map(|host| short(&host)),
@@ -133,15 +136,15 @@ impl Watcher {
     fn saw(&self, place: usize, by: TopBy, weight: u64, gate: &PolicyGate, head: &dyn Head) {
         let Some(rule) = gate.view(place) else { return };
         let Some(key) = rule.key_in(head) else { return };
-        let name = || Who::of_key(self.terms.keys, rule.name(), &key).shown();
+        let shown = shown_keys(self.terms.keys, rule.has_credential());
+        let name = || Who::of_key(shown, rule.name(), &key).shown();
         self.tally.saw(place, by, key_hash(rule.name(), &key), weight, name);
     }
 
     /// A program was told no by the rule at this place.
     pub(crate) fn told_no(
         &self,
-        place: usize,
-        rule: &str,
+        (place, rule, gate): (usize, &str, &PolicyGate),
         (key, cost): (&KeyValue<'_>, u64),
         (decision, quota): (Decision, Option<Quota>),
         status: u16,
@@ -149,7 +152,8 @@ impl Watcher {
         if self.terms.denials == 0 {
             return None;
         }
-        let who = || Who::of_key(self.terms.keys, rule, key);
+        let shown = self.shown_by(gate, rule);
+        let who = || Who::of_key(shown, rule, key);
         self.tally.saw(place, TopBy::Denied, key_hash(rule, key), 1, || who().shown());
         self.keep_of(|denial| Denial {
             rule: Some(rule.into()),
@@ -201,6 +205,11 @@ impl Watcher {
             status: None,
         }));
         Some(Told(id))
+    }
+
+    /// What is shown of the keys of a rule.
+    fn shown_by(&self, gate: &PolicyGate, rule: &str) -> KeysShown {
+        shown_keys(self.terms.keys, gate.has_credential(rule))
     }
 
     fn client(&self, client: IpAddr) -> Who {

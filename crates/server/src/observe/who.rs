@@ -11,6 +11,11 @@ pub(crate) enum Who {
     Hashed(u64),
 }
 
+/// What is shown of keys, which are always hashed where they may be credentials.
+pub(crate) fn shown_keys(declared: KeysShown, is_credential: bool) -> KeysShown {
+    if is_credential { KeysShown::Hashed } else { declared }
+}
+
 /// The bytes that are kept of a long text.
 const LONGEST: usize = 128;
 
