@@ -9,6 +9,7 @@
 )]
 
 mod decisions;
+mod edge;
 mod files;
 mod fuzz;
 mod limits;
@@ -20,6 +21,7 @@ mod policy;
 mod proxy;
 mod servers;
 mod smuggling;
+mod spellings;
 mod stage;
 mod tls;
 mod traces;

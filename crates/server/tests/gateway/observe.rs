@@ -19,7 +19,7 @@ use tokio::{
 
 /// A gateway, and an operator beside it.
 pub(crate) struct Stage {
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     admin: SocketAddr,
     decisions: Option<SocketAddr>,
     handle: Handle,
@@ -705,7 +705,11 @@ async fn bans_of_rules_are_told_and_lifted() {
 async fn a_snapshot_comes_each_second_to_so_many_and_ends_with_the_gateway() {
     let server = Server::mirror().await;
     let stage = Stage::start(&server, LOGIN);
-    let watch = "GET /api/v1/live HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let watch = concat!(
+        "GET /api/v1/live HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ",
+        env!("CARGO_PKG_VERSION"),
+        "\r\n\r\n"
+    );
     let mut watchers = Vec::new();
     for _ in 0..32 {
         let mut watcher = Wire::to(stage.admin).await;
@@ -759,7 +763,7 @@ async fn the_history_and_the_policy_can_be_read() {
     assert!(policy["lint"].as_array().unwrap().iter().all(|advice| advice["rule"].is_string()));
 
     let body = json!({ "quota": "1/s burst 2", "arrivals": [0, 0, 0, 1] }).to_string();
-    let simulated = stage.ask_with("POST", "/api/v1/simulate", "", &body).await;
+    let simulated = stage.ask("POST", "/api/v1/simulate", &body).await;
     let simulated: Value = serde_json::from_str(&simulated.body).unwrap();
     assert_eq!((&simulated["admitted"], &simulated["denied"]), (&json!(3), &json!(1)));
     assert_eq!(simulated["decisions"][2]["retry-after"], 1.0);

@@ -21,12 +21,14 @@
 //! | [`RedisSentinel`] | a primary and a replica under three sentinels |
 //! | [`NginxServer`] | one nginx, by its own clock or by one that the test moves |
 //! | [`EnvoyServer`] | one Envoy |
+//! | [`AppServer`] | one web application, in Node or in Flask |
 //! | [`Proxy`] | a wire to a server, with a [`Fault`] when asked for one |
 //! | [`Connection`], [`Value`] | enough of the protocol to look at a server without a driver |
 //! | [`until`] | waits for what another process does |
 //!
 //! Set `TIDEGATE_REDIS` to run them all with another program than `redis-server`: `valkey-server`, or a path.
 
+mod app;
 mod builder;
 mod caddy;
 mod certificates;
@@ -44,6 +46,7 @@ mod slot;
 mod until;
 mod version;
 
+pub use app::AppServer;
 pub use builder::Builder;
 pub use caddy::CaddyServer;
 pub use certificates::Certificates;
