@@ -51,7 +51,7 @@ fn an_nginx_can_have_a_clock_that_is_moved_by_hand() {
     let limited = "limit_req_zone $host zone=one:1m rate=10r/s;
         server { listen 127.0.0.1:PORT; location / { limit_req zone=one burst=1; empty_gif; } }";
     let Some(nginx) = NginxServer::start_by_hand(limited).unwrap() else {
-        println!("skipped: faketime is not installed");
+        tidegate_testkit::servers::skip_without("faketime");
         return;
     };
     assert_eq!(nginx.get("/").unwrap().status().unwrap(), Some(200));
@@ -195,7 +195,7 @@ fn a_test_that_dies_leaves_nothing_behind() {
 #[test]
 fn valkey_is_a_server_too() {
     let Some(version) = Version::of("valkey-server") else {
-        println!("skipped: valkey-server is not installed");
+        tidegate_testkit::servers::skip_without("valkey-server");
         return;
     };
     let server = RedisServer::builder().binary("valkey-server").password("secret").start().unwrap();

@@ -26,7 +26,7 @@ fn missing(root: &Path) -> Option<&'static str> {
 fn the_dashboard_works_in_a_browser() {
     let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     if let Some(missing) = missing(&root) {
-        println!("skipped: {missing} is not installed; see scripts/install");
+        tidegate_testkit::servers::skip_without(missing);
         return;
     }
     let stories = root.join("tests/browser");

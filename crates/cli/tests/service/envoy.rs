@@ -15,7 +15,7 @@ fn envoy(service: &Service, backend: &NginxServer, change: impl Fn(String) -> St
         .replace("port_value: 8081", &format!("port_value: {grpc}"));
     let envoy = EnvoyServer::start(&change(config)).unwrap();
     if envoy.is_none() {
-        println!("skipped: envoy is not installed; see scripts/install");
+        tidegate_testkit::servers::skip_without("envoy");
     }
     envoy
 }

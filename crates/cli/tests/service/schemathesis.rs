@@ -40,7 +40,7 @@ fn tried(document: &Value, mode: &str) -> Option<Result<(), String>> {
     let output = match command.output() {
         Ok(output) => output,
         Err(_) => {
-            println!("skipped: schemathesis is not installed; see scripts/install");
+            tidegate_testkit::servers::skip_without("schemathesis");
             return None;
         }
     };

@@ -58,7 +58,7 @@ const NEVER: End = End { status: 0, after: u64::MAX };
 impl Pair {
     fn start(http: &str) -> Option<Self> {
         let Some(nginx) = NginxServer::start_by_hand(http).unwrap() else {
-            println!("skipped: faketime is not installed");
+            tidegate_testkit::servers::skip_without("faketime");
             return None;
         };
         let imported = Imported::nginx(nginx.config(), &Disk).unwrap();

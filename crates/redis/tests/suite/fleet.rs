@@ -84,7 +84,7 @@ fn four_processes_admit_no_more_than_one_would() {
 #[test]
 fn clocks_that_are_wrong_change_nothing() {
     if Command::new("faketime").arg("--version").output().is_err() {
-        println!("skipped: faketime is not installed");
+        tidegate_testkit::servers::skip_without("faketime");
         return;
     }
     let server = RedisServer::start().unwrap();

@@ -47,7 +47,7 @@ async fn a_million_random_steps_without_a_difference() {
 async fn other_servers_decide_alike() {
     for program in ["valkey-server", "redis-6-server"] {
         let Some(version) = Version::of(program) else {
-            println!("skipped: {program} is not installed; see scripts/install");
+            tidegate_testkit::servers::skip_without(program);
             continue;
         };
         println!("{program} {version}");

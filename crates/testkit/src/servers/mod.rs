@@ -25,6 +25,7 @@
 //! | [`Proxy`] | a wire to a server, with a [`Fault`] when asked for one |
 //! | [`Connection`], [`Value`] | enough of the protocol to look at a server without a driver |
 //! | [`until`] | waits for what another process does |
+//! | [`skip_without`] | skips a test, or fails it where every component is required |
 //!
 //! Set `TIDEGATE_REDIS` to run them all with another program than `redis-server`: `valkey-server`, or a path.
 
@@ -40,6 +41,7 @@ mod port;
 mod process;
 mod proxy;
 mod redis;
+mod required;
 mod resp;
 mod sentinel;
 mod slot;
@@ -56,6 +58,7 @@ pub use migration::Migration;
 pub use nginx::{NginxServer, Sent};
 pub use proxy::{Fault, Proxy};
 pub use redis::{RedisServer, State};
+pub use required::skip_without;
 pub use resp::{Connection, Value};
 pub use sentinel::RedisSentinel;
 pub use until::until;

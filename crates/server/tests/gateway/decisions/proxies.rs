@@ -131,7 +131,7 @@ async fn a_real_caddy_answers_as_the_policy_says() {
         .replace("127.0.0.1:8090", &stage.decisions.to_string())
         .replace("127.0.0.1:9000", &server.address.to_string());
     let Some(caddy) = CaddyServer::start(&example).unwrap() else {
-        println!("skipped: caddy is not installed; see scripts/install");
+        tidegate_testkit::servers::skip_without("caddy");
         return;
     };
     let mut client = Wire::to(caddy.address()).await;
