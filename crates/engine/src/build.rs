@@ -4,7 +4,7 @@ use crate::{
     clock::Clock,
     denied::Denied,
     limiter::{Limiter, Overflow},
-    memory::{Layout, Space, Table},
+    memory::{Former, Layout, Space, Table},
     throttle::Throttle,
     wait::{Lines, Manner},
 };
@@ -34,6 +34,8 @@ pub struct LimiterBuilder {
     watched: usize,
     places: usize,
     place_ttl: Micros,
+    /// What the limiter that this one replaces counts, and how it knows its keys.
+    replaced: Option<(Vec<Former>, foldhash::quality::RandomState)>,
 }
 
 impl Default for LimiterBuilder {
@@ -45,6 +47,7 @@ impl Default for LimiterBuilder {
             watched: 0,
             places: DEFAULT_PLACES,
             place_ttl: Micros::MAX,
+            replaced: None,
         }
     }
 }
@@ -85,6 +88,13 @@ impl LimiterBuilder {
     #[must_use]
     pub fn waiting_ttl(self, ttl: Duration) -> Self {
         Self { place_ttl: ttl.into(), ..self }
+    }
+
+    /// Makes room for what another limiter knows, so that the new one can [take it over](Limiter::take_over). For changes that a limiter
+    /// cannot make while it runs: another algorithm, other windows, a longer log, more or fewer quotas.
+    #[must_use]
+    pub fn replacing(self, old: &Limiter) -> Self {
+        Self { replaced: Some((old.space().former(), old.hasher())), ..self }
     }
 
     /// A limiter of one quota.
@@ -133,7 +143,8 @@ impl LimiterBuilder {
         if quotas.is_empty() {
             return Err(BuildError::NoQuota);
         }
-        let width = Space::width(quotas, layout);
+        let (former, hasher) = self.replaced.clone().unwrap_or_default();
+        let width = Space::width(quotas, layout, &former);
         let keys = match self.capacity {
             Capacity::Keys(keys) => keys,
             Capacity::Bytes(bytes) => Table::keys_for(bytes, width),
@@ -143,12 +154,12 @@ impl LimiterBuilder {
         }
         let lines = self.lines(manner(quotas));
         let clock = self.clock.unwrap_or_default();
-        let space = Space::new(quotas, layout, keys, clock.now())
+        let space = Space::new(quotas, layout, keys, clock.now(), &former)
             .map_err(|error| BuildError::OutOfMemory { keys, bytes: error.bytes })?;
         let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), Kind::Concurrency(_)));
         let overflow = if counts_permits { Overflow::Deny } else { self.overflow };
         let denied = (self.watched > 0).then(|| Denied::new(self.watched));
-        Ok(Limiter::from_parts(space, clock, overflow, denied, lines))
+        Ok(Limiter::from_parts(space, clock, hasher, overflow, denied, lines))
     }
 
     /// The clock, if it is not to be the machine's.

@@ -12,7 +12,7 @@ use std::{
     fmt,
     hash::{BuildHasher, Hash},
 };
-use tidegate_core::{Bound, Decision, Inherit, Micros, Quota};
+use tidegate_core::{Bound, CarryOver, Decision, Micros, Quota};
 
 /// Limits many keys by one quota or several, in memory.
 ///
@@ -155,11 +155,11 @@ impl Limiter {
     pub(crate) fn from_parts(
         space: Space,
         clock: Clock,
+        hasher: foldhash::quality::RandomState,
         overflow: Overflow,
         denied: Option<Denied>,
         lines: Lines,
     ) -> Self {
-        let hasher = foldhash::quality::RandomState::default();
         Self { space, clock, hasher, overflow, denied, lines }
     }
 
@@ -218,9 +218,9 @@ impl Limiter {
 
     /// Replaces the quota while running. Every key keeps its history, carried over as `how` says.
     ///
-    /// The new quota must be of the same algorithm and need no more state than the old one: a longer log or more
-    /// parts need a new limiter.
-    pub fn change<Q>(&self, quota: Q, how: Inherit) -> Result<(), BuildError>
+    /// The new quota must be of the same algorithm and windows, and need no more state than the old one. For anything else make a new limiter
+    /// that [replaces](LimiterBuilder::replacing) this one.
+    pub fn change<Q>(&self, quota: Q, how: CarryOver) -> Result<(), BuildError>
     where
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
@@ -230,7 +230,7 @@ impl Limiter {
     }
 
     /// Replaces all quotas while running, one by one in the order they were given.
-    pub fn change_all(&self, quotas: &[Quota], how: Inherit) -> Result<(), BuildError> {
+    pub fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {
         self.can_change_all(quotas)?;
         self.space
             .change(quotas, how, self.clock.now())
@@ -242,12 +242,20 @@ impl Limiter {
     /// Whether [`change_all`](Self::change_all) can be done, and if not, why. Changes nothing.
     pub fn can_change_all(&self, quotas: &[Quota]) -> Result<(), BuildError> {
         let old = self.quotas();
-        let same_kinds = old.len() == quotas.len()
-            && old.iter().zip(quotas).all(|(old, new)| old.kind().name() == new.kind().name());
-        match same_kinds && self.space.has_room_for(quotas) {
+        let shares_states =
+            old.len() == quotas.len() && old.iter().zip(quotas).all(|(old, new)| new.shares_state(old));
+        match shares_states && self.space.has_room_for(quotas) {
             true => Ok(()),
             false => Err(BuildError::different_quota(&old, quotas)),
         }
+    }
+
+    /// Takes over what `old` knows of its keys, for a limiter that was built to [replace](LimiterBuilder::replacing) it. Keys keep
+    /// what they used under quotas that share a state with those of `old`; what other quotas of `old` counted is kept for the case
+    /// that they come back.
+    pub fn take_over(&self, old: &Self) {
+        self.space.take_over(&old.space, &self.clock);
+        self.lines.wake_all_first();
     }
 
     /// How many tiers a call can choose from; one unless it was built with [`LimiterBuilder::build_tiers`].
@@ -292,6 +300,10 @@ impl Limiter {
     /// ([`LimiterBuilder::watch_denied`]).
     pub fn top_denied(&self) -> Vec<DeniedKey> {
         self.denied.as_ref().map(Denied::top).unwrap_or_default()
+    }
+
+    pub(crate) fn hasher(&self) -> foldhash::quality::RandomState {
+        self.hasher.clone()
     }
 
     pub(crate) fn space(&self) -> &Space {

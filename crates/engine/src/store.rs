@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::AtomicU64},
 };
-use tidegate_core::{Demand, Inherit, Quota, Receipt, Step};
+use tidegate_core::{CarryOver, Demand, Quota, Receipt, Step};
 
 /// A store that several processes share. It owns the clock, and decides each request as a whole.
 ///
@@ -53,7 +53,7 @@ pub struct Limit {
     quotas: Vec<Quota>,
     tags: Vec<u16>,
     choice: Choice,
-    inherit: Inherit,
+    carry_over: CarryOver,
     mark: AtomicU64,
 }
 
@@ -69,9 +69,9 @@ pub enum Choice {
 
 impl Limit {
     /// Quotas under a name that all processes of a fleet use for them.
-    pub fn new(name: &str, quotas: Vec<Quota>, choice: Choice, inherit: Inherit) -> Self {
+    pub fn new(name: &str, quotas: Vec<Quota>, choice: Choice, carry_over: CarryOver) -> Self {
         let tags = quotas.iter().map(Quota::tag).collect();
-        Self { name: name.to_owned(), quotas, tags, choice, inherit, mark: AtomicU64::new(0) }
+        Self { name: name.to_owned(), quotas, tags, choice, carry_over, mark: AtomicU64::new(0) }
     }
 
     /// The name.
@@ -100,8 +100,8 @@ impl Limit {
     }
 
     /// How a key carries over what it used under another quota.
-    pub fn inherit(&self) -> Inherit {
-        self.inherit
+    pub fn carry_over(&self) -> CarryOver {
+        self.carry_over
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     wait::Lines,
 };
 use std::fmt;
-use tidegate_core::{Bound, Decision, Demand, Inherit, Quota};
+use tidegate_core::{Bound, CarryOver, Decision, Demand, Quota};
 
 /// One bucket that all callers share.
 ///
@@ -63,7 +63,7 @@ impl Throttle {
                 (plans.empty(now), plans, None)
             }
             None => {
-                let space = Space::new(&[quota], Layout::Together, 1, now)
+                let space = Space::new(&[quota], Layout::Together, 1, now, &[])
                     .map_err(|error| BuildError::OutOfMemory { keys: 1, bytes: error.bytes })?;
                 space.create(ONLY, now);
                 (UNUSED, Plans::unused(), Some(space))
@@ -99,7 +99,7 @@ impl Throttle {
     }
 
     /// Replaces the quota while running, by another of the same algorithm; see [`crate::Limiter::change`].
-    pub fn change<Q>(&self, quota: Q, how: Inherit) -> Result<(), BuildError>
+    pub fn change<Q>(&self, quota: Q, how: CarryOver) -> Result<(), BuildError>
     where
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
@@ -108,7 +108,7 @@ impl Throttle {
         let mut current = lock(&self.quota);
         let now = self.clock.now();
         let changed = match (&self.space, Plan::of(&quota)) {
-            _ if current.kind().name() != quota.kind().name() => Err(()),
+            _ if !quota.shares_state(&current) => Err(()),
             (Some(space), _) => space.change(&[quota], how, now),
             (None, Some(plan)) => {
                 self.plans.change(plan, how);

@@ -9,7 +9,7 @@ use std::{
     fs,
     sync::{Mutex, PoisonError},
 };
-use tidegate_core::Inherit;
+use tidegate_core::CarryOver;
 use tidegate_engine::{Capacity, Clock, Limiter};
 
 const MEBIBYTE: u64 = 1 << 20;
@@ -51,7 +51,7 @@ fn a_change_of_quota_touches_only_what_is_used() {
             limiter.check(&key);
         }
         for quota in [other, quota, other] {
-            limiter.change(quota, Inherit::Proportionally).unwrap();
+            limiter.change(quota, CarryOver::Keep).unwrap();
             assert!(limiter.stats().bytes > 120 * MEBIBYTE);
         }
         // Four keys are on four pages, of 2 MiB each where the operating system likes large ones.

@@ -5,12 +5,14 @@
 --          quota     kind, tag, rule, six numbers
 --          decide    0, flags, count of asks, asks             flags: 1 probe, 2 receipts, 4 as much as there is
 --            ask     place, cost, patience, credit
---            place   key, quota, count, flags, inherit         flags: 1 permits, 2 tiers
+--            place   key, quota, count, flags, carry over      flags: 1 permits
 --          refund    1, place, generation, cost, receipts
 --          reset     2, place
 --          renew     3, place, receipt
--- A key's value is a byte that counts its resets (zero: none), and for each quota a tag of two bytes and its state. The tag tells
--- which quota wrote it, so that processes with different quotas understand each other.
+-- A key's value is a byte that counts its resets (zero: none), and entries: a tag of two bytes and a state. The tag tells which
+-- quota wrote the state. A quota reads its own entry, or that of another quota whose state it shares, and turns it into its own only
+-- when it charges. So processes with different quotas can count the same key, and a denial writes nothing. Quotas that share
+-- no state have an entry each.
 
 local message = cmsgpack.unpack(ARGV[1])
 local call, pcall_redis = redis.call, redis.pcall
@@ -39,48 +41,31 @@ local function quota_of_tag(tag, rule)
   end
 end
 
--- A state that another quota wrote, as a state of this one.
-local function inherited(quota, old, state, how)
-  if old.kind.forgotten(old, state, now) <= now then return quota.kind.new() end
-  if old.index == quota.index and (how ~= RESET or quota.kind == kinds.concurrency) then
-    local _, inherit = quota.kind.rare()
-    return inherit(quota, old, state, now, how)
-  end
-  local fresh = quota.kind.new()
-  if how ~= RESET and quota.kind ~= kinds.concurrency then
-    local limit = quota[1]
-    if quota.kind.limit then limit = quota.kind.limit(quota) end
-    quota.kind.decide(quota, fresh, now, limit, 0, REFUSE, false)
-  end
-  return fresh
-end
-
 local cells, changed = {}, {}
 
--- Reads the states of a key; a tag that no quota has is kept for the caller to ask about.
-local function read(cell, value, first, count)
+-- Reads the entries of a key; a tag that no quota has is kept for the caller to ask about.
+local function read(cell, value, rule)
   cell.generation = value:byte(1)
-  local at = 2
-  for place = 1, count do
-    if at > #value then return end
+  local at, length = 2, #value
+  while at <= length do
     local tag
     tag, at = unpack_from('>I2', value, at)
-    local quota = quotas[first + place - 1]
-    if tag ~= quota.tag then quota = quota_of_tag(tag, quota.rule) end
-    if not quota then
+    local writer = quota_of_tag(tag, rule)
+    if not writer then
       cell.unknown = tag
       return
     end
-    cell.writers[place] = quota
-    cell.states[place], at = quota.kind.load(quota, value, at)
-    if at > #value + 1 then error('cut off') end
+    local state
+    state, at = writer.kind.load(writer, value, at)
+    if at > length + 1 then error('cut off') end
+    cell.entries[#cell.entries + 1] = { writer = writer, state = state }
   end
 end
 
-local function cell_of(key, first, count)
+local function cell_of(key, first)
   local cell = cells[key]
   if cell then return cell end
-  cell = { states = {}, writers = {}, first = first, count = count }
+  cell = { entries = {} }
   cells[key] = cell
   local value = pcall_redis('GET', KEYS[key] or ARGV[key + 1])
   if value then
@@ -90,8 +75,8 @@ local function cell_of(key, first, count)
     end
     cell.exists = true
     -- What somebody else wrote there is no state of ours: the key is as good as new.
-    if not pcall(read, cell, value, first, count) then
-      cell.states, cell.writers, cell.unknown = {}, {}, nil
+    if not pcall(read, cell, value, quotas[first].rule) then
+      cell.entries, cell.unknown = {}, nil
     end
   end
   cell.generation = cell.generation or 0
@@ -105,46 +90,76 @@ local function touch(key, cell)
   end
 end
 
-local out, size = {}, 0
-
--- The state in which a key counts under a quota, by its place among the quotas of its rule.
-local function state_of(key, cell, place, quota, tiers, how)
-  local state, writer = cell.states[place], cell.writers[place]
-  if not state then return quota.kind.new() end
-  -- What one tier has forgotten is forgotten, though another would remember it for longer.
-  if tiers and writer.kind.forgotten(writer, state, now) <= now then return quota.kind.new() end
-  if writer.tag == quota.tag then return state end
-  if tiers then
-    -- A copy: a denial must leave the history as the other tier wrote it.
-    state = inherited(quota, writer, (writer.kind.load(writer, writer.kind.save(writer, state), 1)), how)
-  else
-    state = inherited(quota, writer, state, how)
-    cell.states[place], cell.writers[place] = state, quota
-    touch(key, cell)
+-- The entry that each quota reads: its own, or else the first that is left and whose state it shares. `false` for none.
+local function entries_of(cell, first, count, how)
+  local entries, found = cell.entries, {}
+  local own = true
+  for place = 1, count do
+    local entry = entries[place]
+    own = own and entry and entry.writer.tag == quotas[first + place - 1].tag
   end
-  return state
+  if own then return entries end
+  local used = {}
+  for place = 1, count do
+    found[place] = false
+    for _, entry in ipairs(entries) do
+      if not used[entry] and entry.writer.tag == quotas[first + place - 1].tag then
+        found[place], used[entry] = entry, true
+        break
+      end
+    end
+  end
+  for place = 1, count do
+    local quota = quotas[first + place - 1]
+    if not found[place] and (how ~= RESET or quota.kind == kinds.concurrency) then
+      for _, entry in ipairs(entries) do
+        local writer = entry.writer
+        if not used[entry] and writer.index == quota.index and quota.kind.shares(quota, writer) then
+          found[place], used[entry] = entry, true
+          break
+        end
+      end
+    end
+  end
+  return found
 end
+
+-- The state in which a quota counts; one that another quota wrote is only read, so this is a copy where it has to be converted.
+local function state_of(quota, entry)
+  if not entry then return quota.kind.new() end
+  if entry.writer.tag == quota.tag or not quota.kind.carried then return entry.state end
+  return quota.kind.carried(quota, entry.writer, entry.state, now)
+end
+
+local out, size = {}, 0
 
 -- Asks every quota of one ask; whether all of them grant.
 local function ask(p, cost, probe, receipts)
   local key, first, count, flags, how = message[p], message[p + 1], message[p + 2], message[p + 3], message[p + 4]
   local patience, credit = message[p + 6], message[p + 7]
-  local permits, tiers = flags % 2 == 1, flags >= 2
   local cell, granted = cells[key], true
+  local found = entries_of(cell, first, count, how)
   if receipts then
     size = size + 1
     out[size] = cell.generation
   end
   for place = 1, count do
-    local quota = quotas[first + place - 1]
-    local state = state_of(key, cell, place, quota, tiers, how)
-    local looks = probe or (quota.kind == kinds.concurrency and not permits)
+    local quota, entry = quotas[first + place - 1], found[place]
+    local state = state_of(quota, entry)
+    local looks = probe or (quota.kind == kinds.concurrency and flags == 0)
     local verb, a, b, c, taken, at, mark, stored =
       quota.kind.decide(quota, state, now, cost, patience, credit, looks)
     granted = granted and verb <= DELAY
     if taken then
-      cell.states[place], cell.writers[place] = state, quota
+      if not entry then
+        entry = {}
+        cell.entries[#cell.entries + 1] = entry
+      end
+      entry.writer, entry.state = quota, state
+      cell.first, cell.count = first, count
       touch(key, cell)
+    elseif verb == DENY and entry and entry.writer.tag ~= quota.tag and quota.kind.retry_carried then
+      c = quota.kind.retry_carried(quota, entry.writer, entry.state, now, a, b)
     end
     out[size + 1], out[size + 2], out[size + 3], out[size + 4] = verb, a, b, c
     size = size + 4
@@ -158,12 +173,12 @@ end
 
 -- How much there is for one ask: the least that any of its quotas has left, one where only debt is left to make.
 local function amount_left(p)
-  local key, first, count, flags = message[p], message[p + 1], message[p + 2], message[p + 3]
+  local key, first, count = message[p], message[p + 1], message[p + 2]
   local cell, least = cells[key], message[p + 5]
+  local found = entries_of(cell, first, count, message[p + 4])
   for place = 1, count do
     local quota = quotas[first + place - 1]
-    local state = state_of(key, cell, place, quota, flags >= 2, message[p + 4])
-    local verb, a = quota.kind.decide(quota, state, now, 1, 0, REFUSE, true)
+    local verb, a = quota.kind.decide(quota, state_of(quota, found[place]), now, 1, 0, REFUSE, true)
     if verb ~= ALLOW then return nil end
     if quota.kind.left then a = quota.kind.left(quota, a) end
     least = min(least, max(a, 1))
@@ -172,8 +187,8 @@ local function amount_left(p)
 end
 
 -- Opens the cells of a request; false when one of them cannot be read.
-local function opened(key, first, count)
-  local cell = cell_of(key, first, count)
+local function opened(key, first)
+  local cell = cell_of(key, first)
   if cell.problem then
     out[size + 1], out[size + 2] = 2, cell.problem
   elseif cell.unknown then
@@ -192,7 +207,7 @@ local function decide(p)
   local last = first + 8 * (count - 1)
   local several = count > 1
   for q = first, last, 8 do
-    if not opened(message[q], message[q + 1], message[q + 2]) then return last + 8 end
+    if not opened(message[q], message[q + 1]) then return last + 8 end
     several = several or message[q + 2] > 1
   end
   size = size + 1
@@ -223,19 +238,20 @@ end
 local function refund(p)
   local key, first, count, _, _, generation, cost = unpack(message, p + 1, p + 7)
   local after = p + 8 + 4 * count
-  local cell = opened(key, first, count)
+  local cell = opened(key, first)
   if not cell then return after end
   size = size + 1
   out[size] = 0
+  local found = entries_of(cell, first, count, KEEP)
   for place = 1, count do
-    local quota, writer = quotas[first + place - 1], cell.writers[place]
+    local quota, entry = quotas[first + place - 1], found[place]
     local receipt = receipt_at(p + 4 + 4 * place)
-    -- Another quota, another tier or a reset settles what was outstanding; but slots are held until they are given back.
-    local counts = writer and writer.tag == quota.tag and cell.generation == generation
-    local is_slot = writer and writer.kind == kinds.concurrency and quota.kind == kinds.concurrency
+    -- Another quota or a reset settles what was outstanding; but slots are held until they are given back.
+    local counts = entry and entry.writer.tag == quota.tag and cell.generation == generation
+    local is_slot = entry and quota.kind == kinds.concurrency
     if receipt.cost > 0 and (counts or is_slot) then
-      local give_back = writer.kind.rare()
-      give_back(writer, cell.states[place], now, min(cost, receipt.cost), receipt)
+      local give_back = quota.kind.rare()
+      give_back(entry.writer, entry.state, now, min(cost, receipt.cost), receipt)
       touch(key, cell)
     end
   end
@@ -244,17 +260,17 @@ end
 
 -- Forgets a key, but for permits in flight. It stays until what was taken before could not be given back any more.
 local function reset(p)
-  local key, first, count = message[p + 1], message[p + 2], message[p + 3]
-  local cell = opened(key, first, count)
+  local key, first = message[p + 1], message[p + 2]
+  local cell = opened(key, first)
   if not cell then return p + 6 end
   size = size + 1
   out[size] = 0
   if not cell.exists and not cell.changed then return p + 6 end
-  for place = 1, count do
-    local state, writer = cell.states[place], cell.writers[place]
-    if state and writer.kind ~= kinds.concurrency then
-      cell.keep_until = max(cell.keep_until or 0, writer.kind.forgotten(writer, state, now))
-      cell.states[place] = writer.kind.new()
+  for _, entry in ipairs(cell.entries) do
+    local writer = entry.writer
+    if writer.kind ~= kinds.concurrency then
+      cell.keep_until = max(cell.keep_until or 0, writer.kind.forgotten(writer, entry.state, now))
+      entry.state = writer.kind.new()
     end
   end
   cell.generation = cell.generation % 255 + 1
@@ -263,16 +279,16 @@ local function reset(p)
 end
 
 local function renew(p)
-  local key, first, count = message[p + 1], message[p + 2], message[p + 3]
-  local cell = opened(key, first, count)
+  local cell = opened(message[p + 1], message[p + 2])
   if not cell then return p + 10 end
-  local place, at = 1, nil
-  while place < count and quotas[first + place - 1].kind ~= kinds.concurrency do place = place + 1 end
-  local writer = cell.writers[place]
-  if writer and writer.kind == kinds.concurrency then
-    local _, _, again = writer.kind.rare()
-    at = again(writer, cell.states[place], now, receipt_at(p + 6))
-    if at then touch(key, cell) end
+  local at
+  for _, entry in ipairs(cell.entries) do
+    if entry.writer.kind == kinds.concurrency then
+      local _, again = entry.writer.kind.rare()
+      at = again(entry.writer, entry.state, now, receipt_at(p + 6))
+      if at then touch(message[p + 1], cell) end
+      break
+    end
   end
   out[size + 1], out[size + 2] = 0, at or -1
   size = size + 2
@@ -285,14 +301,34 @@ while position <= length do
   position = operations[message[position]](position)
 end
 
+-- Entries of other quotas that a key keeps beside those of the quotas that charged it last.
+local MOST_OTHERS = 8
+
+-- In the order in which the quotas that charged it last are asked; others behind them, while they are remembered.
+local function in_order(cell)
+  local entries, own, placed = cell.entries, {}, {}
+  if not cell.first then return entries end
+  for place = 1, cell.count do
+    for _, entry in ipairs(entries) do
+      if not own[place] and not placed[entry] and entry.writer.tag == quotas[cell.first + place - 1].tag then
+        own[place], placed[entry] = entry, true
+      end
+    end
+  end
+  for _, entry in ipairs(entries) do
+    local is_kept = not placed[entry] and entry.writer.kind.forgotten(entry.writer, entry.state, now) > now
+    if is_kept and #own < cell.count + MOST_OTHERS then own[#own + 1] = entry end
+  end
+  return own
+end
+
 for _, key in ipairs(changed) do
   local cell, name = cells[key], KEYS[key] or ARGV[key + 1]
   local forgotten, parts = cell.keep_until or 0, { string.char(cell.generation) }
-  for place = 1, cell.count do
-    local writer = cell.writers[place] or quotas[cell.first + place - 1]
-    local state = cell.states[place] or writer.kind.new()
-    forgotten = max(forgotten, writer.kind.forgotten(writer, state, now))
-    parts[#parts + 1] = pack('>I2', writer.tag) .. writer.kind.save(writer, state)
+  for _, entry in ipairs(in_order(cell)) do
+    local writer = entry.writer
+    forgotten = max(forgotten, writer.kind.forgotten(writer, entry.state, now))
+    parts[#parts + 1] = pack('>I2', writer.tag) .. writer.kind.save(writer, entry.state)
   end
   local failed
   local ttl = (div(forgotten, SPAN) + 2) * SPAN / 1000 - div(now, 1000)

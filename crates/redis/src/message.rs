@@ -5,7 +5,7 @@
 use crate::script::Kinds;
 use std::{collections::HashMap, sync::Arc};
 use tidegate_core::{
-    Credit, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, Step, algorithm::level::Meter,
+    CarryOver, Credit, Demand, Effect, Kind, Micros, Quota, Receipt, Step, algorithm::level::Meter,
 };
 use tidegate_engine::store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots};
 
@@ -19,7 +19,6 @@ const RECEIPTS: u64 = 2;
 const UP_TO: u64 = 4;
 
 const PERMITS: u64 = 1;
-const TIERS: u64 = 2;
 
 /// What the short way says in place of an excess of a state that it does not know.
 const UNUSUAL: f64 = -2.0;
@@ -138,14 +137,11 @@ impl Message {
         let applied = place.quotas();
         let first = self.limit(&place.limit) + applied.start + 1;
         let permits = if slots == Slots::Take { PERMITS } else { 0 };
-        let tiers = if place.limit.choice() == Choice::Tier { TIERS } else { 0 };
-        let inherit = match place.limit.inherit() {
-            Inherit::Additive => 0,
-            Inherit::AsIs => 1,
-            Inherit::Proportionally => 2,
-            Inherit::Reset => 3,
+        let carry_over = match place.limit.carry_over() {
+            CarryOver::Keep => 0,
+            CarryOver::Reset => 1,
         };
-        self.requests.push_all([key as u64, first as u64, applied.len() as u64, permits | tiers, inherit]);
+        self.requests.push_all([key as u64, first as u64, applied.len() as u64, permits, carry_over]);
     }
 
     /// Where the quotas of a limit start.

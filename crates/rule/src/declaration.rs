@@ -2,7 +2,7 @@
 
 use crate::Mode;
 use std::{borrow::Cow, panic::Location, sync::Arc, time::Duration};
-use tidegate_core::{Inherit, Quota, SettingError};
+use tidegate_core::{CarryOver, Quota, SettingError};
 use tidegate_engine::{BuildError, Capacity, store::Choice};
 
 /// What code says of a rule; settings may say otherwise.
@@ -29,7 +29,7 @@ pub struct Declaration {
     pub(crate) message: Option<Arc<str>>,
     pub(crate) capacity: Option<Capacity>,
     pub(crate) places: Option<usize>,
-    pub(crate) inherit: Inherit,
+    pub(crate) carry_over: CarryOver,
 }
 
 impl Declaration {
@@ -49,7 +49,7 @@ impl Declaration {
             message: None,
             capacity: None,
             places: None,
-            inherit: Inherit::default(),
+            carry_over: CarryOver::default(),
         }
     }
 
@@ -143,8 +143,8 @@ impl Declaration {
 
     /// What becomes of what was counted when other numbers hold; what was used stays used unless told otherwise.
     #[must_use]
-    pub fn inherit(self, inherit: Inherit) -> Self {
-        Self { inherit, ..self }
+    pub fn carry_over(self, carry_over: CarryOver) -> Self {
+        Self { carry_over, ..self }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     terms::Terms,
 };
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
-use tidegate_core::{Inherit, Quota};
+use tidegate_core::{CarryOver, Quota};
 use tidegate_engine::{
     BuildError, Clock, Limiter, Outage, SharedLimiter, Store,
     store::{Choice, Residence},
@@ -125,8 +125,10 @@ pub(crate) struct Plan {
     terms: Terms,
     /// The quotas that the limiter it has in memory is to take over.
     change: Option<Vec<Quota>>,
+    /// The limiter in memory that is replaced by another one.
+    replaced: Option<Arc<SharedLimiter>>,
     /// What becomes then of what was counted.
-    inherit: Inherit,
+    carry_over: CarryOver,
     stray: Option<String>,
 }
 
@@ -155,7 +157,8 @@ impl Plan {
                 limiter: None,
             },
             change: None,
-            inherit: declared.inherit,
+            replaced: None,
+            carry_over: declared.carry_over,
             stray: None,
         };
         if quotas.is_empty() {
@@ -164,7 +167,11 @@ impl Plan {
         let Home { store, stray } = home(declared, its, settings, stores);
         plan.stray = stray;
         if !plan.keep(now, store, quotas) {
-            let built = build(name, declared, quotas, settings, plan.terms.outage, store);
+            let in_memory = |limiter: &&Arc<SharedLimiter>| store.is_none() && limiter.in_memory().is_some();
+            let now = now.and_then(|now| now.limiter.as_ref()).filter(in_memory);
+            plan.replaced = now.filter(|_| declared.carry_over == CarryOver::Keep).cloned();
+            let old = plan.replaced.as_ref().and_then(|old| old.in_memory());
+            let built = build(name, declared, quotas, settings, plan.terms.outage, store, old);
             let limiter = built.map_err(|error| SettingsError::Rule { rule: name.to_owned(), error })?;
             plan.terms.limiter = Some(Arc::new(limiter));
         }
@@ -200,18 +207,27 @@ impl Plan {
         }
     }
 
-    /// A rule that was not there before has nothing to change.
+    /// What a rule of its own is made of. It takes over what the limiter counted that it replaces.
     pub(crate) fn into_terms(self) -> Terms {
+        self.take_over();
         self.terms
+    }
+
+    fn take_over(&self) {
+        let in_memory = |limiter: &Option<Arc<SharedLimiter>>| limiter.as_ref()?.in_memory().cloned();
+        if let (Some(old), Some(new)) = (in_memory(&self.replaced), in_memory(&self.terms.limiter)) {
+            new.take_over(&old);
+        }
     }
 
     /// Makes it so. What could fail has been tried.
     pub(crate) fn carry_out(self, live: &Live) -> Option<Notice> {
         let memory = self.terms.limiter.as_ref().and_then(|limiter| limiter.in_memory());
         let changed = match (&self.change, memory) {
-            (Some(quotas), Some(memory)) => memory.change_all(quotas, self.inherit),
+            (Some(quotas), Some(memory)) => memory.change_all(quotas, self.carry_over),
             _ => Ok(()),
         };
+        self.take_over();
         live.change(self.terms);
         changed.err().map(|error| Notice::Meddling { rule: live.name().clone(), error })
     }
@@ -250,8 +266,12 @@ fn build(
     settings: &Settings,
     outage: Outage,
     store: Option<&Arc<dyn Store>>,
+    replaced: Option<&Arc<Limiter>>,
 ) -> Result<SharedLimiter, BuildError> {
     let mut memory = Limiter::builder();
+    if let Some(old) = replaced {
+        memory = memory.replacing(old);
+    }
     if let Some(clock) = &settings.clock {
         memory = memory.clock(clock.clone());
     }
@@ -261,7 +281,8 @@ fn build(
     if let Some(places) = declared.places {
         memory = memory.waiting_places(places);
     }
-    let mut builder = SharedLimiter::builder(name).memory(memory).on_outage(outage).inherit(declared.inherit);
+    let mut builder =
+        SharedLimiter::builder(name).memory(memory).on_outage(outage).carry_over(declared.carry_over);
     if let Some(store) = store {
         builder = builder.shared_store(store.clone());
     }

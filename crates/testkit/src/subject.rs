@@ -1,6 +1,6 @@
 //! Whatever can be asked: one key under one quota, wherever its state lives.
 
-use tidegate_core::{Demand, Inherit, Micros, Quota, Receipt, Step};
+use tidegate_core::{CarryOver, Demand, Entries, Micros, Quota, Receipt, Step};
 
 /// One key under one quota. The core, every store and every surface can be one, so that they all run the same
 /// stories.
@@ -12,51 +12,55 @@ pub trait Subject {
     fn refund(&mut self, now: Micros, receipt: Receipt, cost: u64);
 
     /// Goes on under another quota.
-    fn change(&mut self, now: Micros, quota: Quota, how: Inherit);
+    fn change(&mut self, now: Micros, quota: Quota, how: CarryOver);
 
     /// Starts as a limiter that is created at `now`, where that differs from a key that was never seen.
     fn create(&mut self, now: Micros);
 }
 
-/// The core itself, on a plain vector of words.
+/// The core itself: the model that stores are compared with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plain {
     /// The quota that counts.
     pub quota: Quota,
-    /// The state: exactly as many words as the quota asks for.
-    pub words: Vec<u64>,
+    /// The states.
+    pub entries: Entries,
 }
 
 impl Plain {
     /// A key that was never seen.
     pub fn new(quota: Quota) -> Self {
-        Self { quota, words: vec![0; quota.width()] }
+        Self { quota, entries: Entries::of(&[quota]) }
     }
 
     /// What `demand` would get at `now`; the state stays as it is, whatever the demand's effect.
     pub fn would(&self, now: Micros, demand: Demand) -> Step {
         self.clone().decide(now, demand)
     }
+
+    /// All words of its states.
+    pub fn words(&self) -> impl Iterator<Item = u64> {
+        self.entries.all().iter().flat_map(|entry| entry.words.iter().copied())
+    }
 }
 
 impl Subject for Plain {
     fn decide(&mut self, now: Micros, demand: Demand) -> Step {
-        self.quota.decide(self.words.as_mut_slice(), now, demand)
+        let mut steps = self.entries.decide(&[self.quota], CarryOver::Keep, now, demand);
+        // One quota gives one step.
+        steps.remove(0)
     }
 
     fn refund(&mut self, now: Micros, receipt: Receipt, cost: u64) {
-        self.quota.refund(self.words.as_mut_slice(), now, receipt, cost);
+        self.entries.refund(&[self.quota], now, &[receipt], cost, false);
     }
 
-    fn change(&mut self, now: Micros, quota: Quota, how: Inherit) {
-        // Both the old state and the new one need room while one turns into the other.
-        self.words.resize(self.quota.width().max(quota.width()), 0);
-        quota.inherit(&self.quota, self.words.as_mut_slice(), now, how);
-        self.words.truncate(quota.width());
+    fn change(&mut self, now: Micros, quota: Quota, how: CarryOver) {
+        self.entries.change(&[quota], how, now);
         self.quota = quota;
     }
 
     fn create(&mut self, now: Micros) {
-        self.quota.create(self.words.as_mut_slice(), now);
+        self.entries.create(&[self.quota], now);
     }
 }

@@ -31,7 +31,7 @@ mod parse;
 
 use crate::subject::Subject;
 use std::{collections::HashMap, error, fmt};
-use tidegate_core::{Decision, Demand, Inherit, Micros, Outcome, Quota, Receipt, Retry};
+use tidegate_core::{CarryOver, Decision, Demand, Micros, Outcome, Quota, Receipt, Retry};
 
 /// One line of a story that does something.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +74,7 @@ pub enum Deed {
         /// The new quota.
         quota: Quota,
         /// How tokens carry over.
-        how: Inherit,
+        how: CarryOver,
     },
     /// Starts as a limiter that is created now.
     Create {

@@ -39,11 +39,11 @@ pub use init::{init, rules};
 #[cfg(feature = "file")]
 pub use init::{reload, settings_status};
 pub use tidegate_core::{
-    Average, Bound, BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts,
+    Average, Bound, BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts, CarryOver,
     ClientThrottleBuilder, ClientThrottleSettings, Credit, Decision, Demand, ErrorRateBuilder,
-    ErrorRateSettings, Inherit, Kind, Lever, LoadGauge, LoadLevel, LoadLevels, Micros, Outcome, Quota,
-    QuotaError, Rate, Ratio, Rejection, Report, Retry, Scale, Scaler, Schedule, ScheduleError, SettingError,
-    Share, Switch, Unit, adaptive, triage,
+    ErrorRateSettings, Kind, Lever, LoadGauge, LoadLevel, LoadLevels, Micros, Outcome, Quota, QuotaError,
+    Rate, Ratio, Rejection, Report, Retry, Scale, Scaler, Schedule, ScheduleError, SettingError, Share,
+    Switch, Unit, adaptive, triage,
 };
 pub use tidegate_engine::{
     Access, AccessControl, AccessList, AccessListBuilder, AdaptiveEntry, AdaptiveLimit, Ask, BanOutcome,

@@ -65,8 +65,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn json(compared: &Compared) -> Value {
-    let Compared { steps, decisions, checks, denied, delayed, refunds, resets, changes, renewals, quotas } =
-        compared;
+    let Compared {
+        steps,
+        decisions,
+        checks,
+        denied,
+        delayed,
+        refunds,
+        resets,
+        changes,
+        turns,
+        renewals,
+        quotas,
+    } = compared;
     json!({
         "steps": steps,
         "decisions": decisions,
@@ -76,6 +87,7 @@ fn json(compared: &Compared) -> Value {
         "refunds": refunds,
         "resets": resets,
         "changes": changes,
+        "turns": turns,
         "renewals": renewals,
         "quotas": quotas,
         "algorithms": Kind::names().collect::<Vec<_>>(),
@@ -83,17 +95,26 @@ fn json(compared: &Compared) -> Value {
 }
 
 fn report(compared: &Compared, paint: Paint) -> String {
-    let Compared { steps, decisions, checks, denied, delayed, refunds, resets, changes, renewals, quotas } =
-        compared;
+    let Compared {
+        steps,
+        decisions,
+        checks,
+        denied,
+        delayed,
+        refunds,
+        resets,
+        changes,
+        turns,
+        renewals,
+        quotas,
+    } = compared;
     let names: Vec<_> = Kind::names().collect();
     let mut text = paint.tone(Tone::Strong, format!("no difference in {steps} steps"));
     text.push('\n');
     let lines = [
         ("decisions", format!("{decisions}: {denied} denied, {delayed} delayed, {checks} by the short way")),
-        (
-            "other steps",
-            format!("{refunds} refunds, {resets} resets, {changes} changes of quota, {renewals} renewals"),
-        ),
+        ("other steps", format!("{refunds} refunds, {resets} resets, {renewals} renewals")),
+        ("mixed quotas", format!("{changes} changes, {turns} turns of quotas on one key")),
         ("quotas", format!("{quotas} of {}", names.join(", "))),
         ("compared", "outcome, limit, remaining, retry, reset, receipts".to_owned()),
     ];

@@ -20,7 +20,7 @@ fn finds_no_difference_and_leaves_nothing_behind() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let said = text(&output.stdout);
     assert!(said.starts_with("no difference in 2"), "{said}");
-    for word in ["token-bucket", "warm-up", "concurrency", "refunds", "resets"] {
+    for word in ["token-bucket", "warm-up", "concurrency", "refunds", "resets", "turns of quotas"] {
         assert!(said.contains(word), "no word of {word}: {said}");
     }
     let output = verify(&["--redis", &server.url(), "--steps", "2000", "--json"]);

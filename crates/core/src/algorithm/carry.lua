@@ -1,4 +1,4 @@
--- How tokens carry over when a quota changes.
+-- Exact products, for states that another quota wrote.
 
 -- The whole part of a · b / c, and whether anything is left; exact, bit by bit, however large the product.
 local function mul_div(a, b, c)
@@ -28,13 +28,4 @@ local function mul_div_ceil(a, b, c)
   local quotient, more = mul_div(a, b, c)
   if more then return quotient + 1 end
   return quotient
-end
-
--- What counts as used under a new limit, when `used` of the old one was.
-local function carry(used, old_limit, new_limit, how)
-  if how == RESET then return 0 end
-  if how == ADDITIVE or used == 0 then return used end
-  if how == PROPORTIONALLY then return mul_div_ceil(used, new_limit, old_limit) end
-  if used > old_limit then return new_limit + (used - old_limit) end
-  return since(new_limit, old_limit - used)
 end

@@ -25,13 +25,7 @@ function concurrency.decide(quota, state, now, cost, patience, credit, probe)
 end
 
 function concurrency.rare()
-  local refund, inherit_strict = sliding_strict.rare()
-
-  -- Permits in flight are facts: they stay held under any limit.
-  local function inherit(quota, old, state, now)
-    if quota[2] == old[2] then return state end
-    return inherit_strict(quota, old, state, now, ADDITIVE)
-  end
+  local refund = sliding_strict.rare()
 
   -- Counts a permit from now on, if it still counts at all.
   local function renew(quota, state, now, receipt)
@@ -43,5 +37,18 @@ function concurrency.rare()
     return at
   end
 
-  return refund, inherit, renew
+  return refund, renew
+end
+
+-- Permits in flight are facts: they stay held under any limit.
+function concurrency.shares() return true end
+
+function concurrency.carried(quota, writer, state, now)
+  if quota[2] == writer[2] then return state end
+  local at = moment_of_parts(writer, state, now)
+  local held = used_in_parts(writer, state, div(at, writer[2]))
+  if at > now then at = div_ceil(at, quota[2]) * quota[2] end
+  local fresh = {}
+  sliding_strict.record(quota, fresh, at, held)
+  return fresh
 end

@@ -16,7 +16,7 @@
 //! slows down. That is the point of it.
 
 use super::{
-    Algorithm, Demand, Effect, Inherit, Numbers, Receipt, SlidingStrict, Step, sliding_strict, window,
+    Algorithm, Demand, Effect, Numbers, Receipt, SlidingStrict, Step, sliding_strict, window,
     window::Window as _,
 };
 use crate::{
@@ -42,6 +42,8 @@ const HELD: usize = 0;
 
 /// The parts that a lease is counted in.
 const PARTS: u64 = 8;
+/// The most words that a state has: the newest part, and a ring of one part more than a lease has.
+const WIDEST: usize = PARTS as usize + 2;
 
 impl Concurrency {
     /// At most `limit` at once, each until it is given back.
@@ -62,6 +64,11 @@ impl Concurrency {
     /// How long a permit is held at least, if it is neither renewed nor given back.
     pub fn lease(&self) -> Option<Micros> {
         self.lease.and_then(|lease| Algorithm::rate(&lease)).map(Rate::period)
+    }
+
+    /// Whether a state means the same under both.
+    fn counts_like(&self, other: &Self) -> bool {
+        self.lease.map(|lease| lease.part()) == other.lease.map(|lease| lease.part())
     }
 
     /// What is held at `now`, and the moment that counts as now.
@@ -148,11 +155,15 @@ impl Algorithm for Concurrency {
     }
 
     /// Permits in flight are facts: they stay held under any limit.
-    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, _how: Inherit) {
-        if self.lease.map(|lease| lease.part()) == old.lease.map(|lease| lease.part()) {
+    fn shares_state(&self, _other: &Self) -> bool {
+        true
+    }
+
+    fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+        if self.counts_like(writer) {
             return;
         }
-        let (held, at) = old.held(state, now);
+        let (held, at) = writer.held(state, now);
         (0..self.width()).for_each(|word| state.set(word, 0));
         match self.lease {
             None => state.set(HELD, held),
@@ -161,6 +172,28 @@ impl Algorithm for Concurrency {
             }
             Some(lease) => lease.record(state, at, held),
         }
+    }
+
+    fn decide_carried<W: Words + ?Sized>(
+        &self,
+        writer: &Self,
+        state: &mut W,
+        now: Micros,
+        demand: Demand,
+    ) -> Step {
+        if self.counts_like(writer) {
+            return self.decide(state, now, demand);
+        }
+        // On a copy: a denial must leave what is held as the writer counts it.
+        let mut copy = [0; WIDEST];
+        let words = self.width().max(writer.width());
+        copy.iter_mut().take(writer.width()).enumerate().for_each(|(word, copy)| *copy = state.get(word));
+        self.carry_over(writer, copy.as_mut_slice(), now);
+        let step = self.decide(copy.as_mut_slice(), now, demand);
+        if step.receipt.cost > 0 {
+            copy.iter().take(words).enumerate().for_each(|(word, copy)| state.set(word, *copy));
+        }
+        step
     }
 
     fn renew<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt) -> Option<Receipt> {

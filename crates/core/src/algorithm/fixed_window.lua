@@ -65,15 +65,7 @@ function fixed_window.rare()
     if state[1] == start + 1 and start <= receipt.at then state[2] = since(count, cost) end
   end
 
-  local function inherit(quota, old, state, now, how)
-    local start, used = current(old, state, now)
-    used = carry(used, old[1], quota[1], how)
-    local same_windows = quota[2] == old[2] and quota[3] == old[3]
-    if not same_windows and start <= now then start = opened_at(quota, now) end
-    if used == 0 and start <= now then start = -1 end
-    state[1], state[2] = start + 1, used
-    return state
-  end
-
-  return refund, inherit
+  return refund
 end
+
+function fixed_window.shares(quota, other) return quota[2] == other[2] and quota[3] == other[3] end

@@ -15,12 +15,11 @@
 //! one that people expect of "100 per day", and not a bound on any one second.
 
 use super::{
-    Algorithm, Demand, Inherit, Numbers, Receipt, Step,
+    Algorithm, Demand, Numbers, Receipt, Step,
     window::{self, Window},
 };
 use crate::{
     bound::Bound,
-    math::mul_div_ceil,
     quota::{QuotaError, Rate, Reader},
     units::Micros,
     words::Words,
@@ -184,14 +183,9 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
-        let (start, used) = old.current(state, now);
-        let used = carry(used, old.limit(), self.limit(), how);
-        // Length and phase: windows of the calendar and of the epoch are the same unless they are weeks.
-        let same_windows = self.numbers()[1..3] == old.numbers()[1..3];
-        let start = if same_windows || start > now { start } else { self.opened_at(now) };
-        state.set(START, if used == 0 && start <= now { 0 } else { start.get() + 1 });
-        state.set(COUNT, used);
+    /// What was counted in the same windows. Those of the calendar and of the epoch are the same unless they are weeks.
+    fn shares_state(&self, other: &Self) -> bool {
+        self.numbers()[1..3] == other.numbers()[1..3]
     }
 }
 
@@ -203,18 +197,5 @@ impl fmt::Display for FixedWindow {
             WindowStart::Epoch => f.write_str(" from-epoch"),
             WindowStart::FirstHit => f.write_str(" from-first-hit"),
         }
-    }
-}
-
-/// What counts as used under a new limit, when `used` of the old one was.
-pub(super) fn carry(used: u64, old_limit: u64, new_limit: u64, how: Inherit) -> u64 {
-    match how {
-        Inherit::Reset => 0,
-        Inherit::Additive => used,
-        // A key that has used nothing is as good as one that was never seen.
-        Inherit::AsIs if used == 0 => 0,
-        Inherit::Proportionally => mul_div_ceil(used, new_limit, old_limit),
-        Inherit::AsIs if used > old_limit => new_limit.saturating_add(used - old_limit),
-        Inherit::AsIs => new_limit.saturating_sub(old_limit - used),
     }
 }

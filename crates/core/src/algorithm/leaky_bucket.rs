@@ -12,7 +12,7 @@
 //! answers for "now"; ask with patience to be given a place. And a cost over `delay + 1` never fits, unless it is taken on
 //! credit: for bytes, which come in larger pieces, take a token bucket or give a `delay`.
 
-use super::{Algorithm, Demand, Inherit, Numbers, Receipt, Step, level::Meter};
+use super::{Algorithm, Demand, Numbers, Receipt, Step, level::Meter};
 use crate::{
     bound::Bound,
     decision::Decision,
@@ -110,8 +110,23 @@ impl Algorithm for LeakyBucket {
         self.meter.refund(state, now, receipt, cost);
     }
 
-    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
-        self.meter.inherit(&old.meter, state, now, how);
+    /// Tokens are tokens at any rate.
+    fn shares_state(&self, _other: &Self) -> bool {
+        true
+    }
+
+    fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+        self.meter.carry_over(&writer.meter, state, now);
+    }
+
+    fn decide_carried<W: Words + ?Sized>(
+        &self,
+        writer: &Self,
+        state: &mut W,
+        now: Micros,
+        demand: Demand,
+    ) -> Step {
+        self.meter.decide_carried(&writer.meter, state, now, demand)
     }
 }
 

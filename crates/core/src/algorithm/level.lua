@@ -59,7 +59,7 @@ function level.decide(quota, state, now, cost, patience, credit, probe)
   -- Not the sum less the capacity: a sum of two large levels is not exact.
   local excess = before - (capacity - units)
   if cost > 1 and units > capacity then
-    if credit == REFUSE or units > most(quota) - before then return NEVER, before, 0, 0 end
+    if credit == REFUSE or (credit == GRANT and units > most(quota) - before) then return NEVER, before, 0, 0 end
     excess = before
   end
   local verb = ALLOW
@@ -69,11 +69,15 @@ function level.decide(quota, state, now, cost, patience, credit, probe)
       local over = excess - (quota[4] - capacity)
       if over > 0 then return DENY, before, over, 0 end
     end
-    verb, after = DELAY, min(after, most(quota))
+    verb = DELAY
   else
     excess = 0
   end
   if probe or cost == 0 then return verb, before, excess, 0 end
+  if after > LARGEST or after > most(quota) then
+    after = most(quota)
+    cost = div(since(after, before), price)
+  end
   write_level(quota, state, now, after)
   return verb, after, excess, 0, cost, now, after, 0
 end
@@ -98,23 +102,24 @@ function level.rare()
     write_level(quota, state, now, since(before, min(certain, since(mark, drained))))
   end
 
-  local function inherit(quota, old, state, now, how)
-    local units = level_at(old, state, now)
-    local converted = 0
-    if how == ADDITIVE then
-      converted = mul_div_ceil(units, quota[1], old[1])
-    elseif how == PROPORTIONALLY then
-      converted = mul_div_ceil(min(units, old[3]), quota[3], old[3])
-    elseif how == AS_IS and units > 0 then
-      converted = since(quota[3], (mul_div(since(old[3], units), quota[1], old[1])))
-    end
-    local empty = how == RESET or (how == AS_IS and units == 0)
-    if not empty and units > old[3] then
-      converted = max(converted, quota[3] + mul_div_ceil(units - old[3], quota[2], old[2]))
-    end
-    write_level(quota, state, now, min(converted, most(quota)))
-    return state
-  end
+  return refund
+end
 
-  return refund, inherit
+function level.shares() return true end
+
+local function converted(quota, writer, units)
+  return min(mul_div_ceil(units, quota[1], writer[1]), most(quota))
+end
+
+-- A state of the writer as one of this quota: as many tokens.
+function level.carried(quota, writer, state, now)
+  local copy = { 0, 0 }
+  write_level(quota, copy, now, converted(quota, writer, level_at(writer, state, now)))
+  return copy
+end
+
+-- When to ask again after a denial on a state of the writer: it goes on draining at the writer's rate.
+function level.retry_carried(quota, writer, state, now, before, excess)
+  local goal = mul_div(since(before, excess), writer[1], quota[1])
+  return div_ceil(since(level_at(writer, state, now), goal), writer[2])
 end

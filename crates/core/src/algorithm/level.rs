@@ -3,9 +3,9 @@
 //! A quota of `amount` per `period` is reduced by its greatest common divisor: a token costs `price` units, one
 //! microsecond drains `drain` units. Nothing is ever rounded, so no pattern of calls makes the rate drift.
 
-use super::{Credit, Demand, Effect, Inherit, Numbers, Receipt, Step};
+use super::{Credit, Demand, Effect, Numbers, Receipt, Step};
 use crate::{
-    decision::{Decision, Level as Reading, Verb},
+    decision::{Count, Decision, Level as Reading, Verb},
     math::{gcd, mul_div_ceil, mul_div_floor},
     quota::{QuotaError, Rate},
     units::{LARGEST_EXACT, Micros},
@@ -33,9 +33,16 @@ pub struct Judgement {
     pub level: u64,
     /// The units that must drain before it is time; zero when it is.
     pub excess: u64,
+    /// When to ask again, where units of another quota must drain.
+    retry: Option<Micros>,
 }
 
 impl Judgement {
+    #[inline(always)]
+    fn new(verb: Verb, level: u64, excess: u64) -> Self {
+        Self { verb, level, excess, retry: None }
+    }
+
     /// Whether the demand is granted, now or later.
     #[inline]
     pub fn is_granted(&self) -> bool {
@@ -80,9 +87,11 @@ impl Meter {
         self.queue.max(self.drain.saturating_mul(LONGEST_DEBT.get()).min(LARGEST_EXACT))
     }
 
-    /// The decision that the twin in Lua gave: a verb, the level, and the units over the capacity.
-    pub(super) fn heard(&self, [verb, level, excess, _]: [u64; 4]) -> Option<Decision> {
-        Some(self.decision(Judgement { verb: Verb::of_twin(verb)?, level, excess }))
+    /// The decision that the twin in Lua gave: a verb, the level, the units over the capacity, and the time until another try where
+    /// these are units of another quota.
+    pub(super) fn heard(&self, [verb, level, excess, retry]: [u64; 4]) -> Option<Decision> {
+        let retry = (retry > 0).then_some(Micros::new(retry));
+        Some(self.decision(Judgement { verb: Verb::of_twin(verb)?, level, excess, retry }))
     }
 
     /// What the twin in Lua needs to know.
@@ -102,26 +111,31 @@ impl Meter {
         let after = level + units;
         let excess = after.saturating_sub(self.capacity);
         match excess {
-            0 => Judgement { verb: Verb::Allow, level: after, excess },
+            0 => Judgement::new(Verb::Allow, after, excess),
             _ => self.judge_wait(level, after, excess, demand),
         }
     }
 
     /// A cost that is larger than the capacity: on credit it needs no more than all of it.
     fn judge_large(&self, level: u64, units: u64, demand: Demand) -> Judgement {
-        if demand.credit == Credit::Refuse || units > self.most().saturating_sub(level) {
-            return Judgement { verb: Verb::Never, level, excess: 0 };
-        }
+        let after = level.saturating_add(units).min(self.most());
+        let is_charged = match demand.credit {
+            Credit::Refuse => false,
+            Credit::Grant => units <= self.most().saturating_sub(level),
+            // Work that has been done is charged, as far as numbers go.
+            Credit::Force => true,
+        };
         match level {
-            0 => Judgement { verb: Verb::Allow, level: units, excess: 0 },
-            _ => self.judge_wait(level, level + units, level, demand),
+            _ if !is_charged => Judgement::new(Verb::Never, level, 0),
+            0 => Judgement::new(Verb::Allow, after, 0),
+            _ => self.judge_wait(level, after, level, demand),
         }
     }
 
     /// A cost that finds room only when `excess` has drained: within the caller's patience and the queue?
     #[inline(always)]
     fn judge_wait(&self, level: u64, after: u64, excess: u64, demand: Demand) -> Judgement {
-        let deny = |excess| Judgement { verb: Verb::Deny, level, excess };
+        let deny = |excess| Judgement::new(Verb::Deny, level, excess);
         let impatient = excess > self.drain.saturating_mul(demand.patience.get());
         let over_queue = excess.saturating_sub(self.queue - self.capacity);
         match demand.credit {
@@ -131,14 +145,19 @@ impl Meter {
             _ => {}
         }
         // Forced charges may pile up, but not for ever.
-        Judgement { verb: Verb::Delay, level: after.min(self.most()), excess }
+        Judgement::new(Verb::Delay, after.min(self.most()), excess)
     }
 
     /// The decision that a judgement amounts to.
     #[inline]
     pub fn decision(&self, judgement: Judgement) -> Decision {
-        let Judgement { verb, level, excess } = judgement;
+        let Judgement { verb, level, excess, retry } = judgement;
         let Self { price, drain, capacity, .. } = *self;
+        if let Some(wait) = retry {
+            let remaining = capacity.saturating_sub(level) / price;
+            let reset = Micros::new(level.div_ceil(drain));
+            return Decision::on_count(verb, capacity / price, Count { remaining, reset, wait });
+        }
         Decision::on_level(verb, Reading { level, excess, capacity, price, drain })
     }
 
@@ -173,25 +192,22 @@ impl Meter {
         level.saturating_sub(self.refundable(receipt.mark, elapsed, cost))
     }
 
-    /// A level of `old` as a level of this meter, rounded against the caller.
-    pub fn convert(&self, old: &Self, level: u64, how: Inherit) -> u64 {
-        let converted = match how {
-            Inherit::Reset => return 0,
-            // A key that has used nothing is as good as one that was never seen.
-            Inherit::AsIs if level == 0 => return 0,
-            Inherit::Additive => mul_div_ceil(level, self.price, old.price),
-            Inherit::Proportionally => mul_div_ceil(level.min(old.capacity), self.capacity, old.capacity),
-            Inherit::AsIs => {
-                let available = mul_div_floor(old.capacity.saturating_sub(level), self.price, old.price);
-                self.capacity.saturating_sub(available)
-            }
-        };
-        // Those who wait were told when to go, and go then: nobody goes before the last of them.
-        let waiting = match level.checked_sub(old.capacity) {
-            None | Some(0) => 0,
-            Some(excess) => self.capacity.saturating_add(mul_div_ceil(excess, self.drain, old.drain)),
-        };
-        converted.max(waiting).min(self.most())
+    /// A level that `writer` wrote as a level of this meter: as many tokens, rounded against the caller.
+    pub fn convert(&self, writer: &Self, level: u64) -> u64 {
+        mul_div_ceil(level, self.price, writer.price).min(self.most())
+    }
+
+    /// What `demand` does to a level that `writer` wrote and that has been drained up to now.
+    ///
+    /// A denial leaves the level to `writer`, at whose rate it goes on draining: that is what its retry time goes by.
+    pub fn judge_carried(&self, writer: &Self, level: u64, demand: Demand) -> Judgement {
+        let converted = self.convert(writer, level);
+        let mut judgement = self.judge(converted, demand);
+        if judgement.verb == Verb::Deny {
+            let goal = mul_div_floor(converted.saturating_sub(judgement.excess), writer.price, self.price);
+            judgement.retry = Some(Micros::new(level.saturating_sub(goal).div_ceil(writer.drain)));
+        }
+        judgement
     }
 
     /// The state of a level at a moment.
@@ -211,18 +227,50 @@ impl Meter {
 
     pub(super) fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
         let (level, at) = self.advance(state, now);
-        let mut judgement = self.judge(level, demand);
-        let mut receipt = Receipt::default();
+        self.settle(state, at, level, self.judge(level, demand), demand)
+    }
 
+    pub(super) fn decide_carried<W: Words + ?Sized>(
+        &self,
+        writer: &Self,
+        state: &mut W,
+        now: Micros,
+        demand: Demand,
+    ) -> Step {
+        let (level, at) = writer.advance(state, now);
+        let judgement = self.judge_carried(writer, level, demand);
+        self.settle(state, at, self.convert(writer, level), judgement, demand)
+    }
+
+    /// Charges what was granted to a level.
+    fn settle<W: Words + ?Sized>(
+        &self,
+        state: &mut W,
+        at: Micros,
+        level: u64,
+        mut judgement: Judgement,
+        demand: Demand,
+    ) -> Step {
+        let mut receipt = Receipt::default();
         if demand.effect == Effect::Probe && judgement.is_granted() {
             // A probe tells what would be granted, and what remains without it.
             judgement.level = level;
         } else if judgement.is_granted() && demand.cost > 0 {
             state.set(LAST, at.get());
             state.set(LEVEL, judgement.level);
-            receipt = Receipt { cost: demand.cost, at, mark: judgement.level, ..Receipt::default() };
+            receipt = self.receipt(demand.cost, at, level, judgement.level);
         }
         Step { decision: self.decision(judgement), receipt }
+    }
+
+    /// Proof of a charge that lifted a level: of no more than it was lifted by.
+    #[inline]
+    pub fn receipt(&self, cost: u64, at: Micros, before: u64, after: u64) -> Receipt {
+        let charged = match after - before < cost.saturating_mul(self.price) {
+            true => (after - before) / self.price,
+            false => cost,
+        };
+        Receipt { cost: charged, at, mark: after, ..Receipt::default() }
     }
 
     pub(super) fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
@@ -231,9 +279,9 @@ impl Meter {
         state.set(LEVEL, self.after_refund(level, at, &receipt, cost));
     }
 
-    pub(super) fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
-        let (level, at) = old.advance(state, now);
+    pub(super) fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+        let (level, at) = writer.advance(state, now);
         state.set(LAST, at.get());
-        state.set(LEVEL, self.convert(old, level, how));
+        state.set(LEVEL, self.convert(writer, level));
     }
 }

@@ -119,17 +119,16 @@ pub struct Receipt {
     pub stored: u64,
 }
 
-/// How the tokens of a key carry over when its quota changes, in bucket4j's four ways.
+/// Whether a key keeps what it used when its quota changes.
+///
+/// A state remembers which quota wrote it. Another quota that [shares its state](Kind::shares_state) reads it as its own, and writes
+/// only when it admits. A quota that does not has a state of its own beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Inherit {
-    /// What was used stays used: a larger quota adds the difference, a smaller one takes it away.
+pub enum CarryOver {
+    /// What was used stays used.
     #[default]
-    Additive,
-    /// What was available stays available, up to the new quota. A key that has used nothing has all of it.
-    AsIs,
-    /// The used share stays the same.
-    Proportionally,
-    /// Start anew. The only way that can admit more than the larger of the two bounds.
+    Keep,
+    /// The new quota starts with a state of its own: while both are in use, both bounds add up. Permits in flight stay held.
     Reset,
 }
 
@@ -174,8 +173,22 @@ pub trait Algorithm: Copy + fmt::Display {
     /// Gives back up to `cost` of what `receipt` proves, without ever creating a token.
     fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64);
 
-    /// Turns a state that `old` wrote into one of this quota.
-    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit);
+    /// Whether a state that `other` wrote can be read by this quota.
+    fn shares_state(&self, other: &Self) -> bool;
+
+    /// Turns a state that `writer` wrote into one of this quota. Nothing to do where a state is the same under both.
+    fn carry_over<W: Words + ?Sized>(&self, _writer: &Self, _state: &mut W, _now: Micros) {}
+
+    /// Answers a demand on a state that `writer` wrote. Only a charge writes, and what it writes is a state of this quota.
+    fn decide_carried<W: Words + ?Sized>(
+        &self,
+        _writer: &Self,
+        state: &mut W,
+        now: Micros,
+        demand: Demand,
+    ) -> Step {
+        self.decide(state, now, demand)
+    }
 
     /// Writes the state of a limiter that is created at `now`, where that differs from "never seen".
     fn create<W: Words + ?Sized>(&self, _state: &mut W, _now: Micros) {}
@@ -188,7 +201,7 @@ pub trait Algorithm: Copy + fmt::Display {
 
 /// What the twins share: words, and exact arithmetic.
 const LUA: &str = include_str!("twin.lua");
-/// How tokens carry over when a quota changes.
+/// Exact products, for states that another quota wrote.
 const CARRY_LUA: &str = include_str!("carry.lua");
 
 /// Makes the enum of all algorithms and its dispatch from one line for each.
@@ -275,17 +288,33 @@ macro_rules! registry {
                 match self { $(Self::$name(it) => it.refund(state, now, receipt, cost.min(receipt.cost)),)+ }
             }
 
-            /// Carries a state over from an older quota; between algorithms nothing carries over but the fact
-            /// that the key was in use: the new state starts with all of its quota used up, or, where permits are
-            /// held, with none of them in flight.
-            pub fn inherit<W: Words + ?Sized>(
-                &self, old: &Self, state: &mut W, now: Micros, how: Inherit,
-            ) {
-                let keeps_permits = matches!((self, old), (Self::Concurrency(_), Self::Concurrency(_)));
-                match (self, old) {
-                    _ if how == Inherit::Reset && !keeps_permits => self.start_over(state, now, how),
-                    $((Self::$name(new), Self::$name(old)) => new.inherit(old, state, now, how),)+
-                    _ => self.start_over(state, now, how),
+            /// Whether a state that `other` wrote can be read by this quota: they use the same algorithm, and the same windows where
+            /// there are windows. See [`Algorithm::shares_state`].
+            pub fn shares_state(&self, other: &Self) -> bool {
+                match (self, other) {
+                    $((Self::$name(it), Self::$name(other)) => it.shares_state(other),)+
+                    _ => false,
+                }
+            }
+
+            /// Turns a state that `writer` wrote into one of this quota; into a new one where they share no state.
+            pub fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+                match (self, writer) {
+                    $((Self::$name(it), Self::$name(writer)) if it.shares_state(writer) => {
+                        it.carry_over(writer, state, now);
+                    })+
+                    _ => (0..self.width()).for_each(|word| state.set(word, 0)),
+                }
+            }
+
+            /// Answers a demand on a state that `writer` wrote, with which this quota must share its state; see
+            /// [`Algorithm::decide_carried`].
+            pub fn decide_carried<W: Words + ?Sized>(
+                &self, writer: &Self, state: &mut W, now: Micros, demand: Demand,
+            ) -> Step {
+                match (self, writer) {
+                    $((Self::$name(it), Self::$name(writer)) => it.decide_carried(writer, state, now, demand),)+
+                    _ => self.decide(state, now, demand),
                 }
             }
 
@@ -320,16 +349,4 @@ registry! {
     Smooth,
     WarmUp,
     Concurrency,
-}
-
-impl Kind {
-    fn start_over<W: Words + ?Sized>(&self, state: &mut W, now: Micros, how: Inherit) {
-        for index in 0..self.width() {
-            state.set(index, 0);
-        }
-        // Permits that nobody holds would never be given back.
-        if how != Inherit::Reset && !matches!(self, Self::Concurrency(_)) {
-            self.decide(state, now, Demand::now(self.limit()));
-        }
-    }
 }

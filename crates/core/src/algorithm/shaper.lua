@@ -61,7 +61,7 @@ function shaper.decide(quota, state, now, cost, patience, credit, probe)
   local debt, taken = 0, 0
   if charged then
     stored, free_at = resync(quota, stored, free_at, now)
-    taken = min(cost, stored)
+    taken = min(cost, max(stored, 0))
     local served = free_at
     debt = stored_cost(quota, stored, taken) + floor((cost - taken) * quota[2])
     stored, free_at = stored - taken, plus(served, debt)
@@ -69,7 +69,7 @@ function shaper.decide(quota, state, now, cost, patience, credit, probe)
     state[1], state[2] = stored, free_at + 1
   end
   local remaining = 0
-  if free_at <= now then remaining = floor((resync(quota, stored, free_at, now))) end
+  if free_at <= now then remaining = floor(max(resync(quota, stored, free_at, now), 0)) end
   local reset = reset_of(quota, stored, free_at, now)
   if charged then return verb, remaining, reset, wait, cost, free_at, debt, taken end
   return verb, remaining, reset, wait
@@ -90,22 +90,22 @@ function shaper.rare()
     state[2] = max(since(free_at, unserved), min(now, free_at)) + 1
   end
 
-  local function inherit(quota, old, state, now, how)
-    local stored, free_at = pace_of(old, state)
-    stored, free_at = resync(old, stored, free_at, now)
-    if how == RESET or (how == AS_IS and stored >= old[3] and free_at <= now) then
-      stored = quota[3]
-    elseif how == AS_IS then
-      stored = min(stored, quota[3])
-    elseif how == ADDITIVE then
-      stored = min(max(stored + (quota[3] - old[3]), 0), quota[3])
-    else
-      stored = stored * quota[3] / old[3]
-    end
-    if how == RESET then free_at = min(now, free_at) end
-    state[1], state[2] = stored, free_at + 1
-    return state
-  end
+  return refund
+end
 
-  return refund, inherit
+function shaper.shares() return true end
+
+function shaper.carried(quota, writer, state, now)
+  local stored, free_at = pace_of(writer, state)
+  stored, free_at = resync(writer, stored, free_at, now)
+  local length, old_length = quota[3] * quota[4], writer[3] * writer[4]
+  local fills_alike = math.abs(length - old_length) <= old_length * 1e-9
+  if stored >= writer[3] and (free_at <= now or (quota[5] < 0 and not fills_alike)) then
+    stored = quota[3]
+  elseif quota[5] < 0 and not fills_alike then
+    stored = stored + (quota[3] - writer[3])
+  elseif stored >= 0 then
+    stored = stored * quota[3] / writer[3]
+  end
+  return { min(stored, quota[3]), free_at + 1 }
 end

@@ -3,7 +3,7 @@
 //! The arithmetic is Guava's to the last bit: doubles for permits, microseconds for time, each term of a wait
 //! truncated by itself, in Guava's order. A caller waits for the debt of those before it, never for its own.
 
-use super::{Demand, Effect, Inherit, Numbers, Receipt, Step};
+use super::{Demand, Effect, Numbers, Receipt, Step};
 use crate::{
     decision::{Count, Decision, Verb},
     units::{LARGEST_EXACT, Micros},
@@ -88,8 +88,36 @@ impl Shaper {
         now: Micros,
         demand: Demand,
     ) -> Step {
+        self.decide_at(self.load(state), limit, state, now, demand)
+    }
+
+    pub(super) fn decide_carried<W: Words + ?Sized>(
+        &self,
+        writer: &Self,
+        limit: u64,
+        state: &mut W,
+        now: Micros,
+        demand: Demand,
+    ) -> Step {
+        let pace = match writer.resync(writer.load(state), now) {
+            // As good as never seen: a store has forgotten it, or is about to.
+            Pace { stored, free_at } if stored >= writer.most && free_at <= now => {
+                Pace { stored: self.most, free_at }
+            }
+            _ => self.carried(writer, state, now),
+        };
+        self.decide_at(pace, limit, state, now, demand)
+    }
+
+    fn decide_at<W: Words + ?Sized>(
+        &self,
+        mut pace: Pace,
+        limit: u64,
+        state: &mut W,
+        now: Micros,
+        demand: Demand,
+    ) -> Step {
         // Guava tests the debt before it resynchronises, and without regard to the cost.
-        let mut pace = self.load(state);
         let wait = pace.free_at.since(now);
         let verb = match wait {
             Micros::ZERO => Verb::Allow,
@@ -100,7 +128,7 @@ impl Shaper {
         let mut receipt = Receipt::default();
         if verb != Verb::Deny && demand.effect == Effect::Charge && demand.cost > 0 {
             pace = self.resync(pace, now);
-            let taken = (demand.cost as f64).min(pace.stored);
+            let taken = (demand.cost as f64).min(pace.stored.max(0.0));
             let fresh = demand.cost as f64 - taken;
             let debt = self.stored_cost(pace.stored, taken).saturating_add((fresh * self.stable) as u64);
             let debt = Micros::new(debt);
@@ -175,18 +203,28 @@ impl Shaper {
         );
     }
 
-    /// Guava's `setRate` is [`Inherit::Proportionally`]; debt is never rescaled.
-    pub(super) fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
-        let pace = old.resync(old.load(state), now);
-        let stored = match how {
-            Inherit::Reset => self.most,
-            // A key that has used nothing is as good as one that was never seen.
-            Inherit::AsIs if pace.stored >= old.most && pace.free_at <= now => self.most,
-            Inherit::AsIs => pace.stored.min(self.most),
-            Inherit::Additive => (pace.stored + (self.most - old.most)).clamp(0.0, self.most),
-            Inherit::Proportionally => pace.stored * self.most / old.most,
+    pub(super) fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+        if state.get(FREE_AT) == 0 {
+            return;
+        }
+        let pace = self.carried(writer, state, now);
+        Self::save(state, pace);
+    }
+
+    /// The state of `writer` as one of this shaper. Debt is time, and stays as it is.
+    ///
+    /// Where both fill up in the same time, the stored share stays the same: that is Guava's `setRate`. Elsewhere a share of the one
+    /// is far more than a share of the other, so the permits that are missing stay missing, even if that is more than can be stored.
+    fn carried<W: Words + ?Sized>(&self, writer: &Self, state: &W, now: Micros) -> Pace {
+        let pace = writer.resync(writer.load(state), now);
+        let (length, old_length) = (self.most * self.cool_down, writer.most * writer.cool_down);
+        let fills_alike = (length - old_length).abs() <= old_length * 1e-9;
+        let stored = match self.warm_up {
+            WarmUpCost::Free if !fills_alike && pace.stored >= writer.most => self.most,
+            WarmUpCost::Free if !fills_alike => pace.stored + (self.most - writer.most),
+            _ if pace.stored < 0.0 => pace.stored,
+            _ => pace.stored * self.most / writer.most,
         };
-        let free_at = if how == Inherit::Reset { now.min(pace.free_at) } else { pace.free_at };
-        Self::save(state, Pace { stored, free_at });
+        Pace { stored: stored.min(self.most), ..pace }
     }
 }

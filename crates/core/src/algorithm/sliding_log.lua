@@ -1,7 +1,7 @@
 -- Sliding log: the twin of sliding_log.rs.
 --
--- State: a moment before which nothing may be placed, and the moments of the last tokens, oldest first, seven bytes
--- each. Numbers: limit, period.
+-- State: a moment before which nothing may be placed, how many tokens are remembered (the largest limit of those that wrote), and
+-- the moments of the last tokens, oldest first, seven bytes each. Numbers: limit, period.
 
 local sliding_log = {}
 
@@ -19,15 +19,15 @@ local function used_in_log(quota, state, at)
   return counted
 end
 
-function sliding_log.new() return { first = 0, log = '' } end
+function sliding_log.new() return { first = 0, places = 0, log = '' } end
 
 function sliding_log.load(quota, text, at)
-  local first, length, next = unpack_from('>I7I3', text, at)
-  return { first = first, log = text:sub(next, next + 7 * length - 1) }, next + 7 * length
+  local first, places, length, next = unpack_from('>I7I3I3', text, at)
+  return { first = first, places = places, log = text:sub(next, next + 7 * length - 1) }, next + 7 * length
 end
 
 function sliding_log.save(quota, state)
-  return pack('>I7I3', state.first, #state.log / 7) .. state.log
+  return pack('>I7I3I3', state.first, state.places, #state.log / 7) .. state.log
 end
 
 function sliding_log.earliest(quota, state, now, cost)
@@ -39,13 +39,14 @@ end
 
 function sliding_log.record(quota, state, at, cost)
   local log = state.log .. pack('>I7', at):rep(cost)
-  state.log = log:sub(-7 * quota[1])
+  state.places = max(state.places, quota[1])
+  state.log = log:sub(-7 * state.places)
   state.first = at
 end
 
 function sliding_log.remaining(quota, state, now)
   if state.first > now then return 0 end
-  return quota[1] - used_in_log(quota, state, now)
+  return since(quota[1], used_in_log(quota, state, now))
 end
 
 function sliding_log.forgotten(quota, state)
@@ -72,14 +73,7 @@ function sliding_log.rare()
     state.log = state.log:sub(1, kept - 7 * removed) .. state.log:sub(kept + 1)
   end
 
-  local function inherit(quota, old, state, now, how)
-    if how == ADDITIVE and quota[1] == old[1] then return state end
-    local at = max(now, state.first)
-    local used = min(carry(used_in_log(old, state, at), old[1], quota[1], how), quota[1])
-    local fresh = sliding_log.new()
-    sliding_log.record(quota, fresh, at, used)
-    return fresh
-  end
-
-  return refund, inherit
+  return refund
 end
+
+function sliding_log.shares(quota, other) return quota[2] == other[2] end

@@ -12,8 +12,7 @@
 //! `sliding-strict`, which keeps the same promise in `K + 1` words.
 
 use super::{
-    Algorithm, Demand, Inherit, Numbers, Receipt, Step,
-    fixed_window::carry,
+    Algorithm, Demand, Numbers, Receipt, Step,
     window::{self, Window},
 };
 use crate::{
@@ -30,12 +29,16 @@ pub struct SlidingLog {
     rate: Rate,
 }
 
-/// Words of state: the next place in the ring, how many places are filled, a moment before which nothing may be
-/// placed (a refund must not uncover what a later place overwrote), then the ring of moments.
-const NEXT: usize = 0;
-const FILLED: usize = 1;
-const FLOOR: usize = 2;
-const RING: usize = 3;
+/// Words of state: the places in the ring (zero: never seen), the next of them, how many are filled, a moment before which
+/// nothing may be placed (a refund must not uncover what a later place overwrote), then the ring of moments.
+///
+/// A ring keeps its places while it says anything: a quota with a smaller limit reads the newest of them, and one with a larger
+/// limit adds places when it writes. So the moments that any of them needs are there.
+const PLACES: usize = 0;
+const NEXT: usize = 1;
+const FILLED: usize = 2;
+const FLOOR: usize = 3;
+const RING: usize = 4;
 
 /// A key's log would be 1 MiB; `sliding-strict` keeps the same promise in far less.
 const LONGEST: u64 = 131_072;
@@ -50,8 +53,12 @@ impl SlidingLog {
         Ok(Self { rate })
     }
 
-    fn capacity(&self) -> u64 {
-        self.rate.amount()
+    /// The places of the ring that a state has, or would get.
+    fn places<W: Words + ?Sized>(&self, state: &W) -> u64 {
+        match state.get(PLACES) {
+            0 => self.limit(),
+            places => places,
+        }
     }
 
     /// The moment of the token with `newer` others after it.
@@ -60,8 +67,31 @@ impl SlidingLog {
     }
 
     fn slot<W: Words + ?Sized>(&self, state: &W, newer: u64) -> usize {
-        let capacity = self.capacity();
-        RING + ((state.get(NEXT) + capacity - 1 - newer) % capacity) as usize
+        let places = self.places(state);
+        RING + ((state.get(NEXT) + places - 1 - newer) % places) as usize
+    }
+
+    /// Gives the ring at least as many places as this quota needs, the oldest moment first.
+    fn widen<W: Words + ?Sized>(&self, state: &mut W) {
+        let places = state.get(PLACES);
+        if places >= self.limit() {
+            return;
+        }
+        let (all, filled) = (places as usize, state.get(FILLED));
+        let oldest = if all == 0 { 0 } else { ((state.get(NEXT) + places - filled) % places) as usize };
+        if oldest > 0 {
+            // Three times reversed is turned round: the oldest comes first.
+            for (from, to) in [(0, oldest), (oldest, all), (0, all)] {
+                for offset in 0..(to - from) / 2 {
+                    let (left, right) = (RING + from + offset, RING + to - 1 - offset);
+                    let moved = state.get(left);
+                    state.set(left, state.get(right));
+                    state.set(right, moved);
+                }
+            }
+        }
+        state.set(NEXT, filled);
+        state.set(PLACES, self.limit());
     }
 
     /// How many tokens still count at `at`: moments only grow, so the newest of them are a prefix.
@@ -82,7 +112,7 @@ impl SlidingLog {
 impl Window for SlidingLog {
     fn earliest<W: Words + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
         let at = now.max(Micros::new(state.get(FLOOR)));
-        let may_stay = self.capacity() - cost;
+        let may_stay = self.limit() - cost;
         if cost == 0 || state.get(FILLED) <= may_stay {
             return at;
         }
@@ -90,13 +120,13 @@ impl Window for SlidingLog {
     }
 
     fn record<W: Words + ?Sized>(&self, state: &mut W, at: Micros, cost: u64) {
-        let capacity = self.capacity();
-        let next = state.get(NEXT);
+        self.widen(state);
+        let (places, next) = (state.get(PLACES), state.get(NEXT));
         for offset in 0..cost {
-            state.set(RING + ((next + offset) % capacity) as usize, at.get());
+            state.set(RING + ((next + offset) % places) as usize, at.get());
         }
-        state.set(NEXT, (next + cost) % capacity);
-        state.set(FILLED, (state.get(FILLED) + cost).min(capacity));
+        state.set(NEXT, (next + cost) % places);
+        state.set(FILLED, (state.get(FILLED) + cost).min(places));
         state.set(FLOOR, at.get());
     }
 
@@ -104,7 +134,7 @@ impl Window for SlidingLog {
         if state.get(FLOOR) > now.get() {
             return 0;
         }
-        self.capacity() - self.used(state, now)
+        self.limit().saturating_sub(self.used(state, now))
     }
 
     fn forgotten<W: Words + ?Sized>(&self, state: &W) -> Micros {
@@ -129,7 +159,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn width(&self) -> usize {
-        RING + self.capacity() as usize
+        RING + self.limit() as usize
     }
 
     fn rate(&self) -> Option<Rate> {
@@ -137,7 +167,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn limit(&self) -> u64 {
-        self.capacity()
+        self.rate.amount()
     }
 
     fn bound(&self) -> Bound {
@@ -158,21 +188,14 @@ impl Algorithm for SlidingLog {
             let moved = self.moment(state, newer - removed);
             state.set(self.slot(state, newer), moved.get());
         }
-        let capacity = self.capacity();
-        state.set(NEXT, (state.get(NEXT) + capacity - removed) % capacity);
+        let places = self.places(state);
+        state.set(NEXT, (state.get(NEXT) + places - removed) % places);
         state.set(FILLED, filled - removed);
     }
 
-    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
-        if how == Inherit::Additive && self.capacity() == old.capacity() {
-            return;
-        }
-        let at = now.max(Micros::new(state.get(FLOOR)));
-        let used = carry(old.used(state, at), old.capacity(), self.capacity(), how);
-        for word in 0..RING {
-            state.set(word, 0);
-        }
-        self.record(state, at, used.min(self.capacity()));
+    /// A log tells moments, which mean the same under any limit; it keeps those of its own period.
+    fn shares_state(&self, other: &Self) -> bool {
+        self.rate.period() == other.rate.period()
     }
 }
 

@@ -96,15 +96,7 @@ function sliding_strict.rare()
     end
   end
 
-  local function inherit(quota, old, state, now, how)
-    if how == ADDITIVE and quota[3] == old[3] and quota[2] == old[2] then return state end
-    local at = moment_of_parts(old, state, now)
-    local used = used_in_parts(old, state, div(at, old[2]))
-    if at > now then at = div_ceil(at, quota[2]) * quota[2] end
-    local fresh = {}
-    sliding_strict.record(quota, fresh, at, carry(used, old[1], quota[1], how))
-    return fresh
-  end
-
-  return refund, inherit
+  return refund
 end
+
+function sliding_strict.shares(quota, other) return quota[2] == other[2] and quota[3] == other[3] end

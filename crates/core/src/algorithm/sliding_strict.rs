@@ -13,8 +13,7 @@
 //! `K = 60`.
 
 use super::{
-    Algorithm, Demand, Inherit, Numbers, Receipt, Step,
-    fixed_window::carry,
+    Algorithm, Demand, Numbers, Receipt, Step,
     window::{self, Window},
 };
 use crate::{
@@ -175,18 +174,9 @@ impl Algorithm for SlidingStrict {
         }
     }
 
-    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
-        if how == Inherit::Additive && (self.parts, self.part()) == (old.parts, old.part()) {
-            return;
-        }
-        let at = old.moment(state, now);
-        let used = old.used(state, at.get() / old.part());
-        for word in 0..self.width() {
-            state.set(word, 0);
-        }
-        // Those who wait stand before us under the new parts too: theirs is the first that starts no earlier.
-        let at = if at > now { Micros::new(at.get().next_multiple_of(self.part())) } else { at };
-        self.record(state, at, carry(used, old.limit(), self.limit(), how));
+    /// The counts of the same parts mean the same under any limit.
+    fn shares_state(&self, other: &Self) -> bool {
+        (self.parts, self.part()) == (other.parts, other.part())
     }
 }
 

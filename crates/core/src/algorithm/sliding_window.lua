@@ -48,7 +48,9 @@ function sliding_window.remaining(quota, state, now)
   if at > now then return 0 end
   local ticks = quota[2] / quota[3]
   local left = ticks - div(now - start, quota[3])
-  return since(quota[1], count + div_ceil(previous * left, ticks))
+  local faded = previous * left
+  if faded <= LARGEST then faded = div_ceil(faded, ticks) else faded = mul_div_ceil(previous, left, ticks) end
+  return since(quota[1], count + faded)
 end
 
 function sliding_window.forgotten(quota, state)
@@ -70,16 +72,7 @@ function sliding_window.rare()
     if ago == 1 then state[2] = since(state[2], cost) end
   end
 
-  local function inherit(quota, old, state, now, how)
-    if how ~= ADDITIVE or quota[2] ~= old[2] then
-      local at = view(old, state, now)
-      local used = old[1] - min(sliding_window.remaining(old, state, at), old[1])
-      state[1], state[2], state[3] = at + 1, 0, carry(used, old[1], quota[1], how)
-    end
-    local most_counted = div(LARGEST, quota[2] / quota[3])
-    state[2], state[3] = min(state[2], most_counted), min(state[3], most_counted)
-    return state
-  end
-
-  return refund, inherit
+  return refund
 end
+
+function sliding_window.shares(quota, other) return quota[2] == other[2] end

@@ -14,12 +14,12 @@
 //! up to `2 · limit − 1` into one window's length. Take `sliding-strict` where the limit must hold.
 
 use super::{
-    Algorithm, Demand, Inherit, Numbers, Receipt, Step,
-    fixed_window::carry,
+    Algorithm, Demand, Numbers, Receipt, Step,
     window::{self, Window},
 };
 use crate::{
     bound::Bound,
+    math::mul_div_ceil,
     quota::{QuotaError, Rate, Reader},
     units::{LARGEST_EXACT, Micros},
     words::Words,
@@ -94,7 +94,7 @@ impl SlidingWindow {
 impl Window for SlidingWindow {
     fn earliest<W: Words + ?Sized>(&self, state: &W, now: Micros, cost: u64) -> Micros {
         let view = self.view(state, now);
-        match self.limit().checked_sub(view.current + cost) {
+        match self.limit().checked_sub(view.current.saturating_add(cost)) {
             Some(room) => {
                 let into = self.faded_into(view.previous, room);
                 view.at.max(view.start.plus(Micros::new(into)))
@@ -119,8 +119,9 @@ impl Window for SlidingWindow {
             return 0;
         }
         let left = self.ticks() - now.since(view.start).get() / self.tick;
-        let faded = (view.previous * left).div_ceil(self.ticks());
-        self.limit().saturating_sub(view.current + faded)
+        // Exact also where a quota with a far larger limit counted.
+        let faded = mul_div_ceil(view.previous, left, self.ticks());
+        self.limit().saturating_sub(view.current.saturating_add(faded))
     }
 
     fn forgotten<W: Words + ?Sized>(&self, state: &W) -> Micros {
@@ -176,19 +177,9 @@ impl Algorithm for SlidingWindow {
         }
     }
 
-    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
-        if how != Inherit::Additive || self.length() != old.length() {
-            let at = old.view(state, now).at;
-            let used = old.limit() - old.remaining(state, at).min(old.limit());
-            state.set(NEWEST, at.get() + 1);
-            state.set(PREVIOUS, 0);
-            state.set(CURRENT, carry(used, old.limit(), self.limit(), how));
-        }
-        // A smaller quota may inherit more than it counts exactly; what it keeps is still more than its limit.
-        let most = LARGEST_EXACT / self.ticks();
-        for count in [PREVIOUS, CURRENT] {
-            state.set(count, state.get(count).min(most));
-        }
+    /// The counts of windows of the same length mean the same under any limit.
+    fn shares_state(&self, other: &Self) -> bool {
+        self.length() == other.length()
     }
 }
 

@@ -13,7 +13,7 @@
 //! for ever; a limiter without keys starts as Guava's does, with none.
 
 use super::{
-    Algorithm, Demand, Inherit, Numbers, Receipt, Step,
+    Algorithm, Demand, Numbers, Receipt, Step,
     shaper::{self, Pace, Shaper, WarmUpCost},
 };
 use crate::{
@@ -107,8 +107,23 @@ impl Algorithm for Smooth {
         self.shaper.refund(state, now, receipt, cost);
     }
 
-    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
-        self.shaper.inherit(&old.shaper, state, now, how);
+    /// Permits are permits at any rate.
+    fn shares_state(&self, _other: &Self) -> bool {
+        true
+    }
+
+    fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+        self.shaper.carry_over(&writer.shaper, state, now);
+    }
+
+    fn decide_carried<W: Words + ?Sized>(
+        &self,
+        writer: &Self,
+        state: &mut W,
+        now: Micros,
+        demand: Demand,
+    ) -> Step {
+        self.shaper.decide_carried(&writer.shaper, self.limit(), state, now, demand)
     }
 
     fn create<W: Words + ?Sized>(&self, state: &mut W, now: Micros) {

@@ -13,7 +13,7 @@
 //! Its surprise: it starts full, so `burst` tokens go at once and the rate comes on top. In any window of length
 //! `t` it admits at most `burst + rate · t`, which is twice the rate when the burst is one window's worth.
 
-use super::{Algorithm, Demand, Inherit, Numbers, Receipt, Step, level::Meter};
+use super::{Algorithm, Demand, Numbers, Receipt, Step, level::Meter};
 use crate::{
     bound::Bound,
     decision::Decision,
@@ -88,8 +88,23 @@ impl Algorithm for TokenBucket {
         self.meter.refund(state, now, receipt, cost);
     }
 
-    fn inherit<W: Words + ?Sized>(&self, old: &Self, state: &mut W, now: Micros, how: Inherit) {
-        self.meter.inherit(&old.meter, state, now, how);
+    /// Tokens are tokens at any rate.
+    fn shares_state(&self, _other: &Self) -> bool {
+        true
+    }
+
+    fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+        self.meter.carry_over(&writer.meter, state, now);
+    }
+
+    fn decide_carried<W: Words + ?Sized>(
+        &self,
+        writer: &Self,
+        state: &mut W,
+        now: Micros,
+        demand: Demand,
+    ) -> Step {
+        self.meter.decide_carried(&writer.meter, state, now, demand)
     }
 }
 

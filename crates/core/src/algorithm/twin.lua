@@ -4,7 +4,7 @@
 
 local ALLOW, DELAY, DENY, NEVER, FULL = 0, 1, 2, 3, 4
 local REFUSE, GRANT, FORCE = 0, 1, 2
-local ADDITIVE, AS_IS, PROPORTIONALLY, RESET = 0, 1, 2, 3
+local KEEP, RESET = 0, 1
 
 local LARGEST = 9007199254740991
 local fmod, min, max, floor = math.fmod, math.min, math.max, math.floor

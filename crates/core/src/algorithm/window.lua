@@ -8,6 +8,7 @@ local function decide_in_window(kind, quota, state, now, cost, patience, credit,
   local verb, wait, at = NEVER, 0, now
   local affordable = limit
   if credit ~= REFUSE then affordable = limit * LONGEST_CREDIT end
+  if credit == FORCE then cost = min(cost, affordable) end
   if cost <= affordable then
     at = kind.earliest(quota, state, now, first)
     wait = since(at, now)

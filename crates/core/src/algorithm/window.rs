@@ -35,12 +35,15 @@ where
 {
     // A cost on credit goes when a full window would; the rest is recorded behind it, window by window.
     let limit = it.limit();
-    let first = demand.cost.min(limit);
-    let affordable = match demand.credit {
-        Credit::Refuse => limit,
-        Credit::Grant | Credit::Force => limit.saturating_mul(LONGEST_CREDIT),
+    let longest = limit.saturating_mul(LONGEST_CREDIT);
+    let (cost, affordable) = match demand.credit {
+        Credit::Refuse => (demand.cost, limit),
+        Credit::Grant => (demand.cost, longest),
+        // Work that has been done is charged, as far ahead as windows are filled.
+        Credit::Force => (demand.cost.min(longest), longest),
     };
-    if demand.cost > affordable {
+    let first = cost.min(limit);
+    if cost > affordable {
         return Step {
             decision: answer(it, state, now, Verb::Never, Micros::ZERO),
             receipt: Receipt::default(),
@@ -58,9 +61,9 @@ where
 
     // Update.
     let mut receipt = Receipt::default();
-    if verb != Verb::Deny && demand.effect == Effect::Charge && demand.cost > 0 {
+    if verb != Verb::Deny && demand.effect == Effect::Charge && cost > 0 {
         it.record(state, at, first);
-        let mut rest = demand.cost - first;
+        let mut rest = cost - first;
         while rest > 0 {
             let part = rest.min(limit);
             let later = it.earliest(state, at, part);

@@ -10,7 +10,7 @@ pub use rate::{Rate, Unit};
 
 use crate::{
     algorithm::{
-        Concurrency, Demand, FixedWindow, Inherit, Kind, LeakyBucket, Receipt, SlidingLog, SlidingStrict,
+        Concurrency, Demand, FixedWindow, Kind, LeakyBucket, Receipt, SlidingLog, SlidingStrict,
         SlidingWindow, Smooth, Step, TokenBucket, WarmUp, WindowStart,
     },
     bound::Bound,
@@ -232,9 +232,25 @@ impl Quota {
         self.kind.refund(words, now, receipt, cost);
     }
 
-    /// Turns a state that `old` wrote into one of this quota.
-    pub fn inherit<W: Words + ?Sized>(&self, old: &Self, words: &mut W, now: Micros, how: Inherit) {
-        self.kind.inherit(&old.kind, words, now, how);
+    /// Whether this quota can read a state that `other` wrote; see [`Kind::shares_state`].
+    pub fn shares_state(&self, other: &Self) -> bool {
+        self.kind.shares_state(&other.kind)
+    }
+
+    /// Turns a state that `writer` wrote into one of this quota.
+    pub fn carry_over<W: Words + ?Sized>(&self, writer: &Self, words: &mut W, now: Micros) {
+        self.kind.carry_over(&writer.kind, words, now);
+    }
+
+    /// Answers a demand on a state that `writer` wrote; see [`Kind::decide_carried`].
+    pub fn decide_carried<W: Words + ?Sized>(
+        &self,
+        writer: &Self,
+        words: &mut W,
+        now: Micros,
+        demand: Demand,
+    ) -> Step {
+        self.kind.decide_carried(&writer.kind, words, now, demand)
     }
 
     /// Holds for longer what `receipt` proves, where that expires; `None` when it has expired.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
-use tidegate_core::{Algorithm, Demand, Inherit, Kind, Micros, Outcome, Quota};
+use tidegate_core::{Algorithm, CarryOver, Demand, Kind, Micros, Outcome, Quota};
 use tidegate_testkit::{
     Plain, Subject,
     guava::{GuavaKind, Operation, Row, rows},
@@ -36,7 +36,7 @@ fn replay(limiter: &mut Option<Plain>, row: &Row, place: &str) {
         }
         Operation::SetRate { rate } => {
             let limiter = limiter.as_mut().unwrap();
-            return limiter.change(now, quota(&row.kind, rate), Inherit::Proportionally);
+            return limiter.change(now, quota(&row.kind, rate), CarryOver::Keep);
         }
         Operation::Reserve => Micros::MAX,
         Operation::TryAcquire { timeout_us } => Micros::new(*timeout_us),
@@ -61,10 +61,14 @@ fn quota(kind: &GuavaKind, rate: &str) -> Quota {
 /// Guava's own variables: stored permits and the moment the next caller is free.
 fn variables(limiter: &Plain) -> (f64, Micros) {
     match limiter.quota.kind() {
-        Kind::Smooth(smooth) => smooth.inspect(limiter.words.as_slice()),
-        Kind::WarmUp(warm_up) => warm_up.inspect(limiter.words.as_slice()),
+        Kind::Smooth(smooth) => smooth.inspect(words(limiter)),
+        Kind::WarmUp(warm_up) => warm_up.inspect(words(limiter)),
         other => panic!("{other} is not Guava's"),
     }
+}
+
+fn words(limiter: &Plain) -> &[u64] {
+    &limiter.entries.all()[0].words
 }
 
 /// What a script does: `acquire`, or let time pass.

@@ -17,7 +17,7 @@ use crate::{
     throttle::Throttle,
 };
 use std::{fmt, sync::Arc};
-use tidegate_core::{Average, Inherit, Micros, Quota, Ratio, Scale, Scaler, Schedule, Share};
+use tidegate_core::{Average, CarryOver, Micros, Quota, Ratio, Scale, Scaler, Schedule, Share};
 
 /// Something whose limit can be changed while it runs.
 pub trait Scalable: Send + Sync + 'static {
@@ -54,7 +54,7 @@ impl Scalable for Limiter {
     }
 
     fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
-        self.change_all(limit, Inherit::Additive)
+        self.change_all(limit, CarryOver::Keep)
     }
 }
 
@@ -115,7 +115,7 @@ impl Scalable for crate::shared::SharedLimiter {
     }
 
     fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
-        self.change_all(limit, Inherit::Additive)
+        self.change_all(limit, CarryOver::Keep)
     }
 }
 
@@ -136,7 +136,7 @@ impl Scalable for Throttle {
     }
 
     fn set_limit(&self, limit: &Quota) -> Result<(), BuildError> {
-        self.change(*limit, Inherit::Additive)
+        self.change(*limit, CarryOver::Keep)
     }
 
     fn used(&self) -> Option<Share> {

@@ -57,12 +57,10 @@ impl Gripped<'_> {
     pub(crate) fn decide(&mut self, now: Micros, question: Question, charge: &mut Charge) -> Decision {
         match self {
             Self::Word { plans, plan, resets, word, .. } => {
-                let (decision, next, level) = plans.decide_locked(*plan, *word, now, question.demand);
+                let (decision, next, receipt) = plans.decide_locked(*plan, *word, now, question.demand);
                 charge.at = now;
                 if next != *word {
-                    let cost = question.demand.cost;
-                    let stored = settlement(plan.0, *resets);
-                    charge.receipts.push(Receipt { cost, at: now, mark: level, stored });
+                    charge.receipts.push(Receipt { stored: settlement(plan.0, *resets), ..receipt });
                 }
                 *word = next;
                 decision

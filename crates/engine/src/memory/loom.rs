@@ -17,7 +17,7 @@ use crate::{
     slots::Awaited,
 };
 use loom::{sync::Arc, thread};
-use tidegate_core::{Demand, Inherit, Micros, Quota};
+use tidegate_core::{CarryOver, Demand, Micros, Quota};
 
 /// One per 10 µs, in one word and in several.
 const BOTH: [&str; 2] = ["1 per 10us", "1 per 10us sliding-log"];
@@ -36,7 +36,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 
 fn space(quota: &str) -> Arc<Space> {
     let quota = quota.parse().unwrap();
-    Arc::new(Space::new(&[quota], Layout::Together, 1, Micros::ZERO).unwrap())
+    Arc::new(Space::new(&[quota], Layout::Together, 1, Micros::ZERO, &[]).unwrap())
 }
 
 fn clock(at: u64) -> Clock {
@@ -211,7 +211,7 @@ fn loom_a_refund_meets_a_check_and_a_change() {
         let refunds = beside(&space, reserve_and_cancel);
         let checks = beside(&space, |space| check(space, ALICE, 1));
         let larger: Quota = "3 per 20us".parse().unwrap();
-        assert!(space.change(&[larger], Inherit::Additive, Micros::new(1)).is_ok());
+        assert!(space.change(&[larger], CarryOver::Keep, Micros::new(1)).is_ok());
         assert!(checks.join().unwrap() & refunds.join().unwrap());
         // One was taken for good; the other came back, or the change had settled it.
         assert!((1..=2).contains(&remaining(&space, ALICE, 1)));
@@ -226,7 +226,7 @@ fn loom_a_refund_meets_a_change_in_several_words() {
         assert!(check(&space, ALICE, 1));
         let refunds = beside(&space, reserve_and_cancel);
         let smaller: Quota = "2 per 20us sliding-log".parse().unwrap();
-        assert!(space.change(&[smaller], Inherit::Additive, Micros::new(1)).is_ok());
+        assert!(space.change(&[smaller], CarryOver::Keep, Micros::new(1)).is_ok());
         // Asked after the change, there is room for one more; asked before, it came back or was settled.
         assert!(refunds.join().unwrap());
         assert!((0..=1).contains(&remaining(&space, ALICE, 1)));
@@ -242,11 +242,11 @@ fn loom_a_new_cell_meets_two_changes() {
     ] {
         explore(move || {
             let quotas = quotas.map(|quota| quota.parse::<Quota>().unwrap());
-            let space = Arc::new(Space::new(&quotas[..1], Layout::Together, 1, Micros::ZERO).unwrap());
+            let space = Arc::new(Space::new(&quotas[..1], Layout::Together, 1, Micros::ZERO, &[]).unwrap());
             let now = Micros::new(1_000);
             let checks = beside(&space, |space| check(space, ALICE, 1_000));
             for quota in &quotas[1..] {
-                assert!(space.change(&[*quota], Inherit::Additive, now).is_ok());
+                assert!(space.change(&[*quota], CarryOver::Keep, now).is_ok());
             }
             assert!(checks.join().unwrap());
             assert_eq!(remaining(&space, ALICE, 1_000), 4);

@@ -27,5 +27,5 @@ pub(crate) use space::Space;
 pub(crate) use table::Table;
 #[cfg(feature = "tokio")]
 pub(crate) use wide::Counts;
-pub(crate) use wide::{Hold, Layout, Question};
+pub(crate) use wide::{Former, Hold, Layout, Question};
 pub(crate) use word::{UNUSED, Word};

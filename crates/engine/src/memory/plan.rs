@@ -5,7 +5,9 @@ use super::{
     resets::Resets,
 };
 use crate::sync::{AtomicU64, Ordering, fence};
-use tidegate_core::{Decision, Demand, Effect, Inherit, Kind, Micros, Quota, algorithm::level::Meter};
+use tidegate_core::{
+    CarryOver, Decision, Demand, Effect, Kind, Micros, Quota, Receipt, algorithm::level::Meter,
+};
 
 /// The most that may have drained since a limiter was made; a level fits above it.
 const MOST_DRAINED: u64 = (1 << 61) - 1;
@@ -61,7 +63,8 @@ pub(crate) struct Plans {
     pub(super) changes: AtomicU64,
     pub(super) resets: Resets,
     slots: [PlanWords; 2],
-    inherit: AtomicU64,
+    /// Whether words of the plan before are forgotten.
+    is_reset: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -102,7 +105,7 @@ impl Plans {
             changes: AtomicU64::new(0),
             resets,
             slots: [PlanWords::default(), PlanWords::default()],
-            inherit: AtomicU64::new(0),
+            is_reset: AtomicU64::new(0),
         };
         plans.slots[0].store(plan);
         plans
@@ -122,11 +125,11 @@ impl Plans {
 
     /// Replaces the plan. The caller sees to it that there is one change at a time, and that every word has been
     /// converted to the current plan before the next change.
-    pub(crate) fn change(&self, plan: Plan, how: Inherit) {
+    pub(crate) fn change(&self, plan: Plan, how: CarryOver) {
         let changes = self.changes.load(Ordering::Relaxed);
         // Whoever sees a part of the new plan must also see that the one in its place is no longer current.
         fence(Ordering::Release);
-        self.inherit.store(how as u64, Ordering::Relaxed);
+        self.is_reset.store((how == CarryOver::Reset).into(), Ordering::Relaxed);
         self.slots[(changes & 1 ^ 1) as usize].store(plan);
         self.changes.store(changes + 1, Ordering::Release);
     }
@@ -157,24 +160,25 @@ impl Plans {
     }
 
     /// Answers a demand on a word that the caller has locked, by the plan that it read since; returns the word to
-    /// unlock it with, and the level that a receipt is marked with.
+    /// unlock it with, and the receipt of a charge.
     pub(crate) fn decide_locked(
         &self,
         (changes, plan): (u64, Plan),
         word: u64,
         now: Micros,
         demand: Demand,
-    ) -> (Decision, u64, u64) {
+    ) -> (Decision, u64, Receipt) {
         let since = self.since_epoch(now);
         let level = self.convert(changes, &plan, word, since);
         let mut judgement = plan.meter.judge(level, demand);
-        let mut next = word;
+        let (mut next, mut receipt) = (word, Receipt::default());
         if judgement.is_granted() && demand.effect == Effect::Probe {
             judgement.level = level;
         } else if judgement.is_granted() && demand.cost > 0 {
             next = generation(changes) | (plan.empty_at(since) + judgement.level);
+            receipt = plan.meter.receipt(demand.cost, now, level, judgement.level);
         }
-        (plan.meter.decision(judgement), next, judgement.level)
+        (plan.meter.decision(judgement), next, receipt)
     }
 
     /// How often a key has been forgotten.
@@ -184,14 +188,6 @@ impl Plans {
 
     fn previous(&self, changes: u64) -> Plan {
         self.slots[(changes & 1 ^ 1) as usize].load()
-    }
-
-    fn inherit(&self) -> Inherit {
-        let how = self.inherit.load(Ordering::Relaxed);
-        [Inherit::Additive, Inherit::AsIs, Inherit::Proportionally, Inherit::Reset]
-            .into_iter()
-            .find(|known| *known as u64 == how)
-            .unwrap_or_default()
     }
 
     /// The level that a word means at `now`, in units of the current plan; `None` when that has changed meanwhile.
@@ -207,7 +203,10 @@ impl Plans {
         }
         let old = self.previous(changes);
         let level = (word & VALUE).saturating_sub(old.empty_at(now));
-        plan.meter.convert(&old.meter, level, self.inherit())
+        match self.is_reset.load(Ordering::Relaxed) {
+            0 => plan.meter.convert(&old.meter, level),
+            _ => 0,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     sketch::Sketch,
     slots::{self, SlotTable},
     table::{OutOfMemory, Place, Stripe, Table},
-    wide::{Layout, Question, Wide},
+    wide::{Former, Layout, Question, Wide},
     word::Word,
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     slots::Awaited,
     sync::{Mutex, MutexGuard, lock},
 };
-use tidegate_core::{Decision, Demand, Inherit, Micros, Quota, Receipt};
+use tidegate_core::{CarryOver, Decision, Demand, Entry, Micros, Quota, Receipt};
 
 /// All keys of a limiter.
 #[derive(Debug)]
@@ -44,27 +44,40 @@ pub(crate) enum Spot<'a> {
 const RETRY_FOR_ROOM: Micros = Micros::from_secs(1);
 
 impl Space {
-    pub(crate) fn new(quotas: &[Quota], layout: Layout, keys: u64, now: Micros) -> Result<Self, OutOfMemory> {
-        if let ([quota], Layout::Together) = (quotas, layout)
+    /// Cells for some quotas. `former` are those whose states they are to take over.
+    pub(crate) fn new(
+        quotas: &[Quota],
+        layout: Layout,
+        keys: u64,
+        now: Micros,
+        former: &[Former],
+    ) -> Result<Self, OutOfMemory> {
+        let keeps_others =
+            !former.iter().all(|(other, _)| quotas.iter().any(|quota| quota.shares_state(other)));
+        if let ([quota], Layout::Together, false) = (quotas, layout, keeps_others)
             && let Some(plan) = Plan::of(quota)
         {
             let table = Table::new(keys, 0)?;
             let plans = Box::new(Plans::new(plan, now, Resets::of_many()));
             return Ok(Self::Word { table, plans, changing: Mutex::new(*quota) });
         }
-        if let ([quota], Layout::Together) = (quotas, layout)
+        if let ([quota], Layout::Together, false) = (quotas, layout, keeps_others)
             && SlotTable::can_count(quota)
         {
             return SlotTable::new(*quota, keys).map(Self::Slots);
         }
-        Wide::new(quotas, layout, keys).map(Self::Wide)
+        Wide::new(quotas, layout, keys, former).map(Self::Wide)
     }
 
     /// Words of state behind a cell's head for these quotas.
-    pub(crate) fn width(quotas: &[Quota], layout: Layout) -> usize {
+    pub(crate) fn width(quotas: &[Quota], layout: Layout, former: &[Former]) -> usize {
         match (quotas, layout) {
-            ([quota], Layout::Together) if Plan::of(quota).is_some() || SlotTable::can_count(quota) => 0,
-            _ => Wide::width(quotas, layout),
+            ([quota], Layout::Together)
+                if former.is_empty() && (Plan::of(quota).is_some() || SlotTable::can_count(quota)) =>
+            {
+                0
+            }
+            _ => Wide::width(quotas, layout, former),
         }
     }
 
@@ -343,7 +356,7 @@ impl Space {
     }
 
     /// Replaces the quotas; `Err` when the cells have no room for what the new ones count.
-    pub(crate) fn change(&self, quotas: &[Quota], how: Inherit, now: Micros) -> Result<(), ()> {
+    pub(crate) fn change(&self, quotas: &[Quota], how: CarryOver, now: Micros) -> Result<(), ()> {
         match self {
             Self::Word { table, plans, changing } => {
                 let [quota] = quotas else { return Err(()) };
@@ -362,6 +375,74 @@ impl Space {
                 _ => Err(()),
             },
             Self::Wide(wide) => wide.change(quotas, how, now),
+        }
+    }
+
+    /// The quotas whose states a space would take over that replaces this one, with the words of each. Permits without a lease are
+    /// given back where they were taken.
+    pub(crate) fn former(&self) -> Vec<Former> {
+        match self {
+            Self::Word { changing, .. } => {
+                let quota = *lock(changing);
+                vec![(quota, quota.width())]
+            }
+            Self::Slots(_) => Vec::new(),
+            Self::Wide(wide) => wide.former(),
+        }
+    }
+
+    /// Takes over the states of all keys of a space that this one replaces. Both must know keys by the same fingerprints.
+    pub(crate) fn take_over(&self, old: &Self, clock: &Clock) {
+        let now = clock.now();
+        for cell in old.table().cells().filter(|cell| !cell.is_shared()) {
+            let entries = match old {
+                Self::Word { plans, changing, .. } => {
+                    let quota = *lock(changing);
+                    let sketch = Word::sketch(&cell, plans, quota, clock);
+                    sketch.map(|sketch| sketch.states).unwrap_or_default()
+                }
+                Self::Slots(_) => Vec::new(),
+                Self::Wide(wide) => {
+                    let held = wide.hold(cell, now);
+                    held.map(|held| held.entries())
+                        .unwrap_or_default()
+                        .into_iter()
+                        .map(|it| (it.writer, it.words))
+                        .collect()
+                }
+            };
+            let entries: Vec<_> =
+                entries.into_iter().map(|(writer, words)| Entry { writer, words }).collect();
+            // A key that says nothing need not be known.
+            let says_something = entries.iter().any(|Entry { writer, words }| {
+                let look = writer.decide(words.clone().as_mut_slice(), now, Demand::probe(0)).decision;
+                look.reset_after() > Micros::ZERO
+            });
+            if says_something && let Spot::Own(own) = self.spot(cell.owner, Stripe::Free, now, Overflow::Deny)
+            {
+                self.take_over_key(own, &entries, clock);
+            }
+        }
+    }
+
+    fn take_over_key(&self, cell: Cell<'_>, entries: &[Entry], clock: &Clock) {
+        match self {
+            Self::Word { plans, changing, .. } => {
+                let quota = *lock(changing);
+                for Entry { writer, words } in
+                    entries.iter().filter(|entry| quota.shares_state(&entry.writer))
+                {
+                    let mut words = words.clone();
+                    quota.carry_over(writer, words.as_mut_slice(), clock.now());
+                    Word::adopt(&cell, plans, clock, quota, &words);
+                }
+            }
+            Self::Slots(_) => {}
+            Self::Wide(wide) => {
+                if let Some(mut held) = wide.hold(cell, clock.now()) {
+                    held.take_over(entries);
+                }
+            }
         }
     }
 

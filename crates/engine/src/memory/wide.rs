@@ -3,8 +3,11 @@
 //! ```text
 //!   head   LOCK | GENERATION | the moment from which the cell says nothing
 //!   body   the latest moment seen, state of the first quota, of the second, …    when all apply together
-//!   body   the latest moment seen, which tier wrote it, state of that tier       when the call chooses one
+//!   body   the latest moment seen, which tier wrote it, state of that tier, …    when the call chooses one
 //! ```
+//!
+//! Tiers that share a state have one place for it. Behind all places come those of quotas that counted the keys before and share no
+//! state with today's: such a quota finds its state again when it comes back.
 //!
 //! The lock is a bit of the cell itself, held for one decision; different keys never wait for each other. A caller
 //! that read the clock before another did and got the lock after it decides at the other's moment.
@@ -23,14 +26,14 @@ use crate::{
 };
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
-use tidegate_core::{Decision, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, Words};
+use tidegate_core::{
+    CarryOver, Decision, Demand, Effect, Entries, Entry, Kind, Micros, Quota, Receipt, Words,
+};
 
-/// Words of a body: the latest moment it has seen, then states.
+/// Words of a body: the latest moment it has seen, then states. Under [`Layout::Tiers`] the word before a state is the tier that
+/// wrote it plus one, or zero.
 const LATEST: usize = 0;
 const STATES: usize = 1;
-/// Under [`Layout::Tiers`] the tier that wrote it plus one, then its state.
-const TIER: usize = STATES;
-const STATE_OF_TIER: usize = TIER + 1;
 
 /// Cells for some quotas, and the quotas.
 #[derive(Debug)]
@@ -44,14 +47,66 @@ pub(crate) struct Wide {
 #[derive(Debug)]
 struct Plan {
     quotas: Box<[Quota]>,
-    /// Where each quota's state starts in the body.
-    starts: Box<[usize]>,
+    /// Where the state of each quota is.
+    places: Box<[StatePlace]>,
+    /// Quotas that counted the keys before, and share no state with these.
+    others: Box<[(Quota, StatePlace)]>,
     layout: Layout,
     /// How often the quotas have changed.
     changes: u64,
     /// What wrote the cells of the other generation, and how they carry over.
-    previous: Option<(Box<[Quota]>, Inherit)>,
+    previous: Option<(Box<[Quota]>, CarryOver)>,
 }
+
+/// The words of a body that hold one state.
+#[derive(Clone, Copy, Debug)]
+struct StatePlace {
+    start: usize,
+    room: usize,
+}
+
+/// A quota that counted keys before, and the words that its states have.
+pub(crate) type Former = (Quota, usize);
+
+/// Where states are: of each quota, and of those that counted before; and the words of all.
+fn places(
+    quotas: &[Quota],
+    layout: Layout,
+    former: &[Former],
+) -> (Vec<StatePlace>, Vec<(Quota, StatePlace)>, usize) {
+    let writers: Vec<_> = former.iter().map(|(quota, _)| *quota).collect();
+    let found = Entries::matching(quotas, &writers, CarryOver::Keep);
+    let (mut all, mut end) = (Vec::<StatePlace>::with_capacity(quotas.len()), STATES);
+    for (index, quota) in quotas.iter().enumerate() {
+        let shared = quotas[..index].iter().position(|other| quota.shares_state(other));
+        if let (Layout::Tiers, Some(shared)) = (layout, shared) {
+            all.push(all[shared]);
+            continue;
+        }
+        let together = quotas.iter().zip(&found).filter(|(other, _)| match layout {
+            Layout::Together => std::ptr::eq(*other, quota),
+            Layout::Tiers => quota.shares_state(other),
+        });
+        let rooms = together
+            .map(|(other, found)| other.width().max(found.map_or(0, |former_at| former[former_at].1)));
+        let room = rooms.max().unwrap_or(0);
+        let start = if layout == Layout::Tiers { end + 1 } else { end };
+        all.push(StatePlace { start, room });
+        end = start + room;
+    }
+    let mut others = Vec::new();
+    for (index, (quota, room)) in former.iter().enumerate() {
+        let is_shared = layout == Layout::Tiers && quotas.iter().any(|other| other.shares_state(quota));
+        if !found.contains(&Some(index)) && !is_shared && others.len() < MOST_OTHERS {
+            others.push((*quota, StatePlace { start: end, room: *room }));
+            end += room;
+        }
+    }
+    (all, others, end)
+}
+
+/// Quotas whose states are kept though they count no longer.
+const MOST_OTHERS: usize = 8;
 
 /// How several quotas share a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,16 +175,16 @@ pub(crate) struct Held<'a> {
 }
 
 impl Wide {
-    pub(crate) fn new(quotas: &[Quota], layout: Layout, keys: u64) -> Result<Self, OutOfMemory> {
-        let mut starts = Vec::with_capacity(quotas.len());
-        let mut width = STATES;
-        for quota in quotas {
-            starts.push(if layout == Layout::Tiers { STATE_OF_TIER } else { width });
-            width += quota.width();
-        }
-        let table = Table::new(keys, Self::width(quotas, layout))?;
-        let (quotas, starts) = (quotas.into(), starts.into());
-        let plan = Plan { quotas, starts, layout, changes: 0, previous: None };
+    pub(crate) fn new(
+        quotas: &[Quota],
+        layout: Layout,
+        keys: u64,
+        former: &[Former],
+    ) -> Result<Self, OutOfMemory> {
+        let (places, others, width) = places(quotas, layout, former);
+        let table = Table::new(keys, width)?;
+        let (quotas, places, others) = (quotas.into(), places.into(), others.into());
+        let plan = Plan { quotas, places, others, layout, changes: 0, previous: None };
         Ok(Self {
             table,
             plan: ArcSwap::from_pointee(plan),
@@ -139,12 +194,15 @@ impl Wide {
     }
 
     /// Words that the body of a cell needs.
-    pub(crate) fn width(quotas: &[Quota], layout: Layout) -> usize {
-        let widths = quotas.iter().map(Quota::width);
-        match layout {
-            Layout::Together => STATES + widths.sum::<usize>(),
-            Layout::Tiers => STATE_OF_TIER + widths.max().unwrap_or(0),
-        }
+    pub(crate) fn width(quotas: &[Quota], layout: Layout, former: &[Former]) -> usize {
+        places(quotas, layout, former).2
+    }
+
+    /// The quotas whose states it has, with the words of each.
+    pub(crate) fn former(&self) -> Vec<Former> {
+        let plan = self.plan.load();
+        let own = plan.quotas.iter().zip(&plan.places).map(|(quota, place)| (*quota, place.room));
+        own.chain(plan.others.iter().map(|(quota, place)| (*quota, place.room))).collect()
     }
 
     /// A head that says nothing at `now`.
@@ -180,15 +238,25 @@ impl Wide {
         self.plan.load().quotas.iter().map(Quota::limit).min().unwrap_or(0)
     }
 
-    /// Whether each of these quotas needs no more words than its place has.
+    /// Whether each of these quotas reads the states of the one in its place, and needs no more words than that has.
     pub(crate) fn has_room_for(&self, quotas: &[Quota]) -> bool {
         let old = self.plan.load();
-        quotas.len() == old.quotas.len()
-            && quotas.iter().zip(&*old.quotas).all(|(new, old)| new.width() <= old.width())
+        let pairs = quotas.iter().zip(&*old.quotas).zip(&old.places);
+        let fits =
+            pairs.clone().all(|((new, old), place)| new.shares_state(old) && new.width() <= place.room);
+        // Tiers that shared no state still share none, and the other way round.
+        let (old_places, ..) = places(&old.quotas, old.layout, &[]);
+        let (new_places, ..) = places(quotas, old.layout, &[]);
+        let alike = old_places.iter().zip(&new_places).enumerate().all(|(index, _)| {
+            let group =
+                |places: &[StatePlace]| places.iter().position(|place| place.start == places[index].start);
+            group(&old_places) == group(&new_places)
+        });
+        quotas.len() == old.quotas.len() && fits && alike
     }
 
     /// Replaces the quotas and brings every cell over. Refused when a new one needs more words than its place has.
-    pub(crate) fn change(&self, quotas: &[Quota], how: Inherit, now: Micros) -> Result<(), ()> {
+    pub(crate) fn change(&self, quotas: &[Quota], how: CarryOver, now: Micros) -> Result<(), ()> {
         let _guard = lock(&self.changing);
         if !self.has_room_for(quotas) {
             return Err(());
@@ -197,7 +265,8 @@ impl Wide {
         let _still = self.table.stand_still();
         self.plan.store(Arc::new(Plan {
             quotas: quotas.into(),
-            starts: old.starts.clone(),
+            places: old.places.clone(),
+            others: old.others.clone(),
             layout: old.layout,
             changes: old.changes + 1,
             previous: Some((old.quotas.clone(), how)),
@@ -262,33 +331,28 @@ impl Held<'_> {
     fn decide_tier(&mut self, demand: Demand, tier: usize, receipts: &mut Vec<Receipt>) -> Decision {
         let Some(quota) = self.plan.quotas.get(tier) else { return Decision::unlimited() };
         let now = self.now;
-        // On a copy: a denial must leave the history as the other tier wrote it.
-        let mut state = self.carried(tier);
-        let step = quota.decide(state.as_mut_slice(), now, demand);
-        if step.receipt.cost > 0 {
-            let mut words = Body { cell: self.cell, start: STATE_OF_TIER };
-            state.iter().enumerate().for_each(|(index, word)| words.set(index, *word));
-            self.cell.body(TIER).store(tier as u64 + 1, Ordering::Relaxed);
+        let mut words = self.plan.words(self.cell, tier);
+        let step = match self.plan.writer(self.cell, tier) {
+            Some((written, writer)) if written != tier => {
+                quota.decide_carried(writer, &mut words, now, demand)
+            }
+            _ => quota.decide(&mut words, now, demand),
+        };
+        if step.decision.is_granted() && demand.effect == Effect::Charge && demand.cost > 0 {
+            self.plan.set_writer(self.cell, tier, Some(tier));
             self.keep_until(now.plus(step.decision.reset_after()).get());
         }
         receipts.push(step.receipt);
         step.decision.of_quota(tier)
     }
 
-    /// What the key has used under whatever tier, as a state of this one. What that tier has forgotten is forgotten.
+    /// A state as `quota` finds it in the place of `tier`.
     fn carried(&self, tier: usize) -> Vec<u64> {
-        let width = Wide::width(&self.plan.quotas, Layout::Tiers) - STATE_OF_TIER;
-        let mut state: Vec<u64> = vec![0; width];
-        let (Some(written), Some(quota)) = (self.plan.tier(self.cell), self.plan.quotas.get(tier)) else {
-            return state;
-        };
-        let (words, writer) = (Body { cell: self.cell, start: STATE_OF_TIER }, &self.plan.quotas[written]);
-        state.iter_mut().enumerate().for_each(|(index, word)| *word = words.get(index));
-        let look = writer.decide(state.as_mut_slice(), self.now, Demand::probe(0));
-        match look.decision.reset_after() {
-            Micros::ZERO => state.fill(0),
-            _ if written == tier => {}
-            _ => quota.inherit(writer, state.as_mut_slice(), self.now, Inherit::Additive),
+        let (quota, place) = (&self.plan.quotas[tier], self.plan.places[tier]);
+        let words = self.plan.words(self.cell, tier);
+        let mut state: Vec<u64> = (0..place.room).map(|index| words.get(index)).collect();
+        if let Some((_, writer)) = self.plan.writer(self.cell, tier).filter(|(written, _)| *written != tier) {
+            quota.carry_over(writer, state.as_mut_slice(), self.now);
         }
         state
     }
@@ -296,7 +360,7 @@ impl Held<'_> {
     /// A copy of the state, as a question for `tier` would find it.
     pub(crate) fn sketch(&self, tier: usize) -> Sketch {
         let copy = |(quota, words): (&Quota, Body<'_>)| {
-            (*quota, (0..quota.width()).map(|index| words.get(index)).collect())
+            (*quota, (0..words.room).map(|index| words.get(index)).collect())
         };
         let states = match self.plan.layout {
             Layout::Together => self.plan.states(self.cell).map(copy).collect(),
@@ -317,11 +381,15 @@ impl Held<'_> {
     /// and a permit gives back only its slot where there are slots; but slots are held until they are given back.
     pub(crate) fn refund(&mut self, charge: &Charge, cost: u64) {
         let is_settled = charge.settlement != self.settlement()
-            || (self.plan.layout == Layout::Tiers && self.plan.tier(self.cell) != Some(charge.tier))
             || (charge.hold == Hold::Permit && self.plan.quotas.iter().any(counts_permits));
-        for ((quota, mut words), receipt) in self.plan.states(self.cell).zip(&charge.receipts) {
-            if !is_settled || counts_permits(quota) {
-                quota.refund(&mut words, self.now, *receipt, cost);
+        let asked = match self.plan.layout {
+            Layout::Together => 0..self.plan.quotas.len(),
+            Layout::Tiers => charge.tier..charge.tier + 1,
+        };
+        for (index, receipt) in asked.zip(&charge.receipts) {
+            let Some((written, writer)) = self.plan.writer(self.cell, index) else { continue };
+            if (written == index && !is_settled) || counts_permits(writer) {
+                writer.refund(&mut self.plan.words(self.cell, index), self.now, *receipt, cost);
             }
         }
         self.head = self.plan.head(self.cell, self.now);
@@ -330,11 +398,15 @@ impl Held<'_> {
     /// Forgets the key, but for permits in flight: their holders will give them back.
     pub(crate) fn reset(&mut self) {
         self.resets.add(self.cell.owner);
-        for (quota, mut words) in self.plan.states(self.cell).filter(|(quota, _)| !counts_permits(quota)) {
-            (0..quota.width()).for_each(|index| words.set(index, 0));
+        let forgotten = |(quota, _): &(&Quota, Body<'_>)| !counts_permits(quota);
+        for (_, mut words) in self.plan.states(self.cell).chain(self.plan.others(self.cell)).filter(forgotten)
+        {
+            (0..words.room).for_each(|index| words.set(index, 0));
         }
-        if self.plan.layout == Layout::Tiers && !self.plan.quotas.iter().any(counts_permits) {
-            self.cell.body(TIER).store(0, Ordering::Relaxed);
+        for (index, quota) in self.plan.quotas.iter().enumerate() {
+            if !counts_permits(quota) {
+                self.plan.set_writer(self.cell, index, None);
+            }
         }
         self.head = self.plan.head(self.cell, self.now);
     }
@@ -352,10 +424,50 @@ impl Held<'_> {
         if self.head & GENERATION == self.plan.generation() {
             return;
         }
-        let Some((old, how)) = &self.plan.previous else { return };
-        let first = self.plan.tier(self.cell).unwrap_or(0);
-        for ((quota, mut words), old) in self.plan.states(self.cell).zip(&old[first..]) {
-            quota.inherit(old, &mut words, self.now, *how);
+        if matches!(self.plan.previous, Some((_, CarryOver::Reset))) {
+            self.reset();
+        }
+        let Some((old, _)) = &self.plan.previous else { return };
+        for index in 0..self.plan.quotas.len() {
+            // The tier that wrote a state does so in its own place.
+            if let Some((written, quota)) =
+                self.plan.writer(self.cell, index).filter(|(written, _)| *written == index)
+            {
+                quota.carry_over(&old[written], &mut self.plan.words(self.cell, index), self.now);
+            }
+        }
+        self.head = self.plan.head(self.cell, self.now);
+    }
+
+    /// The states and the quotas that wrote them.
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        let entry = |(writer, words): (&Quota, Body<'_>)| Entry {
+            writer: *writer,
+            words: (0..words.room).map(|index| words.get(index)).collect(),
+        };
+        self.plan.states(self.cell).chain(self.plan.others(self.cell)).map(entry).collect()
+    }
+
+    /// Takes over what another limiter knows of the key.
+    pub(crate) fn take_over(&mut self, entries: &[Entry]) {
+        let others: Vec<_> = self.plan.others.iter().map(|(quota, _)| *quota).collect();
+        let own = self.plan.quotas.len();
+        let wanted: Vec<Quota> = self.plan.quotas.iter().copied().chain(others).collect();
+        let writers: Vec<_> = entries.iter().map(|entry| entry.writer).collect();
+        for (index, found) in Entries::matching(&wanted, &writers, CarryOver::Keep).into_iter().enumerate() {
+            let Some(Entry { writer, words }) = found.map(|found| &entries[found]) else { continue };
+            let (place, quota) = match index.checked_sub(own) {
+                None => (self.plan.places[index], &wanted[index]),
+                Some(other) => (self.plan.others[other].1, &wanted[index]),
+            };
+            let mut words = words.clone();
+            words.resize(place.room.max(words.len()), 0);
+            quota.carry_over(writer, words.as_mut_slice(), self.now);
+            let mut body = Body { cell: self.cell, start: place.start, room: place.room };
+            words.iter().take(place.room).enumerate().for_each(|(at, word)| body.set(at, *word));
+            if index < own {
+                self.plan.set_writer(self.cell, index, Some(index));
+            }
         }
         self.head = self.plan.head(self.cell, self.now);
     }
@@ -364,26 +476,49 @@ impl Held<'_> {
 impl Plan {
     /// Each quota that has a state in `cell`, which the caller holds, with that state.
     fn states<'a>(&'a self, cell: Cell<'a>) -> impl Iterator<Item = (&'a Quota, Body<'a>)> {
-        let present = match (self.layout, self.tier(cell)) {
-            (Layout::Together, _) => 0..self.quotas.len(),
-            (Layout::Tiers, Some(tier)) => tier..tier + 1,
-            (Layout::Tiers, None) => 0..0,
-        };
-        present.map(move |index| (&self.quotas[index], Body { cell, start: self.starts[index] }))
+        let written = (0..self.quotas.len()).filter(move |index| match self.layout {
+            Layout::Together => true,
+            Layout::Tiers => self.writer(cell, *index).is_some_and(|(written, _)| written == *index),
+        });
+        written.map(move |index| (&self.quotas[index], self.words(cell, index)))
     }
 
-    /// The tier that wrote the cell last, where there are tiers.
-    fn tier(&self, cell: Cell<'_>) -> Option<usize> {
-        let tier = match self.layout {
-            Layout::Together => return None,
-            Layout::Tiers => cell.body(TIER).load(Ordering::Relaxed).checked_sub(1)?,
+    /// The same for quotas that counted before.
+    fn others<'a>(&'a self, cell: Cell<'a>) -> impl Iterator<Item = (&'a Quota, Body<'a>)> {
+        let body = move |place: StatePlace| Body { cell, start: place.start, room: place.room };
+        self.others.iter().map(move |(quota, place)| (quota, body(*place)))
+    }
+
+    /// The words in the place of a quota.
+    fn words<'a>(&self, cell: Cell<'a>, index: usize) -> Body<'a> {
+        let StatePlace { start, room } = self.places[index];
+        Body { cell, start, room }
+    }
+
+    /// Who wrote the state in the place of a quota: that quota itself, or the tier that wrote it last.
+    fn writer(&self, cell: Cell<'_>, index: usize) -> Option<(usize, &Quota)> {
+        let written = match self.layout {
+            Layout::Together => index,
+            Layout::Tiers => {
+                let tier =
+                    cell.body(self.places.get(index)?.start - 1).load(Ordering::Relaxed).checked_sub(1)?;
+                usize::try_from(tier).ok()?
+            }
         };
-        usize::try_from(tier).ok().filter(|tier| *tier < self.quotas.len())
+        self.quotas.get(written).map(|quota| (written, quota))
+    }
+
+    /// Notes which tier wrote the state in the place of a quota, where there are tiers.
+    fn set_writer(&self, cell: Cell<'_>, index: usize, tier: Option<usize>) {
+        if self.layout == Layout::Tiers {
+            let word = cell.body(self.places[index].start - 1);
+            word.store(tier.map_or(0, |tier| tier as u64 + 1), Ordering::Relaxed);
+        }
     }
 
     /// The head that tells when the states in `cell` say nothing any more.
     fn head(&self, cell: Cell<'_>, now: Micros) -> u64 {
-        let resets = self.states(cell).map(|(quota, mut words)| {
+        let resets = self.states(cell).chain(self.others(cell)).map(|(quota, mut words)| {
             let look = quota.decide(&mut words, now, Demand::probe(0));
             now.plus(look.decision.reset_after()).get()
         });
@@ -411,6 +546,7 @@ impl Drop for Held<'_> {
 struct Body<'a> {
     cell: Cell<'a>,
     start: usize,
+    room: usize,
 }
 
 impl Words for Body<'_> {

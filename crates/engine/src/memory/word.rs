@@ -106,8 +106,8 @@ pub(crate) trait Word {
             }
             let next = generation(changes) | (plan.empty_at(since) + judgement.level);
             if self.swap(word, next) {
-                let stored = settlement(changes, resets);
-                let receipt = Receipt { cost: demand.cost, at, mark: judgement.level, stored };
+                let receipt = plan.meter.receipt(demand.cost, at, level, judgement.level);
+                let receipt = Receipt { stored: settlement(changes, resets), ..receipt };
                 return Some(Answer { at, decision: plan.meter.decision(judgement), receipt });
             }
         }
@@ -139,6 +139,20 @@ pub(crate) trait Word {
             let (changes, plan) = plans.current();
             if let Some(level) = plans.level(changes, &plan, word, plans.since_epoch(at)) {
                 return Some(Sketch { at, states: vec![(quota, Meter::words(at, level).to_vec())] });
+            }
+        }
+    }
+
+    /// Takes over a state from another limiter.
+    fn adopt(&self, plans: &Plans, clock: &Clock, quota: Quota, words: &[u64]) {
+        let now = clock.now();
+        let look = quota.decide(words.to_vec().as_mut_slice(), now, Demand::probe(0));
+        while let Some(word) = self.read() {
+            let (changes, plan) = plans.current();
+            let level = look.decision.reset_after().get().saturating_mul(plan.meter.drain);
+            let next = generation(changes) | (plan.empty_at(plans.since_epoch(now)) + level);
+            if word >= next || self.swap(word, next) {
+                return;
             }
         }
     }

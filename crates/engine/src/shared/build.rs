@@ -10,7 +10,7 @@ use crate::{
 };
 use arc_swap::ArcSwap;
 use std::sync::{Arc, atomic::AtomicU64};
-use tidegate_core::{Inherit, Quota};
+use tidegate_core::{CarryOver, Quota};
 
 /// Settings of a [`SharedLimiter`].
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct SharedLimiterBuilder {
     store: Option<Arc<dyn Store>>,
     memory: LimiterBuilder,
     outage: Outage,
-    inherit: Inherit,
+    carry_over: CarryOver,
     ahead: Option<Ahead>,
 }
 
@@ -30,7 +30,7 @@ impl SharedLimiterBuilder {
             store: None,
             memory: Limiter::builder(),
             outage: Outage::default(),
-            inherit: Inherit::default(),
+            carry_over: CarryOver::default(),
             ahead: None,
         }
     }
@@ -55,8 +55,8 @@ impl SharedLimiterBuilder {
 
     /// How keys carry over what they used when another process, or an earlier one, had other quotas.
     #[must_use]
-    pub fn inherit(self, inherit: Inherit) -> Self {
-        Self { inherit, ..self }
+    pub fn carry_over(self, carry_over: CarryOver) -> Self {
+        Self { carry_over, ..self }
     }
 
     /// Takes tokens of busy keys ahead and spends them in this process: a decision then costs no round trip. What is
@@ -107,7 +107,7 @@ impl SharedLimiterBuilder {
                 let counts_permits = quotas.iter().any(|quota| quota.rate().is_none());
                 let ahead = self.ahead.filter(|_| !counts_permits && choice == Choice::All);
                 let leases = ahead.map(|ahead| Arc::new(Leases::new(ahead, limit_at_once)));
-                let limit = Limit::new(&self.name, quotas, choice, self.inherit);
+                let limit = Limit::new(&self.name, quotas, choice, self.carry_over);
                 let clock = self.memory.given_clock().unwrap_or_else(Clock::tokio);
                 let queue = Arc::new(Queue::new(self.memory.lines(Manner::Line), clock.clone()));
                 let limit = ArcSwap::from_pointee(limit);

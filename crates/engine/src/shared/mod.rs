@@ -33,7 +33,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{Bound, Decision, Demand, Inherit, Micros, Outcome, Quota, Retry};
+use tidegate_core::{Bound, CarryOver, Decision, Demand, Micros, Outcome, Quota, Retry};
 
 /// One quota or several for many keys, wherever they are counted.
 ///
@@ -201,7 +201,7 @@ impl SharedLimiter {
 
     /// Replaces the quotas while running. Keys carry over what they used as `how` says: in memory at once, in a store
     /// when they are next asked for.
-    pub fn change_all(&self, quotas: &[Quota], how: Inherit) -> Result<(), crate::BuildError> {
+    pub fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), crate::BuildError> {
         match &self.home {
             Home::Memory(limiter) => limiter.change_all(quotas, how),
             Home::Store(remote) => remote.change_all(quotas, how),

@@ -13,7 +13,7 @@ use crate::{
 };
 use arc_swap::ArcSwap;
 use std::sync::{Arc, atomic::Ordering};
-use tidegate_core::{Decision, Demand, Inherit, Quota};
+use tidegate_core::{CarryOver, Decision, Demand, Quota};
 
 /// What is needed to ask a store.
 pub(super) struct Remote {
@@ -127,7 +127,7 @@ impl Remote {
         Inquiry { place: self.place(key, tier), demand, slots, receipt: false }
     }
 
-    pub(super) fn change_all(&self, quotas: &[Quota], how: Inherit) -> Result<(), crate::BuildError> {
+    pub(super) fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), crate::BuildError> {
         let old = self.limit.load_full();
         if quotas.len() != old.quotas().len() {
             return Err(crate::BuildError::different_quota(old.quotas(), quotas));

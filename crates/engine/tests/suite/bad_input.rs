@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use std::time::Duration;
-use tidegate_core::{Decision, Inherit, Micros, Outcome, Quota, Retry};
+use tidegate_core::{CarryOver, Decision, Micros, Outcome, Quota, Retry};
 use tidegate_engine::{
     Bucket, BuildError, Capacity, Clock, ClockHand, Limiter, Refused, Throttle, Waiter, decide_all,
 };
@@ -215,21 +215,21 @@ fn what_cannot_change_says_so_and_goes_on() {
         let (limiter, _hand) = limiter(old);
         limiter.check_cost("k", 2);
         let before = limiter.key("k").peek(1);
-        let error = limiter.change(new, Inherit::Reset).unwrap_err();
+        let error = limiter.change(new, CarryOver::Reset).unwrap_err();
         assert_eq!(
             error.to_string(),
             format!("`{old}` cannot become `{new}` while running; make a new limiter for it")
         );
         assert_eq!((limiter.key("k").peek(1), limiter.quotas()[0].to_string()), (before, old.to_owned()));
         let throttle = Throttle::builder().clock(Clock::manual().0).build(old).unwrap();
-        assert!(throttle.change(new, Inherit::Reset).is_err());
-        assert!(matches!(throttle.change("0/s", Inherit::Reset), Err(BuildError::Quota(_))));
+        assert!(throttle.change(new, CarryOver::Reset).is_err());
+        assert!(matches!(throttle.change("0/s", CarryOver::Reset), Err(BuildError::Quota(_))));
         assert_eq!(throttle.quota().to_string(), old);
     }
     let (limiter, _hand) = limiter("10/s");
     let two: Vec<Quota> = ["10/s", "20/s"].iter().map(|text| text.parse().unwrap()).collect();
-    assert!(limiter.change_all(&two, Inherit::Additive).is_err());
-    assert!(limiter.change_all(&[], Inherit::Additive).is_err());
+    assert!(limiter.change_all(&two, CarryOver::Keep).is_err());
+    assert!(limiter.change_all(&[], CarryOver::Keep).is_err());
 }
 
 #[test]

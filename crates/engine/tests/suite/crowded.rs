@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use std::time::Duration;
-use tidegate_core::{Decision, Demand, Inherit, Micros, Quota};
+use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota};
 use tidegate_engine::{Capacity, Clock, ClockHand, Limiter, LimiterBuilder, Overflow, decide_all};
 use tidegate_testkit::{Plain, Subject};
 
@@ -53,7 +53,7 @@ fn fill(limiter: &Limiter) {
 #[test]
 fn a_change_reaches_those_without_room() {
     let chains: [&[&str]; 2] =
-        [&["5/min", "7/s", "9/h burst 30"], &["9/min sliding-log", "8/h sliding-log", "7/d sliding-log"]];
+        [&["5/min", "7/s", "9/h burst 30"], &["9/min sliding-log", "8/min sliding-log", "7/min sliding-log"]];
     for chain in chains {
         let (builder, hand) = builder(1);
         hand.set(Micros::from_secs(1));
@@ -64,8 +64,8 @@ fn a_change_reaches_those_without_room() {
         model.decide(now, Demand::now(3));
         assert!(limiter.check_cost("late", 3).is_allowed());
         for quota in &chain[1..] {
-            limiter.change(*quota, Inherit::Additive).unwrap();
-            model.change(now, quota.parse().unwrap(), Inherit::Additive);
+            limiter.change(*quota, CarryOver::Keep).unwrap();
+            model.change(now, quota.parse().unwrap(), CarryOver::Keep);
         }
         let expected = model.would(now, Demand::probe(1)).decision;
         assert_eq!(limiter.key("late").peek(1), expected, "{chain:?}");

@@ -4,7 +4,7 @@
 
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::{collections::HashMap, time::Duration};
-use tidegate_core::{Decision, Demand, Inherit, Micros, Quota};
+use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota};
 use tidegate_engine::{Capacity, Clock, ClockHand, Limiter, LimiterBuilder, Overflow};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
@@ -112,7 +112,7 @@ fn a_change_reaches_every_key() {
     for (old, new) in
         [("10/s", "40/s"), ("10000000007/s burst 10", "40/s"), ("10/min sliding-log", "4/min sliding-log")]
     {
-        for how in [Inherit::Additive, Inherit::AsIs, Inherit::Proportionally, Inherit::Reset] {
+        for how in [CarryOver::Keep, CarryOver::Reset] {
             let (old, new): (Quota, Quota) = (old.parse().unwrap(), new.parse().unwrap());
             let (builder, hand) = builder(200);
             hand.set(Micros::from_secs(7));

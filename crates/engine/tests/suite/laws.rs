@@ -5,7 +5,7 @@
 
 use crate::common::{Home, Memory};
 use proptest::{prelude::*, test_runner::TestCaseResult};
-use tidegate_core::{Decision, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt};
+use tidegate_core::{CarryOver, Decision, Demand, Effect, Kind, Micros, Quota, Receipt};
 use tidegate_engine::{Permit, Reservation};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
@@ -25,7 +25,7 @@ enum Deed {
     Commit(usize, u64),
     Reset,
     /// Goes on under one of two quotas.
-    Change(bool, Inherit),
+    Change(bool, CarryOver),
 }
 
 fn deeds() -> BoxedStrategy<Deed> {
@@ -44,13 +44,8 @@ fn deeds() -> BoxedStrategy<Deed> {
     .boxed()
 }
 
-fn inheritances() -> impl Strategy<Value = Inherit> {
-    prop_oneof![
-        Just(Inherit::Additive),
-        Just(Inherit::AsIs),
-        Just(Inherit::Proportionally),
-        Just(Inherit::Reset)
-    ]
+fn inheritances() -> impl Strategy<Value = CarryOver> {
+    prop_oneof![3 => Just(CarryOver::Keep), 1 => Just(CarryOver::Reset)]
 }
 
 fn story(deeds: BoxedStrategy<Deed>) -> impl Strategy<Value = Vec<(Pause, Deed)>> {

@@ -7,7 +7,7 @@ use crate::common::{
     sleeper::{Sleeper, ended},
 };
 use std::{thread, time::Duration};
-use tidegate_core::{Decision, Inherit, Micros};
+use tidegate_core::{CarryOver, Decision, Micros};
 use tidegate_engine::{
     Clock, ClockHand, Limiter, Permit, Priority, Refused, SharedLimiter, Throttle, ThrottleBuilder, Waiter,
 };
@@ -315,12 +315,12 @@ fn more_slots_wake_those_who_wait_for_one() {
     let limiter = Limiter::builder().clock(Clock::manual().0).build("1 at once").unwrap();
     let mut line: Vec<_> = (0..4).map(|_| slot(&limiter, Waiter::new(1))).collect();
     assert_eq!(ended(&mut line), [0]);
-    limiter.change("3 at once", Inherit::Additive).unwrap();
+    limiter.change("3 at once", CarryOver::Keep).unwrap();
     assert_eq!(ended(&mut line), [0, 1, 2]);
     let throttle = Throttle::builder().clock(Clock::manual().0).build("1 at once").unwrap();
     let (bucket, held) = (throttle.bucket(), throttle.bucket().permit());
     let mut waits = Sleeper::new(bucket.permit_in_line(Waiter::new(1)));
-    throttle.change("2 at once", Inherit::Additive).unwrap();
+    throttle.change("2 at once", CarryOver::Keep).unwrap();
     waits.stir();
     assert!(waits.end().is_some());
     drop(held);

@@ -10,7 +10,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{Inherit, Lever, LoadLevel, LoadLevels, Micros, Ratio, Scale, Schedule, Share, Switch};
+use tidegate_core::{CarryOver, Lever, LoadLevel, LoadLevels, Micros, Ratio, Scale, Schedule, Share, Switch};
 use tidegate_engine::{
     BuildError, Clock, ClockHand, Limiter, LoadMonitor, Scaled, SharedLimiter, Switchboard, Throttle,
     load::{Denials, Follower, Load, Probe, Scalable},
@@ -491,7 +491,7 @@ fn a_drop_is_the_last_word_though_a_reading_is_under_way() {
         reading.recv().unwrap();
         assert_eq!(scaled.factor(), Ratio::ONE, "answers meanwhile");
         drop(scaled);
-        throttle.change("50/s", Inherit::Additive).unwrap();
+        throttle.change("50/s", CarryOver::Keep).unwrap();
         go_on.send(percent(0)).unwrap();
     });
     assert_eq!(throttle.quota().to_string(), "50/s");

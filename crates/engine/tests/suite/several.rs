@@ -4,7 +4,7 @@
 
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::time::Duration;
-use tidegate_core::{Decision, Demand, Effect, Inherit, Micros, Outcome, Quota, Receipt, Retry};
+use tidegate_core::{CarryOver, Decision, Demand, Effect, Micros, Outcome, Quota, Receipt, Retry};
 use tidegate_engine::{Ask, Capacity, Clock, ClockHand, Limiter, LimiterBuilder, decide_all};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
@@ -240,7 +240,7 @@ fn the_slowest_quota_keeps_the_key() {
     let deeds: [(&str, Deed); 3] = [
         ("a charge", |_| {}),
         ("a refund", |limiter| limiter.key("k").reserve(1, Duration::ZERO).cancel()),
-        ("a change", |limiter| limiter.change_all(&limiter.quotas(), Inherit::Additive).unwrap()),
+        ("a change", |limiter| limiter.change_all(&limiter.quotas(), CarryOver::Keep).unwrap()),
     ];
     for texts in [["10/s", "9/h fixed-window"], ["9/h fixed-window", "10/s"]] {
         for (what, deed) in deeds {

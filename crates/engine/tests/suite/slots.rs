@@ -16,7 +16,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tidegate_core::{Inherit, Micros, Quota, adaptive::Anchored, adaptive::Bounds};
+use tidegate_core::{CarryOver, Micros, Quota, adaptive::Anchored, adaptive::Bounds};
 use tidegate_engine::{
     AdaptiveLimit, Capacity, Clock, ClockHand, Guard, Limiter, Pass, Permit, Priority, Refused, Slot, Slots,
     Waiter,
@@ -298,7 +298,7 @@ proptest! {
                 }
                 Deed::Resize(to) => {
                     limit = to as usize;
-                    limiter.change(Quota::at_once(to.into()).unwrap(), Inherit::Additive).unwrap();
+                    limiter.change(Quota::at_once(to.into()).unwrap(), CarryOver::Keep).unwrap();
                 }
                 Deed::Pass(millis) => advance(&hand, millis),
             }

@@ -22,7 +22,7 @@ fn stories(text: &str) -> Vec<String> {
     stories
 }
 
-/// Whether a running limiter can go through all changes of the story: it keeps its algorithm and its room.
+/// Whether a throttle can go through all changes of the story: it keeps its algorithm, its windows and its room.
 fn can_change(deeds: &[Deed]) -> bool {
     let quotas: Vec<&Quota> = deeds
         .iter()
@@ -31,9 +31,7 @@ fn can_change(deeds: &[Deed]) -> bool {
             _ => None,
         })
         .collect();
-    quotas
-        .windows(2)
-        .all(|pair| pair[0].kind().name() == pair[1].kind().name() && pair[0].width() >= pair[1].width())
+    quotas.windows(2).all(|pair| pair[1].shares_state(pair[0]) && pair[0].width() >= pair[1].width())
 }
 
 /// The homes in which a story is true: a new key, or a limiter that was just created.
@@ -58,11 +56,12 @@ fn every_story_is_true_in_memory() {
     for file in files {
         for story in stories(&fs::read_to_string(&file).unwrap()) {
             let deeds: Vec<_> = trace::read(&story).unwrap().into_iter().map(|line| line.deed).collect();
-            if !can_change(&deeds) {
-                untold += 1;
-                continue;
-            }
             for home in homes(&deeds) {
+                // A limiter of keys is replaced by another one.
+                if home == Home::Throttle && !can_change(&deeds) {
+                    untold += 1;
+                    continue;
+                }
                 told += 1;
                 if let Err(lie) = trace::run(&story, |quota| Memory::new(home, quota)) {
                     lies.push(format!("{} ({home:?}):\n{story}{lie}", file.display()));
@@ -71,5 +70,5 @@ fn every_story_is_true_in_memory() {
         }
     }
     assert!(lies.is_empty(), "\n{}", lies.join("\n"));
-    assert!(told > 100 && untold <= 2, "{told} told, {untold} not");
+    assert!(told > 100 && untold <= 4, "{told} told, {untold} not");
 }

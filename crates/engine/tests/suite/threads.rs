@@ -10,7 +10,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tidegate_core::{Decision, Inherit, Micros, Quota};
+use tidegate_core::{CarryOver, Decision, Micros, Quota};
 use tidegate_engine::{Capacity, Clock, Limiter, Overflow, Throttle, decide_all};
 
 const THREADS: u64 = 16;
@@ -251,7 +251,7 @@ fn changes_run_beside_decisions() {
         ("100/h fixed-window", "300/h fixed-window"),
     ];
     for (first, second) in pairs {
-        for how in [Inherit::Additive, Inherit::AsIs] {
+        for how in [CarryOver::Keep] {
             let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Keys(50));
             let limiter = builder.build(first).unwrap();
             let other = Limiter::builder().clock(Clock::manual().0).build("1000000/h").unwrap();

@@ -4,7 +4,7 @@
 
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::time::Duration;
-use tidegate_core::{Demand, Inherit, Micros, Quota};
+use tidegate_core::{CarryOver, Demand, Entries, Micros, Quota};
 use tidegate_engine::{Capacity, Clock, ClockHand, Limiter, LimiterBuilder};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
@@ -20,7 +20,7 @@ fn quotas(texts: &[&str]) -> Vec<Quota> {
 /// When, for how much, under which tier, and whether the key is forgotten before.
 type Caller = (Pause, Cost, usize, u8);
 
-/// A key that changes its tier keeps what it used, as the core's additive inheritance has it.
+/// A key that changes its tier keeps what it used.
 #[test]
 fn tiers_share_a_history() {
     let tier = || prop_oneof![3 => 0_usize..2, 1 => 0_usize..3];
@@ -35,7 +35,7 @@ fn tiers_share_a_history() {
             hand.set(moment.now);
             let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
             let limiter = builder.build_tiers(&all).unwrap();
-            let mut written: Option<Plain> = None;
+            let mut model = Entries::new();
             for (pause, cost, tier, deed) in story {
                 let tier = tier % all.len();
                 moment.pass(pause);
@@ -43,24 +43,16 @@ fn tiers_share_a_history() {
                 let bucket = limiter.key("k").tier(tier).unwrap();
                 if deed == 0 {
                     bucket.reset();
-                    written = written.filter(|_| name == "concurrency");
-                }
-                let mut model = written.clone().unwrap_or_else(|| Plain::new(all[tier]));
-                if model.would(moment.now, Demand::probe(0)).decision.reset_after() == Micros::ZERO {
-                    model = Plain::new(all[tier]); // what a tier has forgotten is forgotten
-                } else if model.quota != all[tier] {
-                    model.change(moment.now, all[tier], Inherit::Additive);
+                    model.reset();
                 }
                 let demand = match name {
                     "concurrency" => Demand::probe(cost.under(all[tier].limit())),
                     _ => Demand::now(cost.under(all[tier].limit())),
                 };
-                let (decision, step) = (bucket.check(demand.cost), model.decide(moment.now, demand));
+                let step = model.decide(&[all[tier]], CarryOver::Keep, moment.now, demand).remove(0);
+                let decision = bucket.check(demand.cost);
                 prop_assert_eq!(decision, step.decision, "{} at {}", demand.cost, moment.now);
                 prop_assert_eq!(decision.quota(), tier);
-                if step.receipt.cost > 0 {
-                    written = Some(model);
-                }
                 moment.hear(&decision);
             }
             Ok(())
@@ -103,7 +95,7 @@ fn tokens_of_a_tier_that_was_left_do_not_come_back() {
 /// Every tier changes to its successor, and the key's history with the tier that wrote it.
 #[test]
 fn a_change_of_all_tiers_keeps_history() {
-    for how in [Inherit::Additive, Inherit::AsIs, Inherit::Proportionally] {
+    for how in [CarryOver::Keep, CarryOver::Reset] {
         let (builder, hand) = small();
         let (old, new) = (quotas(&["10/min", "20/min", "40/min"]), quotas(&["7/min", "33/min", "41/min"]));
         let limiter = builder.build_tiers(&old).unwrap();

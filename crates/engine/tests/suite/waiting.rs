@@ -293,9 +293,9 @@ fn a_line_of_centuries_is_looked_at_in_no_time() {
 /// A key is looked at as its next caller will find it: in another tier with the history of the one before.
 #[test]
 fn a_timeout_counts_what_the_key_has_taken_in_another_tier() {
-    let tiers = ["1 per 100ms sliding-log", "2 per 200ms sliding-log"].map(|quota| quota.parse().unwrap());
+    let tiers = ["1 per 200ms sliding-log", "2 per 200ms sliding-log"].map(|quota| quota.parse().unwrap());
     for (tier, before, timeout, in_time) in
-        [(0, 2, 299, false), (0, 2, 300, true), (1, 2, 399, false), (1, 2, 400, true)]
+        [(0, 2, 599, false), (0, 2, 600, true), (1, 2, 399, false), (1, 2, 400, true)]
     {
         let (clock, _hand) = Clock::manual();
         let limiter = Limiter::builder().clock(clock).build_tiers(&tiers).unwrap();

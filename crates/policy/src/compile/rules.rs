@@ -226,7 +226,7 @@ fn limiting(
     }
     declaration = declaration.capacity(Capacity::Bytes(memory)).wait(source.wait);
     // The queue of the rule says who may wait, and may be changed.
-    declaration = declaration.places(usize::MAX).inherit(source.inherit);
+    declaration = declaration.places(usize::MAX).carry_over(source.inherit);
     if let Some(message) = &source.message {
         declaration = declaration.message(message.as_str());
     }

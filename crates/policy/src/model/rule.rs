@@ -2,7 +2,7 @@
 
 use super::{Cost, Key, Match, Network, OnLimit};
 use std::{fmt, str::FromStr, time::Duration};
-use tidegate_core::{Inherit, Quota, Schedule, SettingError, Share};
+use tidegate_core::{CarryOver, Quota, Schedule, SettingError, Share};
 use tidegate_engine::{BanRule, Outage};
 use tidegate_rule::{
     Mode,
@@ -65,9 +65,8 @@ pub struct Rule {
     pub message: Option<String>,
     /// `on-limit`.
     pub on_limit: OnLimit,
-    /// `inherit`: what becomes of what was counted when a new policy gives the rule another quota; `additive`, `as-is`,
-    /// `proportionally` or `reset`.
-    pub inherit: Inherit,
+    /// `inherit`: what becomes of what was counted when a new policy gives the rule another quota; `keep`, or `reset`.
+    pub inherit: CarryOver,
 }
 
 impl Rule {
@@ -95,7 +94,7 @@ impl Rule {
             queue: None,
             message: None,
             on_limit: OnLimit::default(),
-            inherit: Inherit::default(),
+            inherit: CarryOver::default(),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     source::{Name, Node, Value, short},
     table::{Shape, Table, Written, key},
 };
-use tidegate_core::Inherit;
+use tidegate_core::CarryOver;
 use tidegate_rule::{
     Mode,
     request::{Duplicates, Missing},
@@ -33,12 +33,7 @@ const MISSING: [(&str, Missing); 4] = [
 ];
 const DUPLICATES: [(&str, Duplicates); 3] =
     [("refuse", Duplicates::Refuse), ("first", Duplicates::First), ("last", Duplicates::Last)];
-const INHERIT: [(&str, Inherit); 4] = [
-    ("additive", Inherit::Additive),
-    ("as-is", Inherit::AsIs),
-    ("proportionally", Inherit::Proportionally),
-    ("reset", Inherit::Reset),
-];
+const INHERIT: [(&str, CarryOver); 2] = [("keep", CarryOver::Keep), ("reset", CarryOver::Reset)];
 
 pub(crate) static RULE: Table<Rule> = Table {
     what: "rule",
@@ -261,8 +256,8 @@ pub(crate) static RULE: Table<Rule> = Table {
         ),
         key(
             "inherit",
-            "What becomes of what was counted when the quota changes.",
-            Shape::Word(&["additive", "as-is", "proportionally", "reset"]),
+            "Whether what was counted is kept when the quota changes.",
+            Shape::Word(&["keep", "reset"]),
             |reader, node, it| it.inherit = reader.word(node, &INHERIT).unwrap_or_default(),
             |it| write_word(&it.inherit, &INHERIT),
         ),

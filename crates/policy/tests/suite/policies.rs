@@ -4,7 +4,7 @@
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
-use tidegate_core::{Inherit, Quota, Share};
+use tidegate_core::{CarryOver, Quota, Share};
 use tidegate_engine::{Outage, Prefix};
 use tidegate_policy::model::*;
 use tidegate_rule::{
@@ -589,7 +589,7 @@ fn limits(more: Vec<Part>) -> BoxedStrategy<Limits> {
     prop_oneof![4 => first, 1 => second].boxed()
 }
 
-type Terms = (Key, (Missing, Duplicates), Cost, Option<Charge>, Option<Priority>, Enforcement, Inherit);
+type Terms = (Key, (Missing, Duplicates), Cost, Option<Charge>, Option<Priority>, Enforcement, CarryOver);
 
 fn terms(more: Vec<Part>) -> BoxedStrategy<Terms> {
     let key = prop_oneof![Just(Key::All), keys(more.clone())];
@@ -631,7 +631,7 @@ fn terms(more: Vec<Part>) -> BoxedStrategy<Terms> {
         option::of(charge),
         option::of(priority),
         enforcement,
-        select(vec![Inherit::Additive, Inherit::AsIs, Inherit::Proportionally, Inherit::Reset]),
+        select(vec![CarryOver::Keep, CarryOver::Reset]),
     )
         .boxed()
 }

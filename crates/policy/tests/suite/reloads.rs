@@ -5,7 +5,7 @@
 use crate::requests::Request;
 use crate::rules::{ip, policy, refusal, rule};
 use std::time::Duration;
-use tidegate_core::Inherit;
+use tidegate_core::CarryOver;
 use tidegate_engine::{Clock, ClockHand};
 use tidegate_policy::{
     compile::{Compiler, LivePolicy, Passage, PolicyAsked, PolicyGate, Why},
@@ -26,16 +26,12 @@ fn left(live: &LivePolicy) -> usize {
 #[test]
 fn what_was_counted_is_inherited_as_the_new_file_says() {
     let cases = [
-        (Inherit::Additive, "20/h", 16),
-        (Inherit::Additive, "5/h", 1),
-        (Inherit::AsIs, "20/h", 6),
-        (Inherit::AsIs, "5/h", 5),
-        (Inherit::Proportionally, "20/h", 12),
-        (Inherit::Proportionally, "5/h", 3),
-        (Inherit::Reset, "20/h", 20),
-        (Inherit::Reset, "5/h", 5),
+        (CarryOver::Keep, "20/h", 16),
+        (CarryOver::Keep, "5/h", 1),
+        (CarryOver::Reset, "20/h", 20),
+        (CarryOver::Reset, "5/h", 5),
         // The same quota is the same counter, whatever would be done with another.
-        (Inherit::Reset, "10/h", 6),
+        (CarryOver::Reset, "10/h", 6),
     ];
     for (inherit, quota, expected) in cases {
         let (live, _hand) = live(&policy([rule("one", &["10/h"])]));
@@ -54,11 +50,41 @@ fn each_of_several_quotas_is_inherited() {
     for _ in 0..4 {
         assert!(refusal(&live.now(), &Request::of("GET /")).is_none());
     }
-    let next = Rule { inherit: Inherit::Additive, ..rule("one", &["20/h", "9/d"]) };
+    let next = Rule { inherit: CarryOver::Keep, ..rule("one", &["20/h", "9/d"]) };
     live.replace(&policy([next])).unwrap();
     assert_eq!(left(&live), 5);
-    live.replace(&policy([rule("one", &["7/h fixed-window", "9/d"])])).unwrap();
-    assert_eq!(left(&live), 7);
+    live.replace(&policy([rule("one", &["7/h fixed-window", "12/d"])])).unwrap();
+    // All nine of the day are used; of the window, none.
+    assert_eq!(left(&live), 3);
+}
+
+/// What a rule counted by another algorithm, by fewer quotas or in a shorter log is found again.
+#[test]
+fn reload_that_replaces_a_limiter_keeps_counters() {
+    let used = |quotas: &[&str]| {
+        let (live, hand) = live(&policy([rule("one", quotas)]));
+        for _ in 0..4 {
+            assert!(refusal(&live.now(), &Request::of("GET /")).is_none());
+        }
+        (live, hand)
+    };
+    for (first, then, expected) in [
+        (vec!["10/h"], vec!["10/h sliding-window", "12/d"], 8),
+        (vec!["10/h sliding-log"], vec!["20/h sliding-log"], 16),
+        (vec!["10/h"], vec!["10/h", "100/d"], 6),
+        (vec!["10/h", "100/d fixed-window"], vec!["100/d fixed-window"], 96),
+    ] {
+        let (live, _hand) = used(&first);
+        live.replace(&policy([rule("one", &then)])).unwrap();
+        assert_eq!(left(&live), expected, "{first:?} to {then:?}");
+    }
+    // There and back again.
+    for between in [vec!["10/h sliding-log"], vec!["10/min fixed-window"], vec!["10/h", "20/d sliding-log"]] {
+        let (live, _hand) = used(&["10/h"]);
+        live.replace(&policy([rule("one", &between)])).unwrap();
+        live.replace(&policy([rule("one", &["10/h"])])).unwrap();
+        assert_eq!(left(&live), 6, "{between:?} and back");
+    }
 }
 
 struct Ok200;

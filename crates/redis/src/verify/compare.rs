@@ -2,10 +2,10 @@
 
 use super::{
     Compared, Difference,
-    pair::{Deed, Pair, Taken, is_concurrency},
+    pair::{Deed, Pair, Taken},
 };
 use std::fmt;
-use tidegate_core::{Decision, Demand, Effect, Micros, Receipt, Step};
+use tidegate_core::{Decision, Demand, Micros, Receipt, Step};
 use tidegate_engine::store::{Answer, Charged, Reply};
 
 impl Pair {
@@ -17,9 +17,6 @@ impl Pair {
         reply: Reply,
         done: &mut Compared,
     ) -> Result<(), Box<Difference>> {
-        if matches!(deed, Deed::Check(_) | Deed::Decide(_) | Deed::TakeUpTo(_)) {
-            self.carry_over(now);
-        }
         match (deed, reply) {
             (Deed::Check(cost), Reply::Decided(answers)) => {
                 self.note(format!("at {}us check {cost}", now.get()));
@@ -41,32 +38,25 @@ impl Pair {
             }
             (Deed::Refund(taken, cost), Reply::Done) => {
                 self.note(format!("at {}us refund {cost} of {:?}", now.get(), taken.charged));
-                self.refund(now, taken, *cost, |_| true);
+                self.refund(now, taken, *cost, false);
                 done.refunds += 1;
                 Ok(())
             }
             (Deed::RefundSettled(taken), Reply::Done) => {
                 self.note(format!("at {}us refund settled {:?}", now.get(), taken.charged));
-                self.refund(now, taken, u64::MAX, |slot| slot);
+                self.refund(now, taken, u64::MAX, true);
                 Ok(())
             }
             (Deed::Reset, Reply::Done) => {
                 self.note(format!("at {}us reset", now.get()));
-                let writer = self.before.clone().unwrap_or_else(|| self.limit.clone());
-                for (quota, words) in writer.quotas().iter().zip(&mut self.states) {
-                    if !is_concurrency(quota) {
-                        words.fill(0);
-                    }
-                }
+                self.entries.reset();
                 self.settle();
                 done.resets += 1;
                 Ok(())
             }
             (Deed::Renew(taken), Reply::Renewed(redis)) => {
                 self.note(format!("at {}us renew {:?}", now.get(), taken.receipts));
-                let quota = self.before.as_ref().unwrap_or(&self.limit).quotas()[0];
-                let renew = |words: &mut Vec<u64>| quota.renew(words.as_mut_slice(), now, taken.receipts[0]);
-                let memory = if is_concurrency(&quota) { renew(&mut self.states[0]) } else { None };
+                let memory = self.entries.renew(now, taken.receipts[0]);
                 done.renewals += 1;
                 if memory != redis {
                     return Err(self.difference(&memory, &redis));
@@ -85,41 +75,12 @@ impl Pair {
         }
     }
 
-    /// Turns the states of earlier quotas into states of the current ones.
-    fn carry_over(&mut self, now: Micros) {
-        let Some(before) = self.before.take() else { return };
-        self.settle();
-        let pairs = self.limit.quotas().iter().zip(before.quotas());
-        for ((new, old), words) in pairs.zip(&mut self.states) {
-            let look = old.decide(words.as_mut_slice(), now, Demand::probe(0)).decision;
-            if look.reset_after() == Micros::ZERO {
-                *words = vec![0; new.width()];
-                continue;
-            }
-            words.resize(old.width().max(new.width()), 0);
-            new.inherit(old, words.as_mut_slice(), now, self.limit.inherit());
-            words.truncate(new.width());
-        }
-    }
-
-    fn each(&mut self, now: Micros, demand: Demand) -> Vec<Step> {
-        let states = self.limit.quotas().iter().zip(&mut self.states);
-        states.map(|(quota, words)| quota.decide(words.as_mut_slice(), now, demand)).collect()
-    }
-
-    /// All are charged or none.
     fn decide(&mut self, now: Micros, demand: Demand) -> Vec<Step> {
-        if self.states.len() > 1 && demand.effect == Effect::Charge {
-            let looks = self.each(now, Demand { effect: Effect::Probe, ..demand });
-            if !looks.iter().all(|step| step.decision.is_granted()) {
-                return looks;
-            }
-        }
-        self.each(now, demand)
+        self.entries.decide(self.limit.quotas(), self.limit.carry_over(), now, demand)
     }
 
     fn take_up_to(&mut self, now: Micros, most: u64) -> Vec<Step> {
-        let looks = self.each(now, Demand::probe(1));
+        let looks = self.decide(now, Demand::probe(1));
         if !looks.iter().all(|step| step.decision.is_allowed()) {
             return looks;
         }
@@ -127,17 +88,8 @@ impl Pair {
         self.decide(now, Demand::now(least.min(most)))
     }
 
-    /// Gives back what was taken from those quotas that `counts` says yes to, told whether it is a slot.
-    fn refund(&mut self, now: Micros, taken: &Taken, cost: u64, counts: impl Fn(bool) -> bool) {
-        let writer = self.before.clone().unwrap_or_else(|| self.limit.clone());
-        let states = writer.quotas().iter().zip(&mut self.states);
-        for (((quota, words), receipt), taker) in states.zip(&taken.receipts).zip(taken.place.limit.quotas())
-        {
-            let is_slot = is_concurrency(quota) && is_concurrency(taker);
-            if receipt.cost > 0 && counts(is_slot) {
-                quota.refund(words.as_mut_slice(), now, *receipt, cost);
-            }
-        }
+    fn refund(&mut self, now: Micros, taken: &Taken, cost: u64, is_settled: bool) {
+        self.entries.refund(taken.place.limit.quotas(), now, &taken.receipts, cost, is_settled);
     }
 
     fn decided(

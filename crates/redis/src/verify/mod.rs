@@ -41,6 +41,8 @@ pub struct Compared {
     pub resets: u64,
     /// Quotas that were replaced by others.
     pub changes: u64,
+    /// Turns of quotas that count the same key side by side.
+    pub turns: u64,
     /// Permits that were renewed.
     pub renewals: u64,
     /// Quotas that were tried.

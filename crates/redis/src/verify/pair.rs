@@ -2,20 +2,20 @@
 
 use super::{Compared, dice::Dice, show};
 use std::{collections::VecDeque, sync::Arc};
-use tidegate_core::{Demand, Inherit, Kind, Micros, Quota, Rate, Receipt};
+use tidegate_core::{CarryOver, Demand, Entries, Kind, Micros, Quota, Rate, Receipt};
 use tidegate_engine::store::{Charged, Choice, Inquiry, Limit, Place, Request, Slots};
 
 /// One key in both places.
 pub(super) struct Pair {
     pub(super) limit: Arc<Limit>,
-    /// The quotas that wrote the states, where these are not those of the limit any more.
-    pub(super) before: Option<Arc<Limit>>,
+    /// Limits that the key was counted by before. As in a fleet whose quotas are being changed, any of them may count it again.
+    pub(super) others: Vec<Arc<Limit>>,
     pub(super) key: String,
     /// Of all quotas that it ever had.
     pub(super) tags: Vec<u16>,
-    pub(super) states: Vec<Vec<u64>>,
+    pub(super) entries: Entries,
     pub(super) outstanding: Vec<Taken>,
-    /// What was taken before a reset or a change, and cannot be given back.
+    /// What was taken before a reset, and cannot be given back.
     pub(super) settled: Vec<Taken>,
     pub(super) last_wait: Micros,
     pub(super) last_reset: Micros,
@@ -56,16 +56,15 @@ impl Pair {
         let quotas: Vec<_> = (0..count).map(|_| dice.quota(kind.filter(|_| count > 1))).collect();
         // A rule of its own: two quotas in a few tens of thousands have the same tag.
         let name = format!("verify-{round}-{index}");
-        let limit = Limit::new(&name, quotas, Choice::All, Inherit::Additive);
-        let states = limit.quotas().iter().map(|quota| vec![0; quota.width()]).collect();
+        let limit = Limit::new(&name, quotas, Choice::All, CarryOver::Keep);
         let tags = limit.tags().to_vec();
         let story = VecDeque::from([format!("start with {}", show(limit.quotas()))]);
         Self {
             limit: Arc::new(limit),
-            before: None,
+            others: Vec::new(),
             tags,
             key: format!("{:x}-{round}-{index}", dice.next()),
-            states,
+            entries: Entries::new(),
             outstanding: Vec::new(),
             settled: Vec::new(),
             last_wait: Micros::ZERO,
@@ -103,6 +102,9 @@ impl Pair {
         if dice.one_in(24) && !plainly {
             self.change(dice);
             done.changes += 1;
+        } else if dice.one_in(3) && !self.others.is_empty() && !plainly {
+            self.take_turns(dice);
+            done.turns += 1;
         }
         let limit = self.limit.quotas().iter().map(Quota::limit).min().unwrap_or(1);
         let cost = match dice.below(8) {
@@ -146,8 +148,7 @@ impl Pair {
 
     /// Goes on under other quotas, mostly of the same algorithms.
     fn change(&mut self, dice: &mut Dice) {
-        let how = [Inherit::Additive, Inherit::AsIs, Inherit::Proportionally, Inherit::Reset];
-        let how = how[dice.below(4) as usize];
+        let how = if dice.one_in(6) { CarryOver::Reset } else { CarryOver::Keep };
         let kind = |quota: &Quota| quota.kind().index() as u64;
         let quotas: Vec<_> = self
             .limit
@@ -167,8 +168,23 @@ impl Pair {
         self.tags.extend(quotas.iter().map(Quota::tag));
         self.note(format!("change to {}, {how:?}", show(&quotas)));
         let limit = Arc::new(Limit::new(self.limit.name(), quotas, Choice::All, how));
-        let old = std::mem::replace(&mut self.limit, limit);
-        self.before.get_or_insert(old);
+        self.others.push(std::mem::replace(&mut self.limit, limit));
+        self.others.truncate(3);
+        self.keep_slots_only();
+    }
+
+    /// Only permits are given back after another quota has counted: what became of tokens then depends on it.
+    fn keep_slots_only(&mut self) {
+        self.outstanding.retain(Taken::is_slot);
+        self.settled.retain(Taken::is_slot);
+    }
+
+    /// Goes on under one of the limits before.
+    fn take_turns(&mut self, dice: &mut Dice) {
+        let other = dice.below(self.others.len() as u64) as usize;
+        std::mem::swap(&mut self.limit, &mut self.others[other]);
+        self.keep_slots_only();
+        self.note(format!("under {}, {:?}", show(self.limit.quotas()), self.limit.carry_over()));
     }
 
     /// What is outstanding cannot be given back any more.

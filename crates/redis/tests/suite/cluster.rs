@@ -16,7 +16,7 @@ use std::{
     task::Poll,
     time::Duration,
 };
-use tidegate_core::{Demand, Inherit, Quota};
+use tidegate_core::{CarryOver, Demand, Quota};
 use tidegate_engine::{
     Outage, SharedLimiter, Store,
     store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots},
@@ -105,7 +105,7 @@ async fn slots_that_span_nodes_are_given_back() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
     let quotas = vec![Quota::at_once_leased(2, Duration::from_secs(600)).unwrap()];
-    let limit = Arc::new(Limit::new("downloads", quotas, Choice::All, Inherit::default()));
+    let limit = Arc::new(Limit::new("downloads", quotas, Choice::All, CarryOver::default()));
     let places = on_each_primary(&cluster, &store, &limit);
     let [_, _, full] = &places;
     for _ in 0..2 {
@@ -439,7 +439,7 @@ fn limiter(store: &RedisStore, quota: &str) -> SharedLimiter {
 }
 
 fn limit(name: &str, quota: &str) -> Arc<Limit> {
-    Arc::new(Limit::new(name, vec![quota.parse().unwrap()], Choice::All, Inherit::default()))
+    Arc::new(Limit::new(name, vec![quota.parse().unwrap()], Choice::All, CarryOver::default()))
 }
 
 fn place(limit: &Arc<Limit>, key: &str) -> Place {

@@ -12,7 +12,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{Decision, Inherit, Quota};
+use tidegate_core::{CarryOver, Decision, Quota};
 use tidegate_engine::{
     Clock, Limiter, Outage, Reservation, SharedLimiter,
     store::{Choice, Inquiry, Limit, Place, Reply, Request, Slots},
@@ -37,7 +37,7 @@ fn tiers_in_redis_are_those_of_memory() {
             let quotas: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
             let (clock, hand) = Clock::manual();
             let memory = Limiter::builder().clock(clock).build_tiers(&quotas).unwrap();
-            let limit = Arc::new(Limit::new("tiers", quotas.clone(), Choice::Tier, Inherit::Additive));
+            let limit = Arc::new(Limit::new("tiers", quotas.clone(), Choice::Tier, CarryOver::Keep));
             let key = made.fetch_add(1, Ordering::Relaxed).to_string();
             let mut moment = Moment::start_of(&samples[0]);
             let mut held = None;

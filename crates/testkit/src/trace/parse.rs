@@ -1,7 +1,7 @@
 //! Reads the lines of a story.
 
 use super::{Deed, Expectation, Expected, Line, TraceError};
-use tidegate_core::{Demand, Inherit, Micros, Outcome, Quota, Retry};
+use tidegate_core::{CarryOver, Demand, Micros, Outcome, Quota, Retry};
 
 pub(super) fn lines(text: &str) -> Result<Vec<Line>, TraceError> {
     let mut lines = Vec::new();
@@ -104,12 +104,9 @@ impl<'a> Words<'a> {
 
     fn change(&mut self, at: Micros) -> Result<Deed, String> {
         let how = match self.next() {
-            "quota" => return Ok(Deed::Change { at, quota: self.quota()?, how: Inherit::default() }),
-            "additive" => Inherit::Additive,
-            "as-is" => Inherit::AsIs,
-            "proportionally" => Inherit::Proportionally,
-            "reset" => Inherit::Reset,
-            other => return Err(format!("`{other}` is no way to inherit")),
+            "quota" => return Ok(Deed::Change { at, quota: self.quota()?, how: CarryOver::default() }),
+            "reset" => CarryOver::Reset,
+            other => return Err(format!("`{other}` is neither `quota` nor `reset`")),
         };
         match self.next() {
             "quota" => Ok(Deed::Change { at, quota: self.quota()?, how }),

@@ -68,7 +68,7 @@ fn forced_charges_are_charged() {
             let demand = if forced { Demand::forced(cost) } else { Demand { cost, ..demand } };
             let decision = key.decide(moment.now, demand).decision;
             moment.hear(&decision);
-            if key.words.contains(&LARGEST_EXACT) || decision.reset_after().get() >= 1 << 51 {
+            if key.words().any(|word| word == LARGEST_EXACT) || decision.reset_after().get() >= 1 << 51 {
                 return Ok(()); // more is owed than can be counted, and the rest is forgiven
             }
             prop_assert!(!forced || decision.is_granted() || is_concurrency(&sample.quota), "{:?}", decision);
@@ -77,5 +77,59 @@ fn forced_charges_are_charged() {
             }
         }
         check(admissions, |length| sample.quota.bound().in_any(length))
+    });
+}
+
+/// However large it is, work that is already done is charged: somebody has to wait for it.
+#[test]
+fn settled_cost_of_any_size_is_charged() {
+    let costs = prop_oneof![1_u64..=3, 1_000_u64..=100_000, Just(1 << 40), Just(1 << 52), Just(u64::MAX)];
+    hold((patient_moves(), pauses(), costs), |sample, (story, pause, cost)| {
+        if is_concurrency(&sample.quota) {
+            return Ok(()); // permits are held, not settled
+        }
+        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+        for caller in &story {
+            moment.pass(caller.pause);
+            moment.hear(&key.decide(moment.now, caller.demand(&sample)).decision);
+        }
+        moment.pass(pause);
+        let limit = sample.quota.limit();
+        let before = key.would(moment.now, Demand::probe(0)).decision;
+        let forced = key.decide(moment.now, Demand::forced(cost)).decision;
+        prop_assert!(forced.is_granted(), "{:?}", forced);
+        let after = key.would(moment.now, Demand::now(1)).decision;
+        prop_assert!(after.remaining() <= before.remaining());
+        // A shaper cuts debts to whole microseconds.
+        if cost > limit.saturating_mul(2) && !is_shaper(&sample.quota) {
+            prop_assert!(!after.is_allowed(), "{} of {} and another one: {}", cost, limit, after);
+        }
+        // And it is repaid, unless that takes longer than there is time.
+        let reset = key.would(moment.now, Demand::probe(0)).decision.reset_after();
+        if moment.now.plus(reset).get() < 1 << 52 {
+            let then = moment.now.plus(reset);
+            prop_assert!(key.would(then, Demand::now(1)).decision.is_allowed(), "never repaid");
+        }
+        Ok(())
+    });
+}
+
+/// What a charge could not lift the level by is not given back either.
+#[test]
+fn refund_of_a_settled_cost_creates_nothing() {
+    hold((crowds(), Just(u64::MAX)), |sample, (story, cost)| {
+        if is_concurrency(&sample.quota) || is_shaper(&sample.quota) {
+            return Ok(());
+        }
+        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+        for caller in &story {
+            moment.pass(caller.pause);
+            moment.hear(&key.decide(moment.now, caller.demand(&sample)).decision);
+        }
+        let before = key.would(moment.now, Demand::probe(0)).decision.remaining();
+        let receipt = key.decide(moment.now, Demand::forced(cost)).receipt;
+        key.refund(moment.now, receipt, cost);
+        prop_assert!(key.would(moment.now, Demand::probe(0)).decision.remaining() <= before);
+        Ok(())
     });
 }

@@ -63,7 +63,7 @@ fn whoever_renews_keeps_its_slot_and_whoever_crashes_loses_it() {
                 Deed::Renew(which) => {
                     let one = held.len().checked_sub(which + 1).filter(|one| held[*one].alive);
                     if let Some(one) = one.map(|one| &mut held[one]).filter(|one| one.receipt.cost > 0) {
-                        let renewed = key.quota.renew(key.words.as_mut_slice(), now, one.receipt);
+                        let renewed = key.entries.renew(now, one.receipt);
                         let age = now.since(one.since);
                         prop_assert!(renewed.is_some() || age >= lease, "lost after {}", age);
                         prop_assert!(renewed.is_none() || age < longest, "renewed after {}", age);

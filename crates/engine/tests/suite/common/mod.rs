@@ -7,7 +7,7 @@ pub(crate) mod movers;
 pub(crate) mod sleeper;
 
 use std::{collections::HashMap, time::Duration};
-use tidegate_core::{Credit, Decision, Demand, Effect, Inherit, Kind, Micros, Quota, Receipt, Step};
+use tidegate_core::{CarryOver, Credit, Decision, Demand, Effect, Kind, Micros, Quota, Receipt, Step};
 use tidegate_engine::{
     Bucket, BuildError, Capacity, Clock, ClockHand, Limiter, Permit, Reservation, Throttle,
 };
@@ -80,7 +80,7 @@ impl Memory {
     }
 
     /// Replaces the quota, if the store can.
-    pub(crate) fn try_change(&mut self, now: Micros, quota: Quota, how: Inherit) -> Result<(), BuildError> {
+    pub(crate) fn try_change(&mut self, now: Micros, quota: Quota, how: CarryOver) -> Result<(), BuildError> {
         self.at(now);
         let changed = match self.built {
             Some(Built::Limiter(limiter)) => limiter.change(quota, how),
@@ -160,10 +160,13 @@ impl Subject for Memory {
         }
     }
 
-    fn change(&mut self, now: Micros, quota: Quota, how: Inherit) {
-        if let Err(error) = self.try_change(now, quota, how) {
-            panic!("{error}");
-        }
+    fn change(&mut self, now: Micros, quota: Quota, how: CarryOver) {
+        let Err(error) = self.try_change(now, quota, how) else { return };
+        let Some(Built::Limiter(old)) = self.built else { panic!("{error}") };
+        let builder = Limiter::builder().clock(self.clock.clone()).capacity(Capacity::Keys(4));
+        let new = leak(builder.replacing(old).build(quota));
+        new.take_over(old);
+        (self.built, self.quota) = (Some(Built::Limiter(new)), quota);
     }
 
     fn create(&mut self, now: Micros) {

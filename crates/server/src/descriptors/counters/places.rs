@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
-use tidegate_core::{Decision, Inherit, Quota};
+use tidegate_core::{CarryOver, Decision, Quota};
 use tidegate_engine::{BuildError, Capacity, Claim, OwnedAsk, SharedLimiter, StoreError, reserve_all};
 
 /// The limiter of one place. It is made when it is first asked for, so that files may have more limits than are used, and it
@@ -51,7 +51,7 @@ impl PlaceLimiter {
         let mut known = self.cell.quotas.lock().unwrap_or_else(PoisonError::into_inner);
         if *known != quotas {
             if let Some(limiter) = self.cell.limiter.get() {
-                limiter.change_all(quotas, Inherit::Additive).ok()?;
+                limiter.change_all(quotas, CarryOver::Keep).ok()?;
             }
             *known = quotas.to_vec();
         }

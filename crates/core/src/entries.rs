@@ -1,0 +1,195 @@
+//! The states of one key under all quotas that count it.
+//!
+//! ```text
+//!   key   ┬ entry   written by `100/min`             `120/min` reads it too: tokens are tokens
+//!         └ entry   written by `100/min sliding-log`
+//! ```
+//!
+//! A quota reads the entry that it wrote, or one whose state it [shares](Quota::shares_state), and makes it its own when it
+//! charges. So processes with different quotas can count the same key, a denial writes nothing, and a change that is taken
+//! back at once leaves no trace. Stores keep entries in forms of their own; this one is the model that they are compared with.
+
+use crate::{
+    algorithm::{CarryOver, Demand, Effect, Kind, Receipt, Step},
+    quota::Quota,
+    units::Micros,
+};
+use alloc::{vec, vec::Vec};
+
+/// Entries of other quotas that a key keeps beside those of the quotas that charged it last.
+const MOST_OTHERS: usize = 8;
+
+/// The states of one key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Entries {
+    entries: Vec<Entry>,
+}
+
+/// A state, and the quota that wrote it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The quota that wrote the state.
+    pub writer: Quota,
+    /// The state: at least as many words as the quota asks for.
+    pub words: Vec<u64>,
+}
+
+impl Entries {
+    /// A key that was never seen.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A key that was never seen, with room for a state of each quota.
+    pub fn of(quotas: &[Quota]) -> Self {
+        let entry = |quota: &Quota| Entry { writer: *quota, words: vec![0; quota.width()] };
+        Self { entries: quotas.iter().map(entry).collect() }
+    }
+
+    /// Which of `writers` each quota reads: itself, or else the first that is left and whose state it shares.
+    pub fn matching(quotas: &[Quota], writers: &[Quota], carry_over: CarryOver) -> Vec<Option<usize>> {
+        let mut found = vec![None; quotas.len()];
+        let mut used = vec![false; writers.len()];
+        let reads = |quota: &Quota, writer: &Quota| {
+            quota.shares_state(writer) && (carry_over == CarryOver::Keep || is_concurrency(quota))
+        };
+        let passes: [&dyn Fn(&Quota, &Quota) -> bool; 2] = [&|quota, writer| quota == writer, &reads];
+        for fits in passes {
+            for (quota, found) in quotas.iter().zip(&mut found) {
+                if found.is_none() {
+                    *found = (0..writers.len()).find(|index| !used[*index] && fits(quota, &writers[*index]));
+                    found.iter().for_each(|index| used[*index] = true);
+                }
+            }
+        }
+        found
+    }
+
+    /// Answers a demand to all of `quotas`; charges all of them or none.
+    pub fn decide(
+        &mut self,
+        quotas: &[Quota],
+        carry_over: CarryOver,
+        now: Micros,
+        demand: Demand,
+    ) -> Vec<Step> {
+        if quotas.len() > 1 && demand.effect == Effect::Charge {
+            let looks =
+                self.clone().each(quotas, carry_over, now, Demand { effect: Effect::Probe, ..demand });
+            if !looks.iter().all(|step| step.decision.is_granted()) {
+                return looks;
+            }
+        }
+        self.each(quotas, carry_over, now, demand)
+    }
+
+    fn each(&mut self, quotas: &[Quota], carry_over: CarryOver, now: Micros, demand: Demand) -> Vec<Step> {
+        let found = Self::matching(quotas, &self.writers(), carry_over);
+        let mut steps = Vec::with_capacity(quotas.len());
+        let mut is_charged = false;
+        for (quota, found) in quotas.iter().zip(found) {
+            let mut entry = match found {
+                Some(index) => self.entries[index].clone(),
+                None => Entry { writer: *quota, words: Vec::new() },
+            };
+            entry.words.resize(entry.words.len().max(quota.width()), 0);
+            let step = match entry.writer == *quota {
+                true => quota.decide(entry.words.as_mut_slice(), now, demand),
+                false => quota.decide_carried(&entry.writer, entry.words.as_mut_slice(), now, demand),
+            };
+            if step.decision.is_granted() && demand.effect == Effect::Charge && demand.cost > 0 {
+                entry.writer = *quota;
+                match found {
+                    Some(index) => self.entries[index] = entry,
+                    None => self.entries.push(entry),
+                }
+                is_charged = true;
+            }
+            steps.push(step);
+        }
+        if is_charged {
+            self.arrange(quotas, now);
+        }
+        steps
+    }
+
+    /// The entries of the quotas that charged last come first, in their order; others follow while they are remembered.
+    fn arrange(&mut self, quotas: &[Quota], now: Micros) {
+        let mut others = core::mem::take(&mut self.entries);
+        for quota in quotas {
+            let own = others.iter().position(|entry| entry.writer == *quota);
+            self.entries.extend(own.map(|index| others.remove(index)));
+        }
+        others.retain_mut(|Entry { writer, words }| {
+            let look = writer.decide(words.as_mut_slice(), now, Demand::probe(0)).decision;
+            look.reset_after() > Micros::ZERO
+        });
+        others.truncate(MOST_OTHERS);
+        self.entries.append(&mut others);
+    }
+
+    /// Goes on under `quotas` from `now` on, as a limiter in memory does that knows the moment of the change.
+    pub fn change(&mut self, quotas: &[Quota], carry_over: CarryOver, now: Micros) {
+        if carry_over == CarryOver::Reset {
+            self.reset();
+        }
+        for (quota, found) in quotas.iter().zip(Self::matching(quotas, &self.writers(), CarryOver::Keep)) {
+            let Some(entry) = found.map(|index| &mut self.entries[index]) else { continue };
+            entry.words.resize(entry.words.len().max(quota.width()), 0);
+            quota.carry_over(&entry.writer, entry.words.as_mut_slice(), now);
+            entry.writer = *quota;
+        }
+    }
+
+    /// Gives back up to `cost` of what `receipts` of `quotas` prove. What another quota has written since is settled; but permits are
+    /// held until they are given back. `is_settled` says that the key was reset since.
+    pub fn refund(
+        &mut self,
+        quotas: &[Quota],
+        now: Micros,
+        receipts: &[Receipt],
+        cost: u64,
+        is_settled: bool,
+    ) {
+        let found = Self::matching(quotas, &self.writers(), CarryOver::Keep);
+        for ((quota, found), receipt) in quotas.iter().zip(found).zip(receipts) {
+            let Some(entry) = found.map(|index| &mut self.entries[index]) else { continue };
+            let counts = entry.writer == *quota && !is_settled;
+            if receipt.cost > 0 && (counts || is_concurrency(quota)) {
+                entry.writer.refund(entry.words.as_mut_slice(), now, *receipt, cost);
+            }
+        }
+    }
+
+    /// Forgets the key, but for permits in flight.
+    pub fn reset(&mut self) {
+        self.entries.retain(|entry| is_concurrency(&entry.writer));
+    }
+
+    /// Holds a permit for longer; `None` when it has expired, or there is none.
+    pub fn renew(&mut self, now: Micros, receipt: Receipt) -> Option<Receipt> {
+        let entry = self.entries.iter_mut().find(|entry| is_concurrency(&entry.writer))?;
+        entry.writer.renew(entry.words.as_mut_slice(), now, receipt)
+    }
+
+    /// Starts the states of a limiter that is created at `now`.
+    pub fn create(&mut self, quotas: &[Quota], now: Micros) {
+        *self = Self::of(quotas);
+        for Entry { writer, words } in &mut self.entries {
+            writer.create(words.as_mut_slice(), now);
+        }
+    }
+
+    /// All entries.
+    pub fn all(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    fn writers(&self) -> Vec<Quota> {
+        self.entries.iter().map(|entry| entry.writer).collect()
+    }
+}
+
+fn is_concurrency(quota: &Quota) -> bool {
+    matches!(quota.kind(), Kind::Concurrency(_))
+}
