@@ -1,7 +1,7 @@
 //! What a policy would do with a request, for programs.
 
 use serde_json::{Value, json as value};
-use tidegate_policy::{Applied, Explained, Explanation, Finding, KeyFound, SpentQuota};
+use tidegate_policy::{Applied, Explained, Explanation, Finding, KeyFound, SpentQuota, compile::Instead};
 use tidegate_rule::request::Missing;
 
 /// The explanation, in the words that people get.
@@ -9,8 +9,17 @@ pub(crate) fn json(explanation: &Explanation) -> Value {
     value!({
         "request": explanation.request,
         "upstream": explanation.upstream,
+        "respond": explanation.respond.as_ref().map(respond),
         "rules": explanation.rules.iter().map(rule).collect::<Vec<_>>(),
     })
+}
+
+/// What the gateway answers itself.
+fn respond(respond: &Instead) -> Value {
+    match respond {
+        Instead::Answer(answer) => value!({ "status": answer.status, "location": answer.get("location") }),
+        _ => value!("drop"),
+    }
 }
 
 fn rule(explained: &Explained) -> Value {

@@ -3,7 +3,7 @@
 use crate::{
     compile::{Compiler, Instead, Made, PolicyError, PolicyRule, without_stores},
     matching::{Mismatch, Seen},
-    model::{Enforcement, Key, Policy, Quotas, Rule},
+    model::{Enforcement, Key, Policy, Quotas, RouteAction, Rule},
 };
 use std::{fmt, path::Path, time::Duration};
 use tidegate_core::{Bound, Demand, Micros, Outcome, Quota};
@@ -18,8 +18,10 @@ use tidegate_rule::{
 pub struct Explanation {
     /// The request, in a line.
     pub request: String,
-    /// The upstream that it goes to; `None` if no route matches.
+    /// The upstream that it goes to; `None` if no route matches, or the gateway answers.
     pub upstream: Option<String>,
+    /// What the gateway answers itself, if its route says so.
+    pub respond: Option<Instead>,
     /// What each rule says, in their order.
     pub rules: Vec<Explained>,
 }
@@ -120,13 +122,16 @@ pub fn explain(policy: &Policy, head: &dyn Head, base: &Path) -> Result<Explanat
         },
     };
     let client = seen.client().map(|client| format!(" from {client}")).unwrap_or_default();
+    let route = made.route_index.first(&seen).and_then(|place| policy.routes.get(place));
+    let (upstream, respond) = match route.map(|route| &route.action) {
+        Some(RouteAction::Forward(upstream)) => (Some(upstream.clone()), None),
+        Some(RouteAction::Respond(respond)) => (None, Some(Instead::respond(respond, &seen))),
+        None => (None, None),
+    };
     Ok(Explanation {
         request: format!("{} {}{}{client}", head.method(), seen.host().unwrap_or_default(), head.path()),
-        upstream: made
-            .route_index
-            .first(&seen)
-            .and_then(|place| policy.routes.get(place))
-            .map(|to| to.upstream.clone()),
+        upstream,
+        respond,
         rules: made.rules.iter().zip(&policy.rules).map(explain).collect(),
     })
 }
@@ -213,9 +218,14 @@ fn spend(rule: &Rule, fields: Fields, place: usize, quota: Quota, cost: u64, hea
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.request)?;
-        match &self.upstream {
-            Some(upstream) => writeln!(f, "  goes to `{upstream}`")?,
-            None => writeln!(f, "  goes nowhere: no route matches")?,
+        match (&self.upstream, &self.respond) {
+            (Some(upstream), _) => writeln!(f, "  goes to `{upstream}`")?,
+            (None, Some(Instead::Answer(answer))) => {
+                let location = answer.get("location").map(|location| format!(" {location}"));
+                writeln!(f, "  the gateway answers {}{}", answer.status, location.unwrap_or_default())?;
+            }
+            (None, Some(_)) => writeln!(f, "  the gateway closes its connection")?,
+            (None, None) => writeln!(f, "  goes nowhere: no route matches")?,
         }
         self.rules.iter().try_for_each(|rule| rule.fmt(f))
     }

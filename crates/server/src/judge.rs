@@ -8,6 +8,7 @@ use std::{
     future::Future,
     net::{IpAddr, SocketAddr},
     pin::Pin,
+    sync::Arc,
 };
 use tidegate_engine::Bandwidth;
 
@@ -73,6 +74,8 @@ pub struct Origin {
     pub client: IpAddr,
     /// How it came in.
     pub scheme: Scheme,
+    /// The name of the listener, if it has one.
+    pub listener: Option<Arc<str>>,
 }
 
 /// How a request came in.

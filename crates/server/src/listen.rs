@@ -73,7 +73,11 @@ impl Bound {
 
     /// One more descriptor of the same listener, for one more thread.
     pub(crate) fn door(&self) -> io::Result<PlainDoor> {
-        Ok(PlainDoor { listener: self.listener.try_clone()?, certificate: self.certificate.clone() })
+        Ok(PlainDoor {
+            listener: self.listener.try_clone()?,
+            certificate: self.certificate.clone(),
+            name: self.declared.name.as_deref().map(Into::into),
+        })
     }
 }
 
@@ -132,19 +136,21 @@ fn is_without_family(error: &io::Error) -> bool {
 pub(crate) struct PlainDoor {
     listener: TcpListener,
     certificate: Option<Arc<Certificate>>,
+    name: Option<Arc<str>>,
 }
 
 /// A listener in its thread.
 pub(crate) struct Door {
     listener: tokio::net::TcpListener,
     certificate: Option<Arc<Certificate>>,
+    name: Option<Arc<str>>,
 }
 
 impl PlainDoor {
     /// Opens it; only inside of a runtime.
     pub(crate) fn open(self) -> io::Result<Door> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        Ok(Door { listener, certificate: self.certificate })
+        Ok(Door { listener, certificate: self.certificate, name: self.name })
     }
 }
 
@@ -155,6 +161,11 @@ impl Door {
 
     pub(crate) fn scheme(&self) -> Scheme {
         if self.certificate.is_some() { Scheme::Https } else { Scheme::Http }
+    }
+
+    /// Its name in the policy.
+    pub(crate) fn name(&self) -> Option<Arc<str>> {
+        self.name.clone()
     }
 
     /// What clients are welcomed with. It does not keep the listener open.

@@ -219,7 +219,8 @@ impl Worker {
                 continue;
             };
             let _ = stream.set_nodelay(true);
-            let origin = Origin { peer, client: peer.ip().to_canonical(), scheme: door.scheme() };
+            let client = peer.ip().to_canonical();
+            let origin = Origin { peer, client, scheme: door.scheme(), listener: door.name() };
             let client = Client::new(self.clone(), origin, place);
             let (certificate, judge) = (door.certificate(), judge.clone());
             task::spawn_local(async move {

@@ -21,6 +21,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
     ip: IpAddr,
 
+    /// The name of the listener that it comes in through
+    #[arg(long, value_name = "NAME")]
+    listener: Option<String>,
+
     /// One of its headers, as in 'x-plan: gold'
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<Header>,
@@ -37,7 +41,8 @@ Examples:
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let policy = check::read(&args.file)?;
-    let request = Request { line: &args.request, ip: args.ip, headers: &args.headers };
+    let listener = args.listener.as_deref();
+    let request = Request { line: &args.request, ip: args.ip, listener, headers: &args.headers };
     let explanation = tidegate_policy::explain(&policy, &request, "".as_ref())
         .map_err(|error| Failure::input(error.to_string()))?;
     match args.json {
@@ -98,6 +103,7 @@ impl FromStr for Header {
 struct Request<'a> {
     line: &'a Line,
     ip: IpAddr,
+    listener: Option<&'a str>,
     headers: &'a [Header],
 }
 
@@ -125,6 +131,10 @@ impl Head for Request<'_> {
 
     fn peer(&self) -> Option<IpAddr> {
         Some(self.ip)
+    }
+
+    fn listener(&self) -> Option<&str> {
+        self.listener
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

@@ -7,18 +7,19 @@ use crate::{
 use clap::{Subcommand, ValueHint};
 use serde_json::{Value, json};
 use std::{
-    fs,
+    fs::OpenOptions,
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
 use tidegate_policy::{
     Disk, Format,
-    import::{Imported, Loss},
+    import::{Imported, Loss, LossKind},
 };
 
 /// Write a policy that says what another program's configuration says.
 ///
-/// What could not be carried over is told on standard error and on top of the policy, each with its file and line.
+/// What could not be carried over is reported on standard error and on top of the policy, each with its file and line. Where
+/// that protected something, nothing is written until each such directive is accepted with --accept-loss.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -42,6 +43,14 @@ struct Nginx {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
+    /// Overwrite the file that --out names
+    #[arg(long, requires = "out")]
+    force: bool,
+
+    /// Write the policy without the protection of this directive, as in auth_basic; may be repeated
+    #[arg(long, value_name = "NAME")]
+    accept_loss: Vec<String>,
+
     /// Print the policy and what could not be carried over for programs
     #[arg(long)]
     json: bool,
@@ -50,18 +59,27 @@ struct Nginx {
 const EXAMPLES: &str = "\
 Examples:
   tidegate import nginx /etc/nginx/nginx.conf --out policy.yaml
+  tidegate import nginx nginx.conf --accept-loss auth_basic --out policy.yaml
   tidegate check policy.yaml";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let From::Nginx(Nginx { file, out, json }) = &args.from;
+    let From::Nginx(Nginx { file, out, force, accept_loss, json }) = &args.from;
     let format = out.as_deref().map_or(Ok(Format::Yaml), format)?;
     let imported = Imported::nginx(file, &Disk).map_err(|problems| Failure::input(problems.to_string()))?;
+    let is_refused = |loss: &&Loss| !accept_loss.contains(&loss.directive);
+    let refused: Vec<&Loss> = imported.losses_of(LossKind::Protection).filter(is_refused).collect();
+    if !refused.is_empty() {
+        if *json {
+            terminal::print(&format!("{:#}\n", report(&imported, None)))?;
+        }
+        return Err(Failure::input(refusal(&refused)));
+    }
     let text = imported.print(format);
     if let Some(path) = out {
-        fs::write(path, &text).map_err(|error| Failure::write(path, &error))?;
+        write(path, &text, *force)?;
     }
     if *json {
-        return terminal::print(&format!("{:#}\n", told(&imported, &text)));
+        return terminal::print(&format!("{:#}\n", report(&imported, Some(&text))));
     }
     tell(&imported);
     match out {
@@ -70,8 +88,51 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn told(imported: &Imported, policy: &str) -> Value {
-    let loss = |loss: &Loss| json!({ "place": loss.place, "said": loss.said, "reason": loss.reason });
+/// Why nothing is written, each with its place, and how to accept it.
+fn refusal(losses: &[&Loss]) -> String {
+    let lines: Vec<String> = losses.iter().map(|loss| harmless(&loss.to_string())).collect();
+    let mut names: Vec<&str> = losses.iter().map(|loss| loss.directive.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let accepts: String = names.iter().map(|name| format!(" --accept-loss {}", harmless(name))).collect();
+    let count = losses.len();
+    let what = if count == 1 { "1 protection" } else { &format!("{count} protections") };
+    format!(
+        "{}\n{what} would be lost, so nothing was written; protect these requests in another way, and add{accepts}",
+        lines.join("\n")
+    )
+}
+
+/// A file that is there already is overwritten only by force.
+fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
+    let open = match force {
+        true => OpenOptions::new().write(true).create(true).truncate(true).open(path),
+        false => OpenOptions::new().write(true).create_new(true).open(path),
+    };
+    match open.and_then(|mut file| file.write_all(text.as_bytes())) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let problem =
+                format!("{} exists; write to another file, or add --force to overwrite it", path.display());
+            Err(Failure::input(problem))
+        }
+        written => written.map_err(|error| Failure::write(path, &error)),
+    }
+}
+
+fn report(imported: &Imported, policy: Option<&str>) -> Value {
+    let loss = |loss: &Loss| {
+        let kind = match loss.kind {
+            LossKind::Protection => "protection",
+            LossKind::Decoration => "decoration",
+        };
+        json!({
+            "kind": kind,
+            "directive": loss.directive,
+            "place": loss.place,
+            "said": loss.said,
+            "reason": loss.reason,
+        })
+    };
     json!({ "policy": policy, "losses": imported.losses.iter().map(loss).collect::<Vec<_>>() })
 }
 
@@ -82,13 +143,20 @@ fn format(path: &Path) -> Result<Format, Failure> {
     })
 }
 
-/// Nobody is left to tell when standard error is closed.
+/// Reports what is lost, what protected first. A closed standard error is no reason to fail.
 fn tell(imported: &Imported) {
     let mut stderr = io::stderr().lock();
-    for loss in &imported.losses {
-        let _ = writeln!(stderr, "{}", harmless(&loss.to_string()));
-    }
-    if !imported.losses.is_empty() {
-        let _ = writeln!(stderr, "{} not carried over, or different now", imported.losses.len());
+    let kinds = [
+        (LossKind::Protection, "of protection lost, as accepted"),
+        (LossKind::Decoration, "not carried over, or different now"),
+    ];
+    for (kind, what) in kinds {
+        let count = imported.losses_of(kind).count();
+        for loss in imported.losses_of(kind) {
+            let _ = writeln!(stderr, "{}", harmless(&loss.to_string()));
+        }
+        if count > 0 {
+            let _ = writeln!(stderr, "{count} {what}");
+        }
     }
 }

@@ -87,7 +87,7 @@ impl Example {
 }
 
 fn loopback(port: u16) -> Listener {
-    Listener { address: (Ipv4Addr::LOCALHOST, port).into(), tls: None }
+    Listener { name: None, address: (Ipv4Addr::LOCALHOST, port).into(), tls: None }
 }
 
 /// What was asked.

@@ -28,6 +28,7 @@ fn what_is_written_can_be_used_and_says_what_is_missing() {
 
     for name in ["imported.yaml", "imported.toml", "imported.json"] {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = std::fs::remove_file(&path);
         let path = path.to_str().expect("a name in UTF-8");
         let output = tidegate(&["import", "nginx", config, "--out", path]);
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), String::new()), "{name}");
@@ -39,6 +40,74 @@ fn what_is_written_can_be_used_and_says_what_is_missing() {
             text(&output.stdout)
         );
     }
+}
+
+const PROTECTED: &str = "\
+http {
+  server {
+    auth_basic members;
+    location / { proxy_pass http://127.0.0.1:9000; proxy_set_header Host $host; gzip on; }
+    location /api/ { auth_request /check; proxy_pass http://127.0.0.1:9000; proxy_set_header Host $host; }
+  }
+}
+";
+
+#[test]
+fn lost_protection_fails_the_import_until_it_is_accepted() {
+    let config = file("protected.conf", PROTECTED);
+    let config = config.to_str().expect("a name in UTF-8");
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("protected.yaml");
+    let _ = std::fs::remove_file(&out);
+    let out_name = out.to_str().expect("a name in UTF-8");
+    let output = tidegate(&["import", "nginx", config, "--out", out_name]);
+    let told = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), String::new()), "{told}");
+    assert!(!out.exists());
+    for line in [
+        format!("{config}:3: `auth_basic members`"),
+        format!("{config}:5: `auth_request /check`"),
+        "2 protections would be lost, so nothing was written".to_owned(),
+        "add --accept-loss auth_basic --accept-loss auth_request".to_owned(),
+    ] {
+        assert!(told.contains(&line), "{told}");
+    }
+    assert!(!told.contains("gzip"), "{told}");
+
+    let output = tidegate(&["import", "nginx", config, "--out", out_name, "--accept-loss", "auth_basic"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!out.exists() && !text(&output.stderr).contains("auth_basic"), "{}", text(&output.stderr));
+
+    let output = tidegate(&["import", "nginx", config, "--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    let report: serde_json::Value = serde_json::from_str(&text(&output.stdout)).expect("JSON");
+    assert_eq!(report["policy"], serde_json::Value::Null);
+    assert_eq!(report["losses"][0]["kind"], "protection");
+    assert_eq!(report["losses"][0]["directive"], "auth_basic");
+
+    let accepted = ["--accept-loss", "auth_basic", "--accept-loss", "auth_request"];
+    let output = tidegate(&[&["import", "nginx", config, "--out", out_name][..], &accepted[..]].concat());
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(
+        told.contains("2 of protection lost, as accepted") && told.contains("1 not carried over"),
+        "{told}"
+    );
+    let written = std::fs::read_to_string(&out).expect("a policy");
+    assert!(written.contains("Protection that is lost:\n#   "), "{written}");
+}
+
+#[test]
+fn import_overwrites_a_file_only_by_force() {
+    let config = file("overwrites.conf", CONFIG);
+    let out = file("kept.yaml", "rules: []\n");
+    let (config, out_name) = (config.to_str().expect("UTF-8"), out.to_str().expect("UTF-8"));
+    let output = tidegate(&["import", "nginx", config, "--out", out_name]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("kept.yaml exists; write to another file, or add --force"));
+    assert_eq!(std::fs::read_to_string(&out).expect("a file"), "rules: []\n");
+    let output = tidegate(&["import", "nginx", config, "--out", out_name, "--force"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(std::fs::read_to_string(&out).expect("a file").contains("name: one"));
 }
 
 #[test]
@@ -215,7 +284,9 @@ mod beside_nginx {
         let backend = Backend::start();
         let http = LIMITS.replace("BACKEND", &backend.address.to_string());
         let nginx = NginxServer::start(&http).expect("nginx");
-        let config = nginx.config();
+        // Without the port at which nginx is asked whether it runs.
+        let port = nginx.address().port().to_string();
+        let config = file("beside-nginx.conf", &http.replace("PORT", &port));
         let output = tidegate(&["import", "nginx", config.to_str().expect("UTF-8")]);
         // nginx has its ports; this one takes any other.
         let elsewhere = |line: &str| match line.starts_with("listen:") {

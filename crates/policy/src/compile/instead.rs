@@ -1,6 +1,9 @@
 //! What becomes of a request that is not let through.
 
-use crate::model::{Fallback, OnLimit, Reject};
+use crate::{
+    matching::Seen,
+    model::{Fallback, OnLimit, Reject, Respond},
+};
 use std::sync::Arc;
 use tidegate_rule::Answer;
 
@@ -33,6 +36,49 @@ impl Instead {
             OnLimit::Drop => Self::Drop,
         }
     }
+
+    /// What a route answers to this request itself.
+    pub fn respond(respond: &Respond, seen: &Seen<'_>) -> Self {
+        match respond {
+            Respond::Status { status, headers, body } => {
+                let answer = match body.is_empty() {
+                    true => Answer::new(*status),
+                    false => Answer::new(*status).text(body.as_str()),
+                };
+                let add =
+                    |answer: Answer, (name, value): (&String, &String)| answer.header(name, value.as_str());
+                Self::Answer(headers.iter().fold(answer, add))
+            }
+            Respond::Redirect { location, status } => {
+                Self::Answer(Answer::new(*status).header("location", filled(location, seen)))
+            }
+            Respond::Drop => Self::Drop,
+        }
+    }
+}
+
+/// A location with what its placeholders stand for.
+fn filled(location: &str, seen: &Seen<'_>) -> String {
+    let head = seen.head();
+    let (mut text, mut rest) = (String::with_capacity(location.len() + head.path().len()), location);
+    while let Some((before, behind)) = rest.split_once('{') {
+        text.push_str(before);
+        let (name, behind) = behind.split_once('}').unwrap_or((behind, ""));
+        match name {
+            "host" => text.push_str(seen.host().unwrap_or_default()),
+            "path" => text.push_str(head.path()),
+            "uri" => {
+                text.push_str(head.path());
+                if let Some(query) = head.query() {
+                    text.extend(["?", query]);
+                }
+            }
+            // The reader has refused all others.
+            _ => {}
+        }
+        rest = behind;
+    }
+    text + rest
 }
 
 fn rejected(reject: &Reject, usual: Answer, accept: Option<&[u8]>) -> Answer {

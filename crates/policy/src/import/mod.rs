@@ -22,12 +22,26 @@ pub struct Imported {
 /// Something that was not carried over, or that means something else now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
+    /// Whether something is less protected now.
+    pub kind: LossKind,
+    /// The name of the directive: `auth_basic`.
+    pub directive: String,
     /// The file and the line: `nginx.conf:12`.
     pub place: String,
     /// What stands there.
     pub said: String,
     /// What became of it.
     pub reason: String,
+}
+
+/// What a loss means for the requests that a gateway lets through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LossKind {
+    /// Requests that were kept away, limited or checked are not any longer: a policy like this should not be used before
+    /// somebody has accepted that.
+    Protection,
+    /// Anything else.
+    Decoration,
 }
 
 /// Gives files, and the names of those in a folder: `include conf.d/*.conf` asks for them.
@@ -47,7 +61,8 @@ impl Imported {
     /// What an `nginx.conf` and all that it includes say about limits, upstreams and where requests come in.
     ///
     /// An error tells what is wrong with the files themselves: nginx would not start with them either. Whatever nginx
-    /// understands and a policy does not say is no error, but one of [`losses`](Self::losses).
+    /// understands and a policy does not say is no error, but one of [`losses`](Self::losses). Those of
+    /// [`LossKind::Protection`] have to be accepted before the policy is used.
     pub fn nginx(path: impl AsRef<Path>, files: &dyn Tree) -> Result<Self, Problems> {
         nginx::import(path.as_ref(), files)
     }
@@ -59,14 +74,31 @@ impl Imported {
             return policy;
         }
         let mut text = format!("# From {}.", one_line(&self.source));
-        if !self.losses.is_empty() {
-            text.push_str(" Not carried over, or different now:");
+        let mut start = " ";
+        let parts = [
+            (LossKind::Protection, "Protection that is lost:"),
+            (LossKind::Decoration, "Not carried over, or different now:"),
+        ];
+        for (kind, head) in parts {
+            let mut losses = self.losses_of(kind).peekable();
+            if losses.peek().is_none() {
+                continue;
+            }
+            text.extend([start, head, "\n"]);
+            for loss in losses {
+                text.extend(["#   ", &one_line(&loss.to_string()), "\n"]);
+            }
+            start = "# ";
         }
-        text.push('\n');
-        for loss in &self.losses {
-            text.extend(["#   ", &one_line(&loss.to_string()), "\n"]);
+        if !text.ends_with('\n') {
+            text.push('\n');
         }
         text + &policy
+    }
+
+    /// Losses of one kind, in the order of the files.
+    pub fn losses_of(&self, kind: LossKind) -> impl Iterator<Item = &Loss> {
+        self.losses.iter().filter(move |loss| loss.kind == kind)
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) fn covers(outer: &Match, inner: &Match) -> bool {
         && values_cover(&outer.queries, &inner.queries)
         && values_cover(&outer.cookies, &inner.cookies)
         && each_in(&outer.clients, &inner.clients, network_covers)
+        && each_in(&outer.listeners, &inner.listeners, |outer, inner| outer == inner)
         && (outer.not.is_none()
             || outer.not == inner.not
             || leaves_out_nothing_of(outer.not.as_deref(), inner))
@@ -36,6 +37,7 @@ pub(super) fn are_disjoint(one: &Match, other: &Match) -> bool {
     are_apart(&one.methods, &other.methods)
         || none_of(&one.paths, &other.paths, paths_are_disjoint)
         || none_of(&one.hosts, &other.hosts, globs_are_disjoint)
+        || none_of(&one.listeners, &other.listeners, |one, other| one != other)
         || one.not.as_ref().is_some_and(|not| covers(not, other))
         || other.not.as_ref().is_some_and(|not| covers(not, one))
         || !one.any.is_empty() && one.any.iter().all(|one| are_disjoint(one, other))

@@ -33,6 +33,8 @@ use values::Wanted;
 /// * `path` is compared in its plain spelling, see [`Seen`].
 /// * `host` is compared in lower case, without a port and a last dot.
 /// * `client` is the address of the client as trusted proxies tell it. A request whose client is not known is from nowhere.
+/// * `listener` is the name of the listener that the request came in through. Where that is not known, as in a middleware
+///   or a replayed log, no name matches.
 /// * `when` is an expression. One that fails for a request counts as true in the match of a rule, so that the rule applies, and
 ///   as false in that of a route; under `not` the other way round. Failures are counted.
 #[derive(Clone, Debug)]
@@ -47,6 +49,7 @@ struct Inner {
     hosts: Box<[GlobMatcher]>,
     wanted: Box<[Wanted]>,
     clients: Option<Networks>,
+    listeners: Box<[Box<str>]>,
     not: Option<Matcher>,
     any: Box<[Matcher]>,
     when: Option<CompiledExpression>,
@@ -65,6 +68,8 @@ pub enum Mismatch {
     Value(&'static str, Arc<str>),
     /// Its client.
     Client,
+    /// The listener that it came in through.
+    Listener,
     /// It is one of those that `not` leaves out.
     Not,
     /// It is none of those in `any`.
@@ -81,6 +86,7 @@ impl fmt::Display for Mismatch {
             Self::Host => f.write_str("it is about other hosts"),
             Self::Value(place, name) => write!(f, "it wants another {place} `{name}`"),
             Self::Client => f.write_str("it is about clients from elsewhere"),
+            Self::Listener => f.write_str("it is about other listeners"),
             Self::Not => f.write_str("its `not` leaves this out"),
             Self::Any => f.write_str("it is none of those that its `any` names"),
             Self::When => f.write_str("its `when` is not true"),
@@ -115,6 +121,7 @@ impl Matcher {
             hosts: matching.hosts.iter().map(GlobMatcher::new).collect(),
             wanted: wanted.collect(),
             clients,
+            listeners: matching.listeners.iter().map(|name| name.as_str().into()).collect(),
             not: matching.not.as_ref().map(|not| Self::with(not, lists, !on_failure)).transpose()?,
             any: matching
                 .any
@@ -159,7 +166,7 @@ impl Matcher {
     }
 
     fn mismatch_beyond_path(&self, seen: &Seen<'_>) -> Option<Mismatch> {
-        let Inner { hosts, wanted, clients, not, any, when, .. } = &*self.inner;
+        let Inner { hosts, wanted, clients, listeners, not, any, when, .. } = &*self.inner;
         let is_host = |host: &str| hosts.iter().any(|glob| glob.fits(host.as_bytes()));
         if !hosts.is_empty() && !seen.host().is_some_and(is_host) {
             return Some(Mismatch::Host);
@@ -170,6 +177,10 @@ impl Matcher {
         let is_client = |clients: &Networks| seen.client().is_some_and(|client| clients.contain(client));
         if clients.as_ref().is_some_and(|clients| !is_client(clients)) {
             return Some(Mismatch::Client);
+        }
+        let is_listener = |listener: &str| listeners.iter().any(|known| **known == *listener);
+        if !listeners.is_empty() && !seen.head().listener().is_some_and(is_listener) {
+            return Some(Mismatch::Listener);
         }
         if not.as_ref().is_some_and(|not| not.matches(seen)) {
             return Some(Mismatch::Not);
@@ -215,12 +226,13 @@ impl Matcher {
 
     /// Whether all requests are meant.
     pub(crate) fn is_everything(&self) -> bool {
-        let Inner { methods, paths, hosts, wanted, clients, not, any, when } = &*self.inner;
+        let Inner { methods, paths, hosts, wanted, clients, listeners, not, any, when } = &*self.inner;
         methods.is_empty()
             && paths.is_empty()
             && hosts.is_empty()
             && wanted.is_empty()
             && clients.is_none()
+            && listeners.is_empty()
             && not.is_none()
             && any.is_empty()
             && when.is_none()

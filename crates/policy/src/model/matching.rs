@@ -15,6 +15,7 @@ use tidegate_engine::Prefix;
 ///   query: { debug: "*" }
 ///   cookie: { session: "*" }
 ///   client: [10.0.0.0/8, office]       # networks, or names of lists
+///   listener: internal                 # the name of the listener that it came in through
 ///   not: { path: /users/me/** }        # and nothing of this
 ///   any: [{ path: /a }, { host: b.example.com }]    # and one of these
 ///   when: request.size > 1000          # CEL, for the rest
@@ -35,6 +36,8 @@ pub struct Match {
     pub cookies: BTreeMap<String, Values>,
     /// `client`: from one of these; empty: from anywhere.
     pub clients: Vec<Network>,
+    /// `listener`: came in through one of these; empty: any.
+    pub listeners: Vec<String>,
     /// `not`: none of which this holds.
     pub not: Option<Box<Self>>,
     /// `any`: of which one of these holds; empty: any.

@@ -21,7 +21,7 @@ pub use rule::{
 };
 pub use server::{
     Balance, Connections, EscapedSlashes, HealthCheck, Introduce, Listener, Log, LogFormat, Protocol,
-    Retries, Route, Timeouts, Tls, Traces, Underscores, Upstream, UpstreamServer,
+    Respond, Retries, Route, RouteAction, Timeouts, Tls, Traces, Underscores, Upstream, UpstreamServer,
 };
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};

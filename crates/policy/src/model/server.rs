@@ -1,12 +1,14 @@
 //! Where requests come in, and where they go.
 
 use super::{BreakerTerms, Match};
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 use tidegate_core::Share;
 
 /// One of `listen`: `127.0.0.1:8080`, or `{ address: 127.0.0.1:8443, tls: { certificate: a.pem, key: a.key } }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
+    /// `name`: what `match: { listener: … }` calls it. Several listeners may share a name.
+    pub name: Option<String>,
     /// `address`.
     pub address: SocketAddr,
     /// `tls`; in plain text where it is left out.
@@ -118,6 +120,10 @@ pub struct Upstream {
     pub timeouts: Timeouts,
     /// `keep-alive`: idle connections that are kept for each server, by each worker.
     pub keep_alive: u64,
+    /// `max-fails`: failures in a row after which a server is skipped while another one is available; 0: never.
+    pub max_fails: u64,
+    /// `fail-timeout`: for how long it is skipped.
+    pub fail_timeout: Duration,
     /// `health`.
     pub health: Option<HealthCheck>,
     /// `breaker`, one for each server.
@@ -135,6 +141,8 @@ impl Upstream {
             protocol: Protocol::default(),
             timeouts: Timeouts::default(),
             keep_alive: 64,
+            max_fails: 3,
+            fail_timeout: Duration::from_secs(10),
             health: None,
             breaker: None,
             retries: Retries::default(),
@@ -236,13 +244,62 @@ impl Default for Retries {
     }
 }
 
-/// One of `routes`: `{ match: { path: /api/** }, upstream: app }`, `{ path: /api/**, upstream: app }`, or `app` alone.
+/// One of `routes`: `{ match: { path: /api/** }, upstream: app }`, `{ path: /api/**, upstream: app }`, or `app` alone;
+/// `{ path: /old/**, respond: { redirect: /new, status: 301 } }` is answered by the gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// `match`, or its parts beside `upstream`.
+    /// `match`, or its parts beside `upstream` or `respond`.
     pub matching: Match,
-    /// `upstream`, by its name.
-    pub upstream: String,
+    /// `upstream` or `respond`.
+    pub action: RouteAction,
+}
+
+/// What happens to the requests of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteAction {
+    /// `upstream`: they are forwarded, to the upstream of this name.
+    Forward(String),
+    /// `respond`: the gateway answers them.
+    Respond(Respond),
+}
+
+/// `respond: { status: 410, body: gone }`, `{ redirect: "https://{host}{uri}", status: 301 }` or `drop`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Respond {
+    /// `status`, with `headers` and `body`.
+    Status {
+        /// The status, from 200 to 599.
+        status: u16,
+        /// Headers, by names in lower case.
+        headers: BTreeMap<String, String>,
+        /// The body; empty where it is left out.
+        body: String,
+    },
+    /// `redirect`, with `status`: 301, 302, 303, 307 or 308; 302 where it is left out.
+    Redirect {
+        /// A URL or a path. `{host}` stands for the host of the request without its port, `{path}` for its path and `{uri}`
+        /// for its path and query, as they would be forwarded.
+        location: String,
+        /// The status.
+        status: u16,
+    },
+    /// `drop`: the connection is closed without an answer (in HTTP/2, the stream is).
+    Drop,
+}
+
+impl Route {
+    /// Requests of this match go to this upstream.
+    pub fn forward(matching: Match, upstream: impl Into<String>) -> Self {
+        Self { matching, action: RouteAction::Forward(upstream.into()) }
+    }
+
+    /// The upstream, if there is one.
+    pub fn upstream(&self) -> Option<&str> {
+        match &self.action {
+            RouteAction::Forward(upstream) => Some(upstream),
+            RouteAction::Respond(_) => None,
+        }
+    }
 }
 
 /// `log: { format: json, file: access.log }`, or `log: json`: what is written of each request.

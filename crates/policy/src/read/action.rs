@@ -2,8 +2,8 @@
 
 use super::{Reader, matching::header_name, references::Target, values::unknown_word};
 use crate::{
-    model::{Fallback, OnLimit, Reject},
-    source::{Node, Value},
+    model::{Fallback, OnLimit, Reject, Respond},
+    source::{Node, Value, short},
     table::{Shape, Table, Written, key},
 };
 use std::collections::BTreeMap;
@@ -121,6 +121,53 @@ static FALLBACK: Table<FallbackMap> = Table {
     ],
 };
 
+/// `respond`, before it is known which it is.
+#[derive(Default)]
+pub(super) struct RespondMap {
+    status: Option<u16>,
+    headers: BTreeMap<String, String>,
+    body: Option<String>,
+    redirect: Option<String>,
+}
+
+pub(super) static RESPOND: Table<RespondMap> = Table {
+    what: "respond",
+    required: &[],
+    keys: &[
+        key(
+            "status",
+            "The status: from 200 to 599; of a redirection 301, 302, 303, 307 or 308, and 302 where it is left out.",
+            Shape::Whole,
+            |reader, node, it| it.status = reader.status(node, 200..=599),
+            |it| it.status.map(|status| Written::Number(status.into())),
+        ),
+        key(
+            "headers",
+            "Headers of the answer.",
+            Shape::Names(&Shape::Scalar),
+            |reader, node, it| it.headers = reader.headers(node),
+            |it| Written::named(&it.headers, Written::text),
+        ),
+        key(
+            "body",
+            "The body of the answer.",
+            Shape::Scalar,
+            |reader, node, it| it.body = reader.scalar(node),
+            |it| it.body.as_ref().map(Written::text),
+        ),
+        key(
+            "redirect",
+            "Where the client is sent; `{host}`, `{path}` and `{uri}` (path and query) are those of the request.",
+            Shape::Text(&["https://{host}{uri}"]),
+            |reader, node, it| it.redirect = reader.redirect_target(node),
+            |it| it.redirect.as_ref().map(Written::text),
+        ),
+    ],
+};
+
+/// What a `redirect` of a route can take from a request.
+const PLACEHOLDERS: [&str; 3] = ["host", "path", "uri"];
+
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 
 impl Reader<'_> {
@@ -164,6 +211,67 @@ impl Reader<'_> {
                 None
             }
         }
+    }
+
+    /// `respond` of a route.
+    pub(super) fn respond(&mut self, node: &Node) -> Option<Respond> {
+        if let Value::Text(text) = &node.value {
+            if text == "drop" {
+                return Some(Respond::Drop);
+            }
+            let (problem, _) = unknown_word(text, ["drop"].into_iter());
+            self.blame(node.at, problem, "write `drop`, or a map with `status` or `redirect`");
+            return None;
+        }
+        let mut map = RespondMap::default();
+        let before = self.faults.len();
+        self.fill(node, &RESPOND, &mut map);
+        if self.faults.len() > before {
+            return None;
+        }
+        match map {
+            RespondMap { status: Some(status), headers, body, redirect: None } => {
+                Some(Respond::Status { status, headers, body: body.unwrap_or_default() })
+            }
+            RespondMap { status: None, redirect: None, .. } => {
+                self.blame(node.at, "`respond` without a status", "write `status`, or `redirect`");
+                None
+            }
+            RespondMap { redirect: Some(_), headers, body, .. } if !headers.is_empty() || body.is_some() => {
+                self.blame(node.at, "a redirection with headers or a body", "leave them out");
+                None
+            }
+            RespondMap { status, redirect: Some(location), .. } => match status.unwrap_or(302) {
+                status if REDIRECTS.contains(&status) => Some(Respond::Redirect { location, status }),
+                _ => {
+                    self.blame(
+                        node.at,
+                        "a redirection needs its own status",
+                        "give 301, 302, 303, 307 or 308",
+                    );
+                    None
+                }
+            },
+        }
+    }
+
+    /// A location whose placeholders are known.
+    fn redirect_target(&mut self, node: &Node) -> Option<String> {
+        let location = self.location(node)?;
+        let mut rest = location.as_str();
+        while let Some((_, behind)) = rest.split_once('{') {
+            let name = behind.split_once('}').map(|(name, _)| name);
+            match name.filter(|name| PLACEHOLDERS.contains(name)) {
+                Some(name) => rest = &behind[name.len() + 1..],
+                None => {
+                    let name = name.unwrap_or(behind);
+                    let problem = format!("unknown placeholder `{{{}}}` in a redirection", short(name));
+                    self.blame(node.at, problem, "use {host}, {path} or {uri}");
+                    return None;
+                }
+            }
+        }
+        Some(location)
     }
 
     fn fallback(&mut self, node: &Node) -> Option<Fallback> {
@@ -242,6 +350,23 @@ pub(super) fn write(on_limit: &OnLimit) -> Option<Written> {
         },
     };
     Some(ON_LIMIT.write(&map)).filter(|written| !written.is_empty_map())
+}
+
+pub(super) fn write_respond(respond: &Respond) -> Written {
+    RESPOND.write(&match respond.clone() {
+        Respond::Drop => return Written::text("drop"),
+        Respond::Status { status, headers, body } => RespondMap {
+            status: Some(status),
+            headers,
+            body: Some(body).filter(|body| !body.is_empty()),
+            redirect: None,
+        },
+        Respond::Redirect { location, status } => RespondMap {
+            status: Some(status).filter(|status| *status != 302),
+            redirect: Some(location),
+            ..RespondMap::default()
+        },
+    })
 }
 
 fn write_fallback(fallback: &Fallback) -> Written {

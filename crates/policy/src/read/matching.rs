@@ -79,6 +79,19 @@ pub(crate) static MATCH: Table<Match> = Table {
             |it| Written::texts(&it.clients),
         ),
         key(
+            "listener",
+            "It came in through a listener of one of these names.",
+            Shape::Several(&Shape::Text(&["internal"])),
+            |reader, node, it| {
+                it.listeners = reader.several(node, |reader, node| {
+                    let name = reader.name(node)?;
+                    reader.refer(Target::Listener, &name, node.at);
+                    Some(name)
+                });
+            },
+            |it| Written::texts(&it.listeners),
+        ),
+        key(
             "not",
             "None for which this holds.",
             Shape::Keys(|| MATCH.outline()),

@@ -7,7 +7,7 @@ use super::{
     metrics::{METRICS, METRICS_SHAPE},
     observe::OBSERVE,
     rule::RULE,
-    server::{CONNECTIONS, LISTEN, LOG, ROUTE, route_outline, write_listener},
+    server::{CONNECTIONS, LISTEN, LOG, route_outline, write_listener, write_route},
     traces::{TRACES, TRACES_SHAPE},
     upstream::{UPSTREAM, UPSTREAM_SHAPE},
     values::{write_outage, write_time, write_word},
@@ -87,7 +87,7 @@ pub(crate) static POLICY: Table<Policy> = Table {
             "Which requests go where; the first that matches.",
             Shape::Several(&Shape::Either(&[Shape::Text(&["app"]), Shape::Keys(route_outline)])),
             |reader, node, it| it.routes = reader.all(node, Reader::route),
-            |it| Written::several(&it.routes, |route| ROUTE.write(route)),
+            |it| Written::several(&it.routes, write_route),
         ),
         key(
             "log",

@@ -14,6 +14,8 @@ pub(super) enum Target {
     Upstream,
     Store,
     List,
+    /// The name of a listener.
+    Listener,
     Template,
     /// The policy's `user`.
     User,
@@ -54,6 +56,10 @@ impl References {
             if section.text == "user" {
                 references.known.entry(Target::User).or_default().insert("user".to_owned());
             }
+            if section.text == "listen" {
+                let names = references.known.entry(Target::Listener).or_default();
+                names.extend(listener_names(node));
+            }
             if let Some((_, target)) = sections.iter().find(|(name, _)| *name == section.text)
                 && let Value::Map(named) = &node.value
             {
@@ -62,6 +68,22 @@ impl References {
             }
         }
         references
+    }
+}
+
+/// The names that listeners have.
+fn listener_names(node: &Node) -> Vec<String> {
+    match &node.value {
+        Value::List(items) => items.iter().flat_map(listener_names).collect(),
+        Value::Map(entries) => entries
+            .iter()
+            .filter(|(key, _)| key.text == "name")
+            .filter_map(|(_, name)| match &name.value {
+                Value::Text(name) => Some(name.clone()),
+                _ => None,
+            })
+            .collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -145,6 +167,7 @@ impl Reader<'_> {
                 Target::Upstream => ("upstream", "upstreams"),
                 Target::Store => ("store", "stores"),
                 Target::List => ("list", "lists"),
+                Target::Listener => ("listener", "listen"),
                 Target::Template => ("template", "templates"),
                 Target::User if known.contains_key(&target) || strays.meant.contains(&"user") => continue,
                 Target::User => {

@@ -2,11 +2,15 @@
 
 use super::{
     Mistake, Reader,
+    action::{RESPOND, write_respond},
     matching::MATCH,
     values::{differs, write_size, write_time, write_word},
 };
 use crate::{
-    model::{Connections, EscapedSlashes, Listener, Log, LogFormat, Match, Route, Tls, Underscores},
+    model::{
+        Connections, EscapedSlashes, Listener, Log, LogFormat, Match, Respond, Route, RouteAction, Tls,
+        Underscores,
+    },
     source::{Node, Value, short},
     table::{Outline, Shape, Table, Written, key},
 };
@@ -26,6 +30,7 @@ const UNDERSCORES: [(&str, Underscores); 2] = [("drop", Underscores::Drop), ("al
 
 #[derive(Default)]
 struct ListenerMap {
+    name: Option<String>,
     address: Option<SocketAddr>,
     tls: Option<Tls>,
 }
@@ -34,6 +39,13 @@ static LISTENER: Table<ListenerMap> = Table {
     what: "listen",
     required: &["address"],
     keys: &[
+        key(
+            "name",
+            "What `listener` in a `match` calls it; several may share a name.",
+            Shape::Text(&["internal"]),
+            |reader, node, it| it.name = reader.name(node),
+            |it| it.name.as_ref().map(Written::text),
+        ),
         key(
             "address",
             "An address and a port.",
@@ -190,16 +202,31 @@ fn usual() -> Connections {
     Connections::default()
 }
 
-pub(super) static ROUTE: Table<Route> = Table {
+/// A route, before it is known what happens to its requests.
+#[derive(Default)]
+pub(super) struct RouteMap {
+    matching: Match,
+    upstream: Option<String>,
+    respond: Option<Respond>,
+}
+
+pub(super) static ROUTE: Table<RouteMap> = Table {
     what: "route",
-    required: &["upstream"],
+    required: &[],
     keys: &[
         key(
             "upstream",
             "Where these requests go, by its name.",
             Shape::Text(&["app"]),
-            |reader, node, it| it.upstream = reader.upstream_name(node).unwrap_or_default(),
-            |it| Some(Written::text(&it.upstream)),
+            |reader, node, it| it.upstream = Some(reader.upstream_name(node).unwrap_or_default()),
+            |it| it.upstream.as_ref().map(Written::text),
+        ),
+        key(
+            "respond",
+            "What the gateway answers itself: a status, a redirection, or `drop`.",
+            Shape::Either(&[Shape::Word(&["drop"]), Shape::Keys(|| RESPOND.outline())]),
+            |reader, node, it| it.respond = reader.respond(node),
+            |it| it.respond.as_ref().map(write_respond),
         ),
         key(
             "match",
@@ -210,6 +237,15 @@ pub(super) static ROUTE: Table<Route> = Table {
         ),
     ],
 };
+
+pub(super) fn write_route(route: &Route) -> Written {
+    let Route { matching, action } = route.clone();
+    let map = match action {
+        RouteAction::Forward(upstream) => RouteMap { matching, upstream: Some(upstream), respond: None },
+        RouteAction::Respond(respond) => RouteMap { matching, upstream: None, respond: Some(respond) },
+    };
+    ROUTE.write(&map)
+}
 
 /// A route, with the keys of its `match` beside its own.
 pub(super) fn route_outline() -> Outline {
@@ -246,7 +282,7 @@ impl Reader<'_> {
             Value::Map(_) => self.fill(node, &LISTENER, &mut map),
             _ => map.address = self.socket(node),
         }
-        Some(Listener { address: map.address?, tls: map.tls })
+        Some(Listener { name: map.name, address: map.address?, tls: map.tls })
     }
 
     pub(super) fn socket(&mut self, node: &Node) -> Option<SocketAddr> {
@@ -265,11 +301,11 @@ impl Reader<'_> {
     }
 
     pub(super) fn route(&mut self, node: &Node) -> Option<Route> {
-        let mut route = Route { matching: Match::default(), upstream: String::new() };
         if let Value::Text(_) = &node.value {
-            route.upstream = self.upstream_name(node)?;
-            return Some(route);
+            return Some(Route::forward(Match::default(), self.upstream_name(node)?));
         }
+        let mut route = RouteMap::default();
+        let before = self.faults.len();
         let entries = self.entries(node, "route")?;
         let is_part = |name: &str| MATCH.key(name).is_some();
         let parts: Vec<_> = entries.iter().filter(|(name, _)| is_part(&name.text)).collect();
@@ -287,7 +323,24 @@ impl Reader<'_> {
             let others = entries.iter().filter(|(name, _)| !is_part(&name.text));
             reader.fill_from(others.map(|(name, node)| (name, node)), node.at, &ROUTE, &mut route);
         });
-        Some(route)
+        let action = match (route.upstream, route.respond) {
+            (Some(upstream), None) => RouteAction::Forward(upstream),
+            (None, Some(respond)) => RouteAction::Respond(respond),
+            (upstream, _) => {
+                if self.faults.len() == before {
+                    let (problem, fix) = match upstream {
+                        Some(_) => ("a route with `upstream` and `respond`", "leave one out"),
+                        None => (
+                            "a route that goes nowhere",
+                            "write `upstream`, or `respond` for what the gateway answers itself",
+                        ),
+                    };
+                    self.blame(node.at, problem, fix);
+                }
+                return None;
+            }
+        };
+        Some(Route { matching: route.matching, action })
     }
 
     pub(super) fn log(&mut self, node: &Node) -> Log {
@@ -301,8 +354,9 @@ impl Reader<'_> {
 }
 
 pub(super) fn write_listener(listener: &Listener) -> Written {
-    match &listener.tls {
-        None => Written::text(listener.address),
-        tls => LISTENER.write(&ListenerMap { address: Some(listener.address), tls: tls.clone() }),
+    let Listener { name, address, tls } = listener;
+    match (name, tls) {
+        (None, None) => Written::text(address),
+        _ => LISTENER.write(&ListenerMap { name: name.clone(), address: Some(*address), tls: tls.clone() }),
     }
 }

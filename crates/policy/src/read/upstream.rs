@@ -62,6 +62,20 @@ pub(super) static UPSTREAM: Table<Upstream> = Table {
             |it| differs(it.keep_alive, Upstream::new(Vec::new()).keep_alive).map(Written::Number),
         ),
         key(
+            "max-fails",
+            "Failures in a row after which a server is skipped while another one is available; 0: never.",
+            Shape::Whole,
+            |reader, node, it| it.max_fails = reader.whole(node, 0..=1_000_000).unwrap_or_default(),
+            |it| differs(it.max_fails, Upstream::new(Vec::new()).max_fails).map(Written::Number),
+        ),
+        key(
+            "fail-timeout",
+            "For how long it is skipped.",
+            TIME,
+            |reader, node, it| it.fail_timeout = reader.length(node).unwrap_or_default(),
+            |it| differs(it.fail_timeout, Upstream::new(Vec::new()).fail_timeout).map(write_time),
+        ),
+        key(
             "health",
             "How its servers are asked whether they are well; a path, or more.",
             Shape::Either(&[Shape::Text(&["/healthz"]), Shape::Keys(|| HEALTH.outline())]),

@@ -20,7 +20,7 @@ fn said() -> Policy {
     };
     let named = BTreeMap::from([("far".to_owned(), "redis://:hunter2@far".to_owned())]);
     Policy {
-        routes: vec![Route { matching: any(), upstream: "app".to_owned() }],
+        routes: vec![Route::forward(any(), "app")],
         stores: Stores { default: Some("redis://:$SECRET@db".to_owned()), named, ..Stores::default() },
         rules: vec![
             Rule {

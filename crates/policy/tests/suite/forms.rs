@@ -67,7 +67,7 @@ fn a_whole_policy() {
     let [first, whole, templates] = examples.as_slice() else { panic!("{examples:?}") };
     assert_eq!((read(first).routes.len(), read(templates).rules.len()), (1, 2));
     let policy = read(whole);
-    assert_eq!((policy.listen.len(), policy.upstreams.len(), policy.routes.len()), (2, 2, 2));
+    assert_eq!((policy.listen.len(), policy.upstreams.len(), policy.routes.len()), (3, 2, 6));
     let [login, photos, downloads, backend, closed] = policy.rules.as_slice() else { panic!("{policy}") };
     assert!(matches!(&login.key, Key::First(keys) if keys[0] == Key::Part(Part::User)));
     assert!(matches!(&login.quotas, Quotas::All(quotas) if quotas.len() == 2));

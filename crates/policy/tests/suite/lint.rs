@@ -94,9 +94,8 @@ fn a_rule_that_nothing_matches_is_told() {
         ),
         (any(), false),
     ];
-    let route =
-        Route { matching: any().host("a.test").path("/api/**").method("GET"), upstream: "app".to_owned() };
-    let second = Route { matching: any().path("/a/**"), upstream: "app".to_owned() };
+    let route = Route::forward(any().host("a.test").path("/api/**").method("GET"), "app");
+    let second = Route::forward(any().path("/a/**"), "app");
     for (matching, is_told) in cases {
         let rules = policy([Rule { matching: matching.clone(), ..rule("one", &["1/s"]) }]);
         let routed = Policy { routes: vec![route.clone(), second.clone()], ..rules };

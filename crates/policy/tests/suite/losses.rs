@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::{import::import, told};
+use tidegate_policy::import::LossKind;
 
 /// `tests/losses.txt`: a configuration, and what is told of it. A loss has its line, an error its line and column.
 #[test]
@@ -14,7 +15,14 @@ fn told_of(text: &str) -> Vec<String> {
     let short = |told: String| told.strip_prefix("nginx.conf:").map(str::to_owned).unwrap_or(told);
     match import(text) {
         Ok(imported) if imported.losses.is_empty() => vec!["nothing is lost".to_owned()],
-        Ok(imported) => imported.losses.iter().map(|loss| short(loss.to_string())).collect(),
+        Ok(imported) => imported
+            .losses
+            .iter()
+            .map(|loss| match loss.kind {
+                LossKind::Protection => format!("protection {}", short(loss.to_string())),
+                LossKind::Decoration => short(loss.to_string()),
+            })
+            .collect(),
         Err(problems) => {
             let first = |told: String| told.lines().next().unwrap_or_default().to_owned();
             problems.iter().map(|problem| format!("error {}", short(first(problem.to_string())))).collect()
@@ -47,6 +55,10 @@ fn what_is_too_much_is_told() {
         (
             format!("server {{\n{}}}", many(5_001, &|n| format!("location /{n}/ {{ }}\n"))),
             "5002: `location /5000/`: one of thousands of locations; the rest is not carried over",
+        ),
+        (
+            format!("server {{\n{}}}", many(10_001, &|n| format!("deny 10.{}.{}.0/24;\n", n / 256, n % 256))),
+            "error 10002:1: one of thousands of networks; put them into a list of the policy",
         ),
         (
             format!("server {{\n{}}}", many(51, &|n| format!("location ~ ^/{n}/ {{ }}\n"))),

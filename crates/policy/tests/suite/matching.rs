@@ -258,3 +258,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn listener_is_compared_by_its_name() {
+    let matching = Match { listeners: vec!["internal".to_owned()], ..any() };
+    let matcher = Matcher::new(&matching, &Lists::default()).unwrap();
+    let proxies = TrustedProxies::none();
+    let cases = [(Some("internal"), true), (Some("public"), false), (None, false)];
+    for (listener, is_meant) in cases {
+        let request = Request { listener: listener.map(str::to_owned), ..Request::of("GET a.test/") };
+        let mismatch = matcher.mismatch(&Seen::new(&request, &proxies));
+        assert_eq!(mismatch.is_none(), is_meant, "{listener:?}");
+        if let Some(mismatch) = mismatch {
+            assert_eq!(mismatch.to_string(), "it is about other listeners");
+        }
+    }
+}

@@ -85,7 +85,9 @@ impl Pair {
             Some(status) => self.ends[place].0 = End { status, after: 0 },
             None => waiting.theirs = Some(theirs),
         }
-        match self.gate.ask(&Request::of(&format!("GET localhost{path}")).from("127.0.0.1")) {
+        let listener = format!("port-{}", self.nginx.address().port());
+        let request = Request::of(&format!("GET localhost{path}")).from("127.0.0.1").through(&listener);
+        match self.gate.ask(&request) {
             PolicyAsked::Now(passage) => self.ends[place].1 = End { status: self.status(&passage), after: 0 },
             PolicyAsked::Later(mut asking) => match poll(&mut asking).await {
                 Poll::Ready(passage) => self.ends[place].1 = End { status: self.status(&passage), after: 0 },

@@ -97,6 +97,8 @@ fn upstream() -> tidegate_policy::model::Upstream {
         protocol: Protocol::default(),
         timeouts: Timeouts::default(),
         keep_alive: 1,
+        max_fails: 3,
+        fail_timeout: Duration::from_secs(10),
         health: None,
         breaker: None,
         retries: Retries { most: 0, budget: Share::NONE },
@@ -433,11 +435,13 @@ fn rules_that_are_watched_or_off_keep_nobody_out() {
 
 #[test]
 fn a_request_goes_to_the_first_route_that_matches() {
-    let route = |matching, upstream: &str| Route { matching, upstream: upstream.to_owned() };
+    let route = |matching, upstream: &str| Route::forward(matching, upstream);
     let routes =
         vec![route(any().path("/api/**"), "api"), route(any().host("a.test"), "a"), route(any(), "rest")];
     let gate = gate(&Policy { routes, ..Policy::default() });
-    let goes = |request: &str| gate.route(&Request::of(request)).map(|route| route.upstream.clone()).unwrap();
+    let goes = |request: &str| {
+        gate.route(&Request::of(request)).and_then(|route| route.upstream().map(str::to_owned)).unwrap()
+    };
     assert_eq!(
         [goes("GET a.test//api/x"), goes("GET a.test/"), goes("GET b.test/apis")],
         ["api", "a", "rest"]

@@ -56,8 +56,10 @@ fn define_upstreams(policy: &mut Policy) {
         OnLimit::Fallback(Fallback::Upstream(name)) => Some(name.clone()),
         _ => None,
     });
-    let routes = policy.routes.iter().map(|route| route.upstream.clone());
+    let routes = policy.routes.iter().filter_map(|route| route.upstream().map(str::to_owned));
     let server = UpstreamServer { url: "http://127.0.0.1:9000".to_owned(), weight: 1 };
+    let name = Some(LISTENER.to_owned());
+    policy.listen.push(Listener { name, address: ([127, 0, 0, 1], 8081).into(), tls: None });
     for name in fallbacks.chain(routes).collect::<Vec<_>>() {
         policy.upstreams.entry(name).or_insert_with(|| Upstream::new(vec![server.clone()]));
     }
@@ -226,6 +228,9 @@ fn values(keys: BoxedStrategy<String>) -> BoxedStrategy<BTreeMap<String, Values>
     proptest::collection::btree_map(keys, values, 0..3).boxed()
 }
 
+/// The listener that a match may name.
+const LISTENER: &str = "internal";
+
 fn plain_matches() -> BoxedStrategy<Match> {
     let hosts = vec("[a-z*.-]{1,10}".prop_map(Glob), 0..3);
     (
@@ -236,9 +241,10 @@ fn plain_matches() -> BoxedStrategy<Match> {
         values(names()),
         values(names()),
         networks(),
+        vec(Just(LISTENER.to_owned()), 0..2),
         option::of(expressions()),
     )
-        .prop_map(|(methods, paths, hosts, headers, queries, cookies, clients, when)| Match {
+        .prop_map(|(methods, paths, hosts, headers, queries, cookies, clients, listeners, when)| Match {
             methods,
             paths,
             hosts,
@@ -246,6 +252,7 @@ fn plain_matches() -> BoxedStrategy<Match> {
             queries,
             cookies,
             clients,
+            listeners,
             not: None,
             any: Vec::new(),
             when,
@@ -339,10 +346,12 @@ fn servers() -> BoxedStrategy<Server> {
     let token = (names(), variable()).prop_map(|(name, token)| Token { name, token });
     let decisions = (address(), option::of(tls()), vec(token, 0..3))
         .prop_map(|(listen, tls, tokens)| Decisions { listen, tls, tokens });
-    let listen =
-        vec((address(), option::of(tls())).prop_map(|(address, tls)| Listener { address, tls }), 0..3);
-    let routes =
-        vec((matches(), names()).prop_map(|(matching, upstream)| Route { matching, upstream }), 0..3);
+    let listener = (option::of(names()), address(), option::of(tls()))
+        .prop_map(|(name, address, tls)| Listener { name, address, tls });
+    let listen = vec(listener, 0..3);
+    let action =
+        prop_oneof![names().prop_map(RouteAction::Forward), responds().prop_map(RouteAction::Respond)];
+    let routes = vec((matches(), action).prop_map(|(matching, action)| Route { matching, action }), 0..3);
     let log = (select(vec![LogFormat::None, LogFormat::Json, LogFormat::Combined]), option::of(paths()))
         .prop_map(|(format, file)| Log { format, file });
     let endpoints = vec!["http://127.0.0.1:4318", "https://[::1]:4318/otlp", "http://collector"];
@@ -369,6 +378,19 @@ fn servers() -> BoxedStrategy<Server> {
         vec(prefixes(), 0..3),
     )
         .boxed()
+}
+
+fn responds() -> BoxedStrategy<Respond> {
+    let headers = proptest::collection::btree_map(tokens(), words(), 0..2);
+    let location = select(vec!["https://{host}{uri}", "/new{path}", "https://a.test/"]);
+    prop_oneof![
+        Just(Respond::Drop),
+        (200_u16..600, headers, prop_oneof![Just(String::new()), words()])
+            .prop_map(|(status, headers, body)| Respond::Status { status, headers, body }),
+        (location, select(vec![301_u16, 302, 303, 307, 308]))
+            .prop_map(|(location, status)| Respond::Redirect { location: location.to_owned(), status }),
+    ]
+    .boxed()
 }
 
 fn observes() -> BoxedStrategy<Observe> {
@@ -462,19 +484,24 @@ fn upstreams() -> BoxedStrategy<Upstream> {
         select(vec![Protocol::Http1, Protocol::Http2]),
         timeouts,
         prop_oneof![Just(64_u64), 0_u64..1_000],
+        prop_oneof![Just((3, Duration::from_secs(10))), (0_u64..9, times())],
         option::of(health),
         option::of(breakers()),
         retries,
     )
-        .prop_map(|(servers, balance, protocol, timeouts, keep_alive, health, breaker, retries)| Upstream {
-            servers,
-            balance,
-            protocol,
-            timeouts,
-            keep_alive,
-            health,
-            breaker,
-            retries,
+        .prop_map(|(servers, balance, protocol, timeouts, keep_alive, fails, health, breaker, retries)| {
+            Upstream {
+                max_fails: fails.0,
+                fail_timeout: fails.1,
+                servers,
+                balance,
+                protocol,
+                timeouts,
+                keep_alive,
+                health,
+                breaker,
+                retries,
+            }
         })
         .boxed()
 }

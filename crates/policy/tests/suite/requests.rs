@@ -15,6 +15,7 @@ pub(crate) struct Request {
     pub(crate) query: Option<String>,
     pub(crate) peer: Option<IpAddr>,
     pub(crate) headers: Vec<(String, String)>,
+    pub(crate) listener: Option<String>,
 }
 
 impl Request {
@@ -32,11 +33,17 @@ impl Request {
             query,
             peer: Some([192, 0, 2, 1].into()),
             headers: Vec::new(),
+            listener: None,
         }
     }
 
     pub(crate) fn from(self, peer: &str) -> Self {
         Self { peer: Some(peer.parse().unwrap()), ..self }
+    }
+
+    /// The same through a listener of this name.
+    pub(crate) fn through(self, listener: &str) -> Self {
+        Self { listener: Some(listener.to_owned()), ..self }
     }
 
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
@@ -68,6 +75,10 @@ impl Head for Request {
 
     fn peer(&self) -> Option<IpAddr> {
         self.peer
+    }
+
+    fn listener(&self) -> Option<&str> {
+        self.listener.as_deref()
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

@@ -38,6 +38,11 @@ pub trait Head {
         None
     }
 
+    /// The name of the listener that it came in through; `None` where listeners have no names, or the surface has none.
+    fn listener(&self) -> Option<&str> {
+        None
+    }
+
     /// The first value of a header, by its name in lower case. Any bytes: nobody has checked them.
     fn header(&self, name: &str) -> Option<&[u8]>;
 

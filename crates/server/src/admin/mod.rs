@@ -61,14 +61,15 @@ impl Admin {
     /// Binds it, if it is declared.
     pub(crate) fn bind(declared: &Declared) -> Result<Option<Self>, Fault> {
         let Some(address) = declared.listen else { return Ok(None) };
-        Self::with(Bound::bind(&Listener { address, tls: None })?, declared).map(Some)
+        Self::with(Bound::bind(&Listener { name: None, address, tls: None })?, declared).map(Some)
     }
 
     /// The same socket where the address stays, with what is declared now.
     pub(crate) fn again(&self, declared: &Declared) -> Result<Option<Self>, Fault> {
         match declared.listen {
             Some(address) if address == self.bound.declared().address => {
-                Self::with(self.bound.again(&Listener { address, tls: None })?, declared).map(Some)
+                Self::with(self.bound.again(&Listener { name: None, address, tls: None })?, declared)
+                    .map(Some)
             }
             _ => Self::bind(declared),
         }

@@ -67,5 +67,5 @@ impl DecisionDoor {
 }
 
 fn listener(declared: &Decisions) -> Listener {
-    Listener { address: declared.listen, tls: declared.tls.clone() }
+    Listener { name: None, address: declared.listen, tls: declared.tls.clone() }
 }

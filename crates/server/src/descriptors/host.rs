@@ -109,7 +109,8 @@ impl ServiceHost {
         let desk = Arc::new(SettleDesk::new(service.clone(), host, token, callers.clone()));
         let http = |endpoint: Endpoint| {
             let address = SocketAddr::new(endpoint.host, endpoint.port);
-            Bound::reserve(&Listener { address, tls: own.http_tls.clone() }).map_err(HostError::Listen)
+            Bound::reserve(&Listener { name: None, address, tls: own.http_tls.clone() })
+                .map_err(HostError::Listen)
         };
         let limits = limits(environment, &service)?;
         let metrics = environment.prometheus.as_ref();

@@ -11,16 +11,18 @@ pub(crate) struct GatewayHead<'a> {
     parts: &'a request::Parts,
     peer: IpAddr,
     client: Option<IpAddr>,
+    listener: Option<&'a str>,
 }
 
 impl<'a> GatewayHead<'a> {
-    pub(super) fn new(parts: &'a request::Parts, origin: &Origin) -> Self {
-        Self { client: Some(origin.client), ..Self::of(parts, origin.peer.ip()) }
+    pub(super) fn new(parts: &'a request::Parts, origin: &'a Origin) -> Self {
+        let (client, listener) = (Some(origin.client), origin.listener.as_deref());
+        Self { client, listener, ..Self::of(parts, origin.peer.ip()) }
     }
 
     /// One that came from there, whose client is not resolved yet.
     pub(crate) fn of(parts: &'a request::Parts, peer: IpAddr) -> Self {
-        Self { parts, peer: peer.to_canonical(), client: None }
+        Self { parts, peer: peer.to_canonical(), client: None, listener: None }
     }
 }
 
@@ -53,6 +55,10 @@ impl Head for GatewayHead<'_> {
     #[inline]
     fn client(&self) -> Option<IpAddr> {
         self.client
+    }
+
+    fn listener(&self) -> Option<&str> {
+        self.listener
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

@@ -17,7 +17,7 @@ use tidegate_core::{Micros, header as field};
 use tidegate_policy::{
     compile::{Admission, Held, Instead, Passage, PolicyAsked, PolicyGate, Refusal},
     matching::Seen,
-    model::{LogFormat, Observe},
+    model::{LogFormat, Observe, RouteAction},
 };
 use tidegate_rule::{Answer, Fields};
 
@@ -29,13 +29,21 @@ pub(crate) struct PolicyJudge {
 /// A policy, and where its names are among the upstreams of the workers.
 pub(super) struct Served {
     gate: PolicyGate,
-    /// By the place of the route.
+    /// The upstream of each route, by its place; `None` where the gateway answers.
     routes: Vec<Option<Target>>,
     by_name: HashMap<String, Target>,
     notes: Notes,
     tally: Arc<Tally>,
     watcher: Option<Watcher>,
     bans: Arc<OperatorBans>,
+}
+
+/// What happens to a request that is admitted.
+enum Action {
+    Forward(Target),
+    Respond(Instead),
+    /// No route matches.
+    NotFound,
 }
 
 /// Whether decisions are noted down, for a log or for traces.
@@ -107,14 +115,14 @@ impl Judge for PolicyJudge {
         if let Some((ban, left)) = served.bans.check(&seen, &served.gate) {
             return Judged::Now(served.turn_away(ban.whom(), left, &head));
         }
-        let target = served.target(&seen);
+        let action = served.action(&seen);
         let (timed, came) = (served.tally.begin(), served.tally.now());
         match served.gate.ask_seen(&seen) {
             PolicyAsked::Now(passage) => {
                 if timed == Sampled::Yes {
                     served.tally.end(came);
                 }
-                Judged::Now(served.conclude(passage, came, target, Some(&head)))
+                Judged::Now(served.conclude(passage, came, action, Some(&head)))
             }
             PolicyAsked::Later(asking) => {
                 let served = Arc::clone(&served);
@@ -124,7 +132,7 @@ impl Judge for PolicyJudge {
                     let passage = asking.await;
                     served.tally.end_later(came, passage.waited());
                     let head = seen.as_ref().map(|(parts, origin)| GatewayHead::new(parts, origin));
-                    served.conclude(passage, came, target, head.as_ref())
+                    served.conclude(passage, came, action, head.as_ref())
                 }))
             }
         }
@@ -157,15 +165,20 @@ impl Served {
             (LogFormat::None, None) => Notes::None,
             _ => Notes::Taken,
         };
-        let routes = gate.routes().iter().map(|route| config.target(&route.upstream)).collect();
+        let routes = gate.routes().iter().map(|route| config.target(route.upstream()?)).collect();
         let named = |name: &String| config.target(name).map(|target| (name.clone(), target));
         let by_name = config.upstreams.keys().filter_map(named).collect();
         let (watcher, bans) = (Watcher::of(observer, &tally, observe), observer.bans.clone());
         Self { gate, routes, by_name, notes, tally, watcher, bans }
     }
 
-    fn target(&self, seen: &Seen<'_>) -> Option<Target> {
-        self.gate.place_of_route(seen).and_then(|place| *self.routes.get(place)?)
+    fn action(&self, seen: &Seen<'_>) -> Action {
+        let Some(place) = self.gate.place_of_route(seen) else { return Action::NotFound };
+        match (self.routes.get(place), self.gate.routes().get(place).map(|route| &route.action)) {
+            (Some(Some(target)), _) => Action::Forward(*target),
+            (_, Some(RouteAction::Respond(respond))) => Action::Respond(Instead::respond(respond, seen)),
+            _ => Action::NotFound,
+        }
     }
 
     /// Whether anybody is told of single requests.
@@ -178,7 +191,7 @@ impl Served {
         self: &Arc<Self>,
         passage: Passage,
         came: Micros,
-        target: Option<Target>,
+        action: Action,
         head: Option<&GatewayHead<'_>>,
     ) -> Outcome<PolicyCase> {
         self.tally.passed(&passage);
@@ -195,14 +208,17 @@ impl Served {
                     .then(|| Box::new(Stopwatch { came, rules, tally: self.tally.clone() }));
                 let stage = if is_free { Stage::Free } else { Stage::Admitted(Box::new(admission)) };
                 let mut case = PolicyCase { stage, kept, _stopwatch: stopwatch };
-                match target {
-                    Some(target) => Outcome::Go(target, case),
-                    None => {
-                        let (mut parts, body) = nowhere().into_parts();
-                        case.settle(&mut parts);
-                        Outcome::Answer(Response::from_parts(parts, body))
+                let response = match action {
+                    Action::Forward(target) => return Outcome::Go(target, case),
+                    Action::Respond(Instead::Drop) => {
+                        return Outcome::Drop(case.kept.map(|kept| kept.dropped()).unwrap_or_default());
                     }
-                }
+                    Action::Respond(Instead::Answer(answer)) => answer.into(),
+                    Action::Respond(Instead::Upstream(_)) | Action::NotFound => nowhere(),
+                };
+                let (mut parts, body) = response.into_parts();
+                case.settle(&mut parts);
+                Outcome::Answer(Response::from_parts(parts, body))
             }
             Passage::Refused(refusal) => self.refuse(*refusal, kept),
         }

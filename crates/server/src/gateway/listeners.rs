@@ -24,7 +24,7 @@ fn declared(policy: &Policy) -> Cow<'_, [Listener]> {
     let only_decides = policy.decisions.is_some() && policy.upstreams.is_empty() && policy.routes.is_empty();
     match policy.listen.is_empty() {
         true if only_decides => Cow::Borrowed(&[]),
-        true => Cow::Owned(vec![Listener { address: USUAL, tls: None }]),
+        true => Cow::Owned(vec![Listener { name: None, address: USUAL, tls: None }]),
         false => Cow::Borrowed(&policy.listen),
     }
 }

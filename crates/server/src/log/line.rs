@@ -157,7 +157,7 @@ impl Record {
             .into_parts();
         let at = Micros::new(951_827_696_789_012);
         let client = IpAddr::from([192, 0, 2, 1]);
-        let origin = Origin { peer: (client, 4000).into(), client, scheme: Scheme::Http };
+        let origin = Origin { peer: (client, 4000).into(), client, scheme: Scheme::Http, listener: None };
         let record = Self::of(&head, &HeaderValue::from_static("abc"), &origin, at);
         Self { status: 429, bytes: 7, took: Micros::new(1_500), ..*record }
     }

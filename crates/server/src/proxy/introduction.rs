@@ -28,6 +28,8 @@ enum Trust {
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+/// Servers behind nginx read it; nobody but a trusted proxy may set it.
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 impl Introduction {
     pub(crate) fn of(client: &Client) -> Self {
@@ -48,6 +50,9 @@ impl Introduction {
     pub(crate) fn write(&mut self, headers: &mut HeaderMap) {
         if self.words != Introduce::Full && self.trust == Trust::Nobody {
             headers.remove(header::FORWARDED);
+        }
+        if self.trust == Trust::Nobody {
+            headers.remove(REAL_IP);
         }
         if self.words == Introduce::None {
             if self.trust == Trust::Nobody {
@@ -113,7 +118,10 @@ impl Introduction {
 /// Whether a header with this name introduces somebody.
 #[inline]
 pub(super) fn is_of_one(name: &HeaderName) -> bool {
-    *name == header::FORWARDED || name.as_str().starts_with("x-forwarded-") || *name == REQUEST_ID
+    *name == header::FORWARDED
+        || name.as_str().starts_with("x-forwarded-")
+        || *name == REQUEST_ID
+        || *name == REAL_IP
 }
 
 /// What a header says, in all its lines, and one thing more.

@@ -24,6 +24,9 @@ pub(crate) struct Health {
     failures: AtomicU64,
     /// Until when it gets nothing if others can take it, in the milliseconds of a worker's clock, which are the same for all.
     out_until: AtomicU64,
+    /// After how many failures in a row it is skipped, and for how many milliseconds; never after 0.
+    max_fails: u64,
+    fail_timeout: u64,
     breaker: Option<Arc<Breaker>>,
     /// What each worker counts.
     counts: Mutex<Vec<Arc<ServerCounts>>>,
@@ -66,16 +69,14 @@ pub(crate) enum Standing {
     Good,
 }
 
-/// Failures in a row after which a server is left alone for a while, and for how many milliseconds.
-const FAILURES: u64 = 3;
-const WHILE: u64 = 10_000;
-
 impl Health {
-    pub(super) fn new(breaker: Option<BreakerSettings>) -> Self {
+    pub(super) fn new(breaker: Option<BreakerSettings>, max_fails: u64, fail_timeout: u64) -> Self {
         Self {
             answers: AtomicBool::new(true),
             failures: AtomicU64::new(0),
             out_until: AtomicU64::new(0),
+            max_fails,
+            fail_timeout,
             breaker: breaker.map(|settings| Arc::new(Breaker::new(settings))),
             counts: Mutex::default(),
             failed_checks: AtomicU64::new(0),
@@ -125,7 +126,7 @@ impl Health {
     pub(super) fn answered(&self, name: &str) {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.out_until.store(0, Ordering::Relaxed);
-            if self.failures.swap(0, Ordering::Relaxed) >= FAILURES {
+            if self.failures.swap(0, Ordering::Relaxed) >= self.max_fails.max(1) {
                 tracing::info!(server = name, "upstream server answers again");
             }
         }
@@ -134,10 +135,13 @@ impl Health {
     /// It could not be reached, broke off or took too long.
     pub(super) fn failed(&self, now: u64, name: &str) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        if failures >= FAILURES {
-            self.out_until.store(now + WHILE, Ordering::Relaxed);
+        if self.max_fails == 0 {
+            return;
         }
-        if failures == FAILURES {
+        if failures >= self.max_fails {
+            self.out_until.store(now.saturating_add(self.fail_timeout), Ordering::Relaxed);
+        }
+        if failures == self.max_fails {
             tracing::warn!(server = name, failures, "upstream server unhealthy");
         }
     }
@@ -179,4 +183,28 @@ async fn ask(server: &Rc<Server>, check: &HealthCheck) -> Option<StatusCode> {
         .body(super::RequestBody::Empty)
         .ok()?;
     server.ask_once(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_is_skipped_after_max_fails_for_fail_timeout() {
+        let health = Health::new(None, 2, 1_000);
+        health.failed(0, "a");
+        assert_eq!(health.standing(1), Standing::Good);
+        health.failed(10, "a");
+        assert_eq!(
+            [11, 1_009, 1_010].map(|now| health.standing(now)),
+            [Standing::Doubtful, Standing::Doubtful, Standing::Good]
+        );
+        health.failed(20, "a");
+        health.answered("a");
+        assert_eq!(health.standing(21), Standing::Good);
+
+        let never = Health::new(None, 0, 1_000);
+        (0..9).for_each(|now| never.failed(now, "a"));
+        assert_eq!(never.standing(9), Standing::Good);
+    }
 }

@@ -47,7 +47,7 @@ impl Plan {
                 url: server.url.clone(),
                 reason,
             };
-            let mut plan = ServerPlan::of(server, upstream.breaker.as_ref()).map_err(fault)?;
+            let mut plan = ServerPlan::of(server, upstream).map_err(fault)?;
             plan.resolve().await.map_err(fault)?;
             if server.url.starts_with("https:") {
                 let protocol = match upstream.protocol {
@@ -80,7 +80,7 @@ impl Plan {
 const LOOKUP: Duration = Duration::from_secs(10);
 
 impl ServerPlan {
-    fn of(server: &UpstreamServer, breaker: Option<&BreakerTerms>) -> Result<Self, String> {
+    fn of(server: &UpstreamServer, upstream: &Upstream) -> Result<Self, String> {
         let uri: Uri = server.url.parse().map_err(|_| "write it as `http://host:port`".to_owned())?;
         let port = match uri.scheme_str() {
             Some("http") => 80,
@@ -94,14 +94,15 @@ impl ServerPlan {
         if uri.query().is_some() || uri.path() != "/" {
             return Err("it may not have a path: requests are forwarded with their own".to_owned());
         }
-        let settings = breaker.map(settings).transpose().map_err(|error| error.to_string())?;
+        let settings =
+            upstream.breaker.as_ref().map(settings).transpose().map_err(|error| error.to_string())?;
         Ok(Self {
             host: authority.host().trim_start_matches('[').trim_end_matches(']').to_owned(),
             port: authority.port_u16().unwrap_or(port),
             authority: authority.clone(),
             tls: None,
             weight: server.weight.max(1),
-            health: Arc::new(Health::new(settings)),
+            health: Arc::new(Health::new(settings, upstream.max_fails, milliseconds(upstream.fail_timeout))),
         })
     }
 
@@ -159,7 +160,8 @@ mod tests {
     use super::*;
 
     fn plan(url: &str) -> Result<ServerPlan, String> {
-        ServerPlan::of(&UpstreamServer { url: url.to_owned(), weight: 1 }, None)
+        let server = UpstreamServer { url: url.to_owned(), weight: 1 };
+        ServerPlan::of(&server, &Upstream::new(vec![server.clone()]))
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod decisions;
 mod edge;
 mod files;
 mod fuzz;
+mod import;
 mod limits;
 mod log;
 mod modes;

@@ -255,7 +255,8 @@ async fn a_certificate_that_is_no_good_is_named() {
     ] {
         let tls = Tls { certificate: certificate.clone(), key: key.clone(), clients: None };
         let error =
-            Bound::bind(&Listener { address: ([127, 0, 0, 1], 0).into(), tls: Some(tls) }).unwrap_err();
+            Bound::bind(&Listener { name: None, address: ([127, 0, 0, 1], 0).into(), tls: Some(tls) })
+                .unwrap_err();
         let error = error.to_string();
         assert!(error.starts_with(&named.display().to_string()) && error.contains(part), "{error}");
     }
@@ -264,7 +265,7 @@ async fn a_certificate_that_is_no_good_is_named() {
 #[tokio::test]
 async fn an_address_in_use_is_told() {
     let server = Server::mirror().await;
-    let error = Bound::bind(&Listener { address: server.address, tls: None }).unwrap_err();
+    let error = Bound::bind(&Listener { name: None, address: server.address, tls: None }).unwrap_err();
     assert!(error.to_string().contains("is in use"), "{error}");
 }
 

@@ -5,16 +5,19 @@ use super::{
     level::{BodySize, Terms},
     servers::Server,
 };
+use crate::model::RouteAction;
 
 /// What nginx takes where no `client_max_body_size` is given.
-const USUAL_BODY: u64 = 1 << 20;
+pub(super) const USUAL_BODY: u64 = 1 << 20;
 
 impl Importer<'_> {
-    /// The largest body that is let through anywhere, which is then so everywhere: nothing that nginx lets through is refused.
+    /// The largest body that is let through anywhere. Where less is, a rule refuses what is announced as larger.
     pub(super) fn body_size(&mut self, above: &Terms, servers: &[Server]) {
         let all = || servers.iter().flat_map(|server| &server.locations);
-        let mut bodies: Vec<Option<BodySize>> =
-            all().filter(|it| it.pass.is_some()).map(|it| it.terms.body).collect();
+        let mut bodies: Vec<Option<BodySize>> = all()
+            .filter(|it| matches!(it.action, Some(RouteAction::Forward(_))))
+            .map(|it| it.terms.body)
+            .collect();
         // Without anything that is passed on, only what is said counts.
         if bodies.is_empty() {
             bodies = all().map(|it| it.terms.body).chain([above.body]).filter(Option::is_some).collect();
@@ -24,13 +27,5 @@ impl Importer<'_> {
             return;
         };
         self.policy.connections.body_size = largest;
-        if bodies.iter().any(|body| size(body) != largest) {
-            for body in bodies.into_iter().flatten() {
-                self.lose_at(
-                    body.at,
-                    "bodies of all requests have one bound, `body-size`: the largest of all",
-                );
-            }
-        }
     }
 }

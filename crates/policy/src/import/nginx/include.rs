@@ -5,10 +5,13 @@
 
 use super::lexer::{self, DEEPEST, Directive};
 use crate::{
-    import::Tree,
+    import::{LossKind, Tree},
     source::{Fault, Sources, Span},
 };
-use std::path::{Component, Path, PathBuf};
+use std::{
+    io::ErrorKind,
+    path::{Component, Path, PathBuf},
+};
 
 /// Whoever includes more than this includes by accident.
 const MOST_INCLUDES: usize = 1_000;
@@ -16,12 +19,38 @@ const MOST_INCLUDES: usize = 1_000;
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 
 /// All directives of a file, with those of the files that it includes.
-pub(super) fn load(path: &Path, files: &dyn Tree, sources: &mut Sources) -> Result<Vec<Directive>, Fault> {
+pub(super) fn load(path: &Path, files: &dyn Tree, sources: &mut Sources) -> Result<Loaded, Fault> {
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-    let mut loader =
-        Loader { files, sources, folder, open: Vec::new(), depth: 0, files_read: 0, bytes_read: 0 };
-    loader.file(path, None)
+    let mut loader = Loader {
+        files,
+        sources,
+        folder,
+        open: Vec::new(),
+        depth: 0,
+        files_read: 0,
+        bytes_read: 0,
+        missing: Vec::new(),
+    };
+    let directives = loader.file(path, None)?;
+    Ok((directives, loader.missing))
 }
+
+/// All directives, and each `include` whose file is not there, with what that means.
+pub(super) type Loaded = (Vec<Directive>, Vec<(Directive, LossKind)>);
+
+/// Files of nginx's packages that say nothing about who is let in. Others may hold any directive.
+const DECORATIONS: [&str; 10] = [
+    "mime.types",
+    "fastcgi_params",
+    "fastcgi.conf",
+    "uwsgi_params",
+    "scgi_params",
+    "proxy_params",
+    "koi-utf",
+    "koi-win",
+    "win-utf",
+    "options-ssl-nginx.conf",
+];
 
 struct Loader<'a> {
     files: &'a dyn Tree,
@@ -33,6 +62,7 @@ struct Loader<'a> {
     depth: usize,
     files_read: usize,
     bytes_read: usize,
+    missing: Vec<(Directive, LossKind)>,
 }
 
 impl Loader<'_> {
@@ -92,6 +122,15 @@ impl Loader<'_> {
         };
         let mut all = Vec::new();
         for path in self.named(&word.text) {
+            if self.files.read(&plain(&path)).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                let kind = match DECORATIONS.contains(&name) {
+                    true => LossKind::Decoration,
+                    false => LossKind::Protection,
+                };
+                self.missing.push((directive.clone(), kind));
+                continue;
+            }
             all.extend(self.file(&path, Some(word.at))?);
         }
         Ok(all)

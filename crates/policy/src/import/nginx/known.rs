@@ -1,6 +1,7 @@
 //! Directives that are not carried over: of which that is worth a word, and of which it is not.
 
 use super::lexer::Directive;
+use crate::import::LossKind;
 
 /// What stands in `http`.
 pub(super) fn is_of_http(name: &str) -> bool {
@@ -22,8 +23,11 @@ pub(super) fn is_of_http(name: &str) -> bool {
 }
 
 /// How nginx runs, how it moves bytes and how much room it takes: a gateway has its own ways.
-const NOT_WORTH_A_WORD: [&str; 64] = [
+const NOT_WORTH_A_WORD: [&str; 66] = [
     "accept_mutex",
+    "auth_basic_user_file",
+    "auth_delay",
+    "auth_request_set",
     "charset",
     "client_body_buffer_size",
     "client_body_temp_path",
@@ -36,7 +40,6 @@ const NOT_WORTH_A_WORD: [&str; 64] = [
     "events",
     "fastcgi_temp_path",
     "geo_hash_max_size",
-    "internal",
     "keepalive_requests",
     "large_client_header_buffers",
     "limit_conn_log_level",
@@ -89,45 +92,141 @@ const NOT_WORTH_A_WORD: [&str; 64] = [
     "worker_rlimit_nofile",
 ];
 
-/// Why a directive is not carried over; `None` if that is not worth a word.
-pub(super) fn reason(directive: &Directive) -> Option<&'static str> {
+/// Whether a directive of this name may keep requests away, wherever it stands.
+pub(super) fn may_protect(name: &str) -> bool {
+    const PREFIXES: [&str; 13] = [
+        "auth_",
+        "limit_",
+        "access_by_",
+        "rewrite_by_",
+        "server_rewrite_by_",
+        "js_access",
+        "modsecurity",
+        "naxsi",
+        "secure_link",
+        "ssl_verify_client",
+        "satisfy",
+        "perl",
+        "waf",
+    ];
+    ["allow", "deny", "internal", "return", "if", "include"].contains(&name)
+        || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Headers of answers that browsers protect users by.
+const SECURITY_HEADERS: [&str; 9] = [
+    "strict-transport-security",
+    "content-security-policy",
+    "content-security-policy-report-only",
+    "x-frame-options",
+    "x-content-type-options",
+    "referrer-policy",
+    "permissions-policy",
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
+];
+
+/// Starts of names of directives that only change how bytes are moved, stored or written down.
+const DECORATIONS: [&str; 29] = [
+    "absolute_redirect",
+    "add_",
+    "aio",
+    "ancient_browser",
+    "chunked_transfer_encoding",
+    "client_",
+    "debug_",
+    "directio",
+    "disable_symlinks",
+    "empty_gif",
+    "error_",
+    "http2",
+    "http3",
+    "if_modified_since",
+    "ignore_invalid_headers",
+    "image_filter",
+    "keepalive",
+    "log_",
+    "max_ranges",
+    "mirror",
+    "open_",
+    "port_in_redirect",
+    "proxy_",
+    "server_",
+    "ssi",
+    "stub_status",
+    "sub_filter",
+    "types",
+    "worker_",
+];
+
+/// Why a directive is not carried over, and what that means; `None` if it is not worth a word.
+pub(super) fn loss(directive: &Directive) -> Option<(LossKind, &'static str)> {
     let name = directive.name.as_str();
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     if NOT_WORTH_A_WORD.contains(&name) || name == "listen" || name == "server_name" {
         return None;
     }
-    Some(match name {
+    let decoration = |reason| Some((LossKind::Decoration, reason));
+    let protection = |reason| Some((LossKind::Protection, reason));
+    match name {
         "root" | "alias" | "index" | "autoindex" | "try_files" | "expires" => {
-            "a gateway serves no files; route such requests to a server that does"
+            decoration("a gateway serves no files; route such requests to a server that does")
         }
-        "return" | "rewrite" | "error_page" | "set" | "break" => {
-            "a gateway answers nothing and rewrites nothing itself; let the server behind it do so"
+        "rewrite" | "error_page" | "set" | "break" => {
+            decoration("a gateway rewrites nothing; let the server behind it do so")
         }
-        "if" | "limit_except" => {
-            "conditions are not carried over, and nothing that stands in them; write rules with `match`"
+        "return" | "if" | "limit_except" | "internal" => {
+            protection("it stands where it is not carried over; write a route or a rule with `match`")
         }
-        "location" => "a location is a block in a server; nothing of this one is carried over",
-        "allow" | "deny" | "satisfy" => "write a rule with `deny` and `allow`",
-        "access_log" => "write `log: combined`, or `log: json`",
+        "location" => protection("a location is a block in a server; nothing of this one is carried over"),
+        "allow" | "deny" => protection("it stands where it is not carried over; write a rule with `deny`"),
+        "satisfy" if directive.arg(0) == Some("all") => None,
+        "satisfy" => protection("lists of addresses hold for all requests, whoever they are by"),
+        "auth_basic" | "auth_request" | "auth_jwt" | "ssl_verify_client"
+            if directive.arg(0) == Some("off") =>
+        {
+            None
+        }
+        "ssl_verify_client" => protection("clients are asked for certificates by a server or by none"),
+        "access_log" => decoration("write `log: combined`, or `log: json`"),
         "real_ip_header" | "set_real_ip_from" | "real_ip_recursive" => {
-            "proxies are trusted for all requests or for none; write `trusted-proxies`"
+            protection("proxies are trusted for all requests or for none; write `trusted-proxies`")
         }
-        "stream" | "mail" => "only what stands in `http` is carried over",
-        "limit_zone" => "nginx does not know this any more; write `limit_conn_zone`, and import again",
+        "stream" | "mail" => decoration("only what stands in `http` is carried over"),
+        "limit_zone" => {
+            protection("nginx does not know this any more; write `limit_conn_zone`, and import again")
+        }
         "split_clients" => {
-            "requests are not divided by chance; write rules that `match` a header or a cookie"
+            decoration("requests are not divided by chance; write rules that `match` a header or a cookie")
         }
-        "proxy_limit_rate" => "write a rule with `bandwidth`",
-        _ if starts(&["ssl_", "http2"]) => "TLS is as the gateway has it",
-        _ if starts(&["gzip", "brotli", "sub_filter", "add_header", "expires", "proxy_hide_header"]) => {
-            "answers are passed on as they are"
+        "proxy_limit_rate" => decoration("write a rule with `bandwidth`"),
+        "add_header" => {
+            let header = directive.arg(0).unwrap_or_default().to_ascii_lowercase();
+            match SECURITY_HEADERS.contains(&header.as_str()) {
+                true => {
+                    protection("answers are passed on as they are; let the server behind it add this header")
+                }
+                false => decoration("answers are passed on as they are"),
+            }
         }
-        _ if starts(&["auth_"]) => "a gateway asks nobody who they are; let the server behind it do so",
-        _ if starts(&["proxy_cache", "proxy_store"]) => "nothing is cached",
-        _ if starts(&["proxy_next_upstream"]) => "write `retries` for the upstream",
+        "proxy_hide_header" | "proxy_cookie_flags" => {
+            protection("answers are passed on as they are; let the server behind it do so")
+        }
+        _ if starts(&["auth_"]) => {
+            protection("a gateway asks nobody who they are; let the server behind it do so")
+        }
+        _ if may_protect(name) => protection("a policy has no word for it"),
+        _ if starts(&["ssl_", "http2"]) => decoration("TLS is as the gateway has it"),
+        _ if starts(&["gzip", "brotli", "sub_filter", "add_", "proxy_cookie", "proxy_pass_header"]) => {
+            decoration("answers are passed on as they are")
+        }
+        _ if starts(&["proxy_cache", "proxy_store"]) => decoration("nothing is cached"),
+        _ if starts(&["proxy_next_upstream"]) => decoration("write `retries` for the upstream"),
         _ if starts(&["fastcgi", "uwsgi", "scgi", "memcached", "grpc"]) => {
-            "only upstreams that speak HTTP are carried over"
+            decoration("only upstreams that speak HTTP are carried over")
         }
-        _ => "a policy has no word for it",
-    })
+        _ if starts(&DECORATIONS) => decoration("a policy has no word for it"),
+        // Nobody here knows what it does.
+        _ => protection("a directive that is not known here, and may keep requests away"),
+    }
 }

@@ -1,10 +1,11 @@
 //! What holds at a level, and what of it the levels below inherit.
 //!
-//! A number or a switch is inherited unless a level says it itself. Of `limit_req`, `limit_conn` and `proxy_set_header` a level
-//! that has one inherits none.
+//! A number or a switch is inherited unless a level says it itself. Of `limit_req`, `limit_conn`, `proxy_set_header`, and of
+//! `allow` and `deny` together, a level that has one inherits none.
 
 use super::{
     Importer,
+    access::AccessList,
     lexer::Directive,
     numbers::{size, time, whole},
 };
@@ -17,6 +18,8 @@ use tidegate_rule::Mode;
 pub(super) struct Terms {
     pub(super) requests: Vec<RequestLimit>,
     pub(super) connections: Vec<ConnectionLimit>,
+    /// `allow` and `deny`.
+    pub(super) access: AccessList,
     pub(super) request_denial: Denial,
     pub(super) connection_denial: Denial,
     /// `limit_rate`: bytes per second of each answer.
@@ -82,6 +85,7 @@ impl Default for Terms {
         Self {
             requests: Vec::new(),
             connections: Vec::new(),
+            access: AccessList::default(),
             request_denial: usual,
             connection_denial: usual,
             rate: None,
@@ -91,6 +95,14 @@ impl Default for Terms {
             connect_timeout: None,
             read_timeout: None,
         }
+    }
+}
+
+impl Terms {
+    /// Without what is asked only about requests that nginx does not answer itself.
+    pub(super) fn without_limits(self) -> Self {
+        let (requests, connections) = (Vec::new(), Vec::new());
+        Self { requests, connections, access: AccessList::default(), rate: None, body: None, ..self }
     }
 }
 
@@ -115,6 +127,9 @@ impl Importer<'_> {
         }
         if has("limit_conn") {
             terms.connections.clear();
+        }
+        if has("allow") || has("deny") {
+            terms.access = AccessList::default();
         }
         if has("proxy_set_header") {
             terms.host = HostHeader::Replaced;
@@ -159,6 +174,7 @@ impl Importer<'_> {
                 }
                 terms.connections.extend(limit);
             }
+            "allow" | "deny" => self.access(directive, &mut terms.access),
             "limit_req_status" => self.status(directive, &mut terms.request_denial),
             "limit_conn_status" => self.status(directive, &mut terms.connection_denial),
             "limit_req_dry_run" => self.dry_run(directive, &mut terms.request_denial),
@@ -253,7 +269,7 @@ impl Importer<'_> {
     fn bytes(&mut self, directive: &Directive) -> Option<u64> {
         let said = directive.arg(0).unwrap_or_default();
         if said.contains('$') {
-            self.lose(
+            self.lose_protection(
                 directive,
                 "a size that depends on the request cannot be said; write rules with `match` and `bandwidth`",
             );
@@ -282,11 +298,40 @@ impl Importer<'_> {
                 terms.host = HostHeader::Kept;
             }
             // Those are sent anyway.
-            "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host" | "upgrade" | "connection" => {}
-            _ => self.lose(directive, "requests are forwarded with the headers that they have"),
+            "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host" | "x-request-id" | "upgrade"
+            | "connection" => {}
+            "x-real-ip" => self.lose(
+                directive,
+                "servers find the client in X-Forwarded-For; an X-Real-IP that a client sent is removed",
+            ),
+            name if PREFERENCES.contains(&name) || name == "host" => {
+                self.lose(directive, "requests are forwarded with the headers that they have");
+            }
+            // A server may trust it, since clients could not set it.
+            _ => self.lose_protection(
+                directive,
+                "requests are forwarded with the headers that they have, so clients can set this one",
+            ),
         }
     }
 }
+
+/// Headers of requests that nobody is trusted by.
+const PREFERENCES: [&str; 13] = [
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "content-length",
+    "content-type",
+    "early-data",
+    "if-modified-since",
+    "if-none-match",
+    "range",
+    "referer",
+    "te",
+    "user-agent",
+];
 
 /// Every level below has a copy of them.
 const MOST_AT_A_LEVEL: usize = 100;

@@ -1,6 +1,6 @@
 //! `listen`, and the certificates of those who speak TLS.
 
-use super::{Importer, lexer::Directive};
+use super::{Importer, lexer::Directive, servers::Server, sites::Listen};
 use crate::model::{Listener, Tls};
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -12,6 +12,26 @@ use std::{
 pub(super) struct Certificate {
     pub(super) chain: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
+    /// `ssl_client_certificate`
+    pub(super) clients: Option<PathBuf>,
+    /// `ssl_verify_client`
+    pub(super) verify: Option<Directive>,
+}
+
+impl Certificate {
+    /// The authorities that clients need a certificate of; an error where that cannot be carried over.
+    fn authorities(&self) -> Result<Option<PathBuf>, &'static str> {
+        match (self.verify.as_ref().and_then(|verify| verify.arg(0)), &self.clients) {
+            (None | Some("off"), _) => Ok(None),
+            (Some("on"), Some(clients)) => Ok(Some(clients.clone())),
+            (Some("on"), None) => {
+                Err("there is no `ssl_client_certificate` for it; write one, and import again")
+            }
+            _ => Err(
+                "clients need a certificate or none; write `ssl_verify_client on`, or let the server behind check",
+            ),
+        }
+    }
 }
 
 impl Importer<'_> {
@@ -21,13 +41,21 @@ impl Importer<'_> {
         server: &Directive,
         listens: &[&Directive],
         certificate: &Certificate,
-    ) -> Vec<(SocketAddr, bool)> {
+    ) -> Vec<Listen> {
         let mut found = Vec::new();
         if listens.is_empty() {
             let usual = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 80));
-            self.listener(server, Listener { address: usual, tls: None });
-            found.push((usual, false));
+            self.listener(server, Listener { name: None, address: usual, tls: None }, certificate);
+            found.push(Listen { address: usual, is_default: false, scheme: "http" });
         }
+        let clients = match (certificate.authorities(), &certificate.verify) {
+            (Ok(clients), _) => clients,
+            (Err(reason), Some(verify)) => {
+                self.lose_protection(verify, reason);
+                None
+            }
+            (Err(_), None) => None,
+        };
         for directive in listens {
             let Some(address) = directive.arg(0).and_then(address) else {
                 self.lose(directive, "a gateway listens on addresses and ports; write one of those");
@@ -46,31 +74,64 @@ impl Importer<'_> {
             }
             let tls = match (directive.has("ssl"), certificate) {
                 (false, _) => None,
-                (true, Certificate { chain: Some(certificate), key: Some(key) }) => {
-                    Some(Tls { certificate: certificate.clone(), key: key.clone(), clients: None })
+                (true, Certificate { chain: Some(certificate), key: Some(key), .. }) => {
+                    Some(Tls { certificate: certificate.clone(), key: key.clone(), clients: clients.clone() })
                 }
                 (true, _) => {
                     self.lose(directive, "there is no certificate for it; write `ssl_certificate` and `ssl_certificate_key`, and import again");
                     continue;
                 }
             };
-            self.listener(server, Listener { address, tls });
-            found.push((address, directive.has("default_server") || directive.has("default")));
+            let is_default = directive.has("default_server") || directive.has("default");
+            let scheme = if tls.is_some() { "https" } else { "http" };
+            self.listener(server, Listener { name: None, address, tls }, certificate);
+            found.push(Listen { address, is_default, scheme });
         }
         found
     }
 
-    fn listener(&mut self, server: &Directive, listener: Listener) {
+    fn listener(&mut self, server: &Directive, listener: Listener, certificate: &Certificate) {
         let address = listener.address;
-        let known = self.policy.listen.iter().find(|known| known.address == address);
-        match known.map(|known| known.tls == listener.tls) {
-            None => self.policy.listen.push(listener),
-            Some(true) => {}
-            Some(false) => {
-                self.lose(
-                    server,
-                    format!("{address} has one certificate or none, as its first server has it"),
-                );
+        let Some(known) = self.policy.listen.iter_mut().find(|known| known.address == address) else {
+            return self.policy.listen.push(listener);
+        };
+        match (&known.tls, listener.tls) {
+            // One server that says `ssl` says it for the address.
+            (None, Some(tls)) => known.tls = Some(tls),
+            (Some(known), Some(tls)) if *known != tls => {
+                let is_weaker = known.clients != tls.clients;
+                let reason = format!("{address} has one certificate, that of its first server");
+                self.lose(server, reason);
+                if is_weaker {
+                    let verify = certificate.verify.clone().unwrap_or_else(|| server.clone());
+                    let reason = format!(
+                        "servers at {address} ask clients for different certificates; all get what the first one says"
+                    );
+                    self.lose_protection(&verify, reason);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Both `0.0.0.0:80` and `127.0.0.1:80` cannot be listened on: the address that is more is kept.
+    pub(super) fn drop_covered(&mut self, servers: &mut [Server]) {
+        let all: Vec<SocketAddr> = self.policy.listen.iter().map(|listener| listener.address).collect();
+        let is_covered = |address: &SocketAddr| {
+            let is_wider = |other: &SocketAddr| {
+                other.ip().is_unspecified()
+                    && other.port() == address.port()
+                    && other.is_ipv4() == address.is_ipv4()
+            };
+            !address.ip().is_unspecified() && all.iter().any(is_wider)
+        };
+        self.policy.listen.retain(|listener| !is_covered(&listener.address));
+        for server in servers {
+            let before = server.listens.len();
+            server.listens.retain(|listen| !is_covered(&listen.address));
+            if server.listens.len() < before {
+                let head = server.head.clone();
+                self.lose(&head, "an address at which another server listens on all addresses of the machine; requests to it are those of that one");
             }
         }
     }

@@ -9,7 +9,10 @@
 //! | `location ~ ^/api/v1/` | `/api/v1/**` |
 //! | `location ~ \.php$` | `when: request.path.endsWith('.php')` |
 
-use super::lexer::Directive;
+use super::{
+    condition::{Case, expression_of},
+    lexer::Directive,
+};
 use crate::{
     model::{Expression, Glob, Match, PathPattern, Rest, Segment},
     read::is_path,
@@ -23,7 +26,7 @@ pub(super) enum Place {
     /// `/path`, `^~ /path`, or a server outside of its locations, which is a location of the empty text.
     Prefix(String, Strength),
     /// `~ expression`, as far as it can be said otherwise.
-    Expression(Match),
+    Expression(Box<Match>),
 }
 
 /// Whether regular expressions are asked where a prefix is the longest one.
@@ -41,12 +44,12 @@ impl Place {
         let place = match (directive.arg(0), directive.arg(1)) {
             (Some("="), Some(path)) => Self::Exact(path.to_owned()),
             (Some("^~"), Some(path)) => Self::Prefix(path.to_owned(), Strength::BeforeExpressions),
-            (Some("~"), Some(text)) => return expression(text).map(Self::Expression),
-            (Some("~*"), Some(text)) => return expression_of_any_case(text).map(Self::Expression),
+            (Some("~"), Some(text)) => return expression(text).map(Self::of_match),
+            (Some("~*"), Some(text)) => return expression_of_any_case(text).map(Self::of_match),
             (Some(path), None) => {
                 match (path.strip_prefix("~*"), path.strip_prefix('~'), path.strip_prefix('=')) {
-                    (Some(text), ..) => return expression_of_any_case(text).map(Self::Expression),
-                    (_, Some(text), _) => return expression(text).map(Self::Expression),
+                    (Some(text), ..) => return expression_of_any_case(text).map(Self::of_match),
+                    (_, Some(text), _) => return expression(text).map(Self::of_match),
                     (.., Some(path)) => Self::Exact(path.to_owned()),
                     _ if path.starts_with('@') => {
                         return Err("a location that only nginx itself goes to".to_owned());
@@ -67,6 +70,10 @@ impl Place {
             Some(pattern) if is_path(&pattern) => Ok(place),
             _ => Err("a path that a policy cannot say".to_owned()),
         }
+    }
+
+    fn of_match(matching: Match) -> Self {
+        Self::Expression(Box::new(matching))
     }
 
     /// The text of a path.
@@ -129,22 +136,27 @@ fn prefix(text: &str) -> PathPattern {
 
 /// Regular expressions that say no more than a path or an ending can.
 fn expression(text: &str) -> Result<Match, String> {
-    let strange = || "a regular expression that is no plain path and no plain ending".to_owned();
+    let strange = || "a regular expression that stands for more than texts".to_owned();
     if let Some(endings) = endings(text) {
         return Ok(ends_with("request.path", &endings));
     }
-    let from = text.strip_prefix('^').ok_or_else(strange)?;
+    let texts = || expression_of(text, "request.path", Case::Exact, None);
+    match paths(text) {
+        Some(paths) => Ok(Match { paths, ..Match::default() }),
+        None => texts().map(|when| Match { when: Some(when), ..Match::default() }).ok_or_else(strange),
+    }
+}
+
+/// Paths that start with these signs, or are these.
+fn paths(text: &str) -> Option<Vec<PathPattern>> {
+    let from = text.strip_prefix('^')?;
     let (from, is_whole) = from.strip_suffix('$').map_or((from, false), |from| (from, true));
     let from = if is_whole { from } else { from.strip_suffix(".*").unwrap_or(from) };
     let mut paths = Vec::new();
-    for path in alternatives(from).ok_or_else(strange)? {
-        let pattern = pattern(&path, is_whole).filter(is_path).ok_or_else(strange)?;
-        paths.push(pattern);
+    for path in alternatives(from)? {
+        paths.push(pattern(&path, is_whole).filter(is_path)?);
     }
-    match paths.is_empty() {
-        true => Err(strange()),
-        false => Ok(Match { paths, ..Match::default() }),
-    }
+    (!paths.is_empty()).then_some(paths)
 }
 
 /// Paths in a policy are not compared so, but endings can be.
@@ -154,7 +166,11 @@ fn expression_of_any_case(text: &str) -> Result<Match, String> {
             let endings: Vec<_> = endings.iter().map(|ending| ending.to_ascii_lowercase()).collect();
             Ok(ends_with("request.path.lowerAscii()", &endings))
         }
-        None => Err("a regular expression that ignores case and is no plain ending".to_owned()),
+        None => expression_of(text, "request.path", Case::Ignored, None)
+            .map(|when| Match { when: Some(when), ..Match::default() })
+            .ok_or_else(|| {
+                "a regular expression that ignores case and stands for more than texts".to_owned()
+            }),
     }
 }
 

@@ -8,7 +8,9 @@
 //! A zone becomes a rule for all locations that are limited by it alike: what one of them lets through, the others have to
 //! count. How nginx counts is in `limit_req`'s own words: the queue of a leaky bucket, first come, first served.
 
+mod access;
 mod bodies;
+mod condition;
 mod include;
 mod known;
 mod level;
@@ -19,15 +21,17 @@ mod names;
 mod numbers;
 mod proxies;
 mod region;
+mod respond;
 mod rules;
 mod servers;
+mod sites;
 mod upstreams;
 mod variables;
 mod zones;
 
 use crate::{
     compile,
-    import::{Imported, Loss, Tree},
+    import::{Imported, Loss, LossKind, Tree},
     model::Policy,
     problem::Problems,
     source::{Fault, Format, Sources, Span, position, short},
@@ -45,11 +49,18 @@ use zones::{ConnectionZone, RequestZone};
 /// Reads a configuration.
 pub(super) fn import(path: &Path, files: &dyn Tree) -> Result<Imported, Problems> {
     let mut sources = Sources::default();
-    let directives = match include::load(path, files, &mut sources) {
-        Ok(directives) => directives,
+    let (directives, missing) = match include::load(path, files, &mut sources) {
+        Ok(loaded) => loaded,
         Err(fault) => return Err(Problems::of(vec![fault], &sources)),
     };
     let mut importer = Importer::new(&sources, path.parent().unwrap_or(Path::new("")));
+    for (include, kind) in &missing {
+        importer.lose_as(
+            *kind,
+            include.at,
+            "there is no such file; nothing that stands in it is carried over",
+        );
+    }
     importer.main(&directives);
     importer.check();
     let Importer { faults, mut losses, policy, .. } = importer;
@@ -77,6 +88,10 @@ struct Importer<'a> {
     connection_zones: BTreeMap<String, ConnectionZone>,
     groups: BTreeMap<String, Group>,
     rule_names: HashSet<String>,
+    /// Zones that limit something, by where they stand.
+    used_zones: HashSet<Span>,
+    /// Whether `http` and `https` have to be told apart.
+    needs_scheme: bool,
     left: Budget,
     policy: Policy,
 }
@@ -105,6 +120,8 @@ impl<'a> Importer<'a> {
             connection_zones: BTreeMap::new(),
             groups: BTreeMap::new(),
             rule_names: HashSet::new(),
+            used_zones: HashSet::new(),
+            needs_scheme: false,
             left: MOST,
             policy: Policy::default(),
         }
@@ -140,11 +157,21 @@ impl<'a> Importer<'a> {
         self.lose_at(directive.at, reason);
     }
 
+    /// The same of what keeps requests away.
+    fn lose_protection(&mut self, directive: &Directive, reason: impl Into<String>) {
+        self.lose_as(LossKind::Protection, directive.at, reason);
+    }
+
     fn lose_at(&mut self, at: Span, reason: impl Into<String>) {
+        self.lose_as(LossKind::Decoration, at, reason);
+    }
+
+    fn lose_as(&mut self, kind: LossKind, at: Span, reason: impl Into<String>) {
         let text = self.sources.source(at).and_then(|source| source.text.get(at.start..at.end));
         let words: Vec<_> = text.unwrap_or_default().split_whitespace().collect();
+        let directive = words.first().map_or(String::new(), |name| short(name));
         let said = short(&words.join(" "));
-        self.losses.push((at, Loss { place: self.line(at), said, reason: reason.into() }));
+        self.losses.push((at, Loss { kind, directive, place: self.line(at), said, reason: reason.into() }));
     }
 
     /// `nginx.conf:12`
@@ -162,8 +189,8 @@ impl<'a> Importer<'a> {
 
     /// What nobody here has a use for.
     fn other(&mut self, directive: &Directive) {
-        if let Some(reason) = known::reason(directive) {
-            self.lose(directive, reason);
+        if let Some((kind, reason)) = known::loss(directive) {
+            self.lose_as(kind, directive.at, reason);
         }
     }
 

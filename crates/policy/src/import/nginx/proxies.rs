@@ -1,6 +1,7 @@
 //! Proxies that are trusted to say who a client is.
 
 use super::{Importer, level::Taken, lexer::Directive};
+use tidegate_engine::Prefix;
 
 /// What is said of proxies.
 #[derive(Debug, Default)]
@@ -24,8 +25,14 @@ impl Importer<'_> {
                         self.policy.trusted_proxies.push(network);
                     }
                 }
+                Err(_) if said == "unix:" => {
+                    self.lose(directive, "requests do not come in through unix sockets");
+                }
                 Err(_) => {
-                    self.lose(directive, "trusted proxies are addresses and networks; write one of those");
+                    self.lose_protection(
+                        directive,
+                        "trusted proxies are addresses and networks; write one of those",
+                    );
                 }
             },
             "real_ip_header" => real_ip.header = Some(directive.clone()),
@@ -41,13 +48,27 @@ impl Importer<'_> {
         let header = real_ip.header.as_ref().and_then(|header| header.arg(0)).unwrap_or("X-Real-IP");
         match header.eq_ignore_ascii_case("x-forwarded-for") {
             true if real_ip.is_recursive => {}
-            true => self.lose(first, "`real_ip_recursive` is off: nginx takes the last address of X-Forwarded-For, a policy the last that is no trusted proxy"),
+            true => {
+                let reason = "`real_ip_recursive` is off: nginx takes the last address of X-Forwarded-For, a policy the last that is no trusted proxy";
+                let is_address =
+                    |network: &Prefix| network.bits() == if network.first().is_ipv4() { 32 } else { 128 };
+                match self.policy.trusted_proxies.iter().all(is_address) {
+                    true => self.lose(first, reason),
+                    // Clients in such a network could say that they are others.
+                    false => self.lose_protection(
+                        first,
+                        format!("{reason}; write `real_ip_recursive on`, or name single addresses"),
+                    ),
+                }
+            }
             false => {
                 // Whoever does not write X-Forwarded-For may pass on what a client wrote there.
                 self.policy.trusted_proxies.clear();
                 let said = real_ip.header.clone().unwrap_or_else(|| first.clone());
-                let reason = "addresses are taken from X-Forwarded-For or Forwarded only; so nobody is trusted";
-                self.lose(&said, reason);
+                let reason =
+                    "addresses are taken from X-Forwarded-For or Forwarded only; so nobody is trusted";
+                // Who is let in by its address would be let in by that of a proxy.
+                self.lose_protection(&said, reason);
             }
         }
     }

@@ -10,7 +10,7 @@
 //! ```
 
 use super::location::Place;
-use crate::model::{Match, PathPattern};
+use crate::model::{Glob, Match, PathPattern};
 use std::collections::HashSet;
 
 /// Levels of places that differ from what is around them: the first from everything, the next from the first, and so on.
@@ -56,7 +56,7 @@ pub(super) fn region(all: &[Located<'_>]) -> Option<Match> {
     let expressions: Vec<(&Match, bool)> = all
         .iter()
         .filter_map(|(place, is_in)| match place {
-            Place::Expression(matching) => Some((matching, *is_in)),
+            Place::Expression(matching) => Some((&**matching, *is_in)),
             _ => None,
         })
         .collect();
@@ -125,13 +125,20 @@ pub(super) fn union(mut parts: Vec<Match>) -> Option<Match> {
     let mut merged: Vec<Match> = Vec::new();
     for part in parts.drain(..) {
         // What differs in one thing only is one thing.
-        let same = merged.iter_mut().find(|known| {
-            let hosts = Match { hosts: part.hosts.clone(), ..(*known).clone() };
-            hosts == part && !known.hosts.is_empty() && !part.hosts.is_empty()
-        });
-        match same {
-            Some(known) => known.hosts.extend(part.hosts),
-            None => merged.push(part),
+        let differs_in_hosts = |known: &Match| {
+            let merged = Match { hosts: part.hosts.clone(), ..known.clone() };
+            merged == part && !known.hosts.is_empty() && !part.hosts.is_empty()
+        };
+        let differs_in_listeners = |known: &Match| {
+            let merged = Match { listeners: part.listeners.clone(), ..known.clone() };
+            merged == part && !known.listeners.is_empty() && !part.listeners.is_empty()
+        };
+        match merged.iter().position(differs_in_hosts) {
+            Some(known) => merged[known].hosts.extend(part.hosts),
+            None => match merged.iter().position(differs_in_listeners) {
+                Some(known) => merged[known].listeners.extend(part.listeners),
+                None => merged.push(part),
+            },
         }
     }
     match merged.len() {
@@ -183,6 +190,7 @@ fn says(it: &Match) -> Says {
         || !it.queries.is_empty()
         || !it.cookies.is_empty()
         || !it.clients.is_empty()
+        || !it.listeners.is_empty()
         || it.not.is_some()
         || it.when.is_some();
     match (it.paths.is_empty(), it.hosts.is_empty(), it.any.is_empty()) {
@@ -199,7 +207,8 @@ pub(super) fn both(mut one: Match, other: Match) -> Match {
     if one == Match::default() {
         return other;
     }
-    let Match { methods, paths, hosts, headers, queries, cookies, clients, not, any, when } = other;
+    let Match { methods, paths, hosts, headers, queries, cookies, clients, listeners, not, any, when } =
+        other;
     // The second of these says nothing of paths, hosts and expressions: it is by what a request holds.
     one.methods.extend(methods);
     one.paths.extend(paths);
@@ -208,6 +217,7 @@ pub(super) fn both(mut one: Match, other: Match) -> Match {
     one.queries.extend(queries);
     one.cookies.extend(cookies);
     one.clients.extend(clients);
+    one.listeners.extend(listeners);
     if let Some(not) = not {
         and_not(&mut one, *not);
     }
@@ -225,6 +235,35 @@ pub(super) fn both(mut one: Match, other: Match) -> Match {
         }
     }
     one
+}
+
+/// The same of any two: what both of them say has to hold, too.
+pub(super) fn and(mut one: Match, other: Match) -> Match {
+    let is_name = |host: &Glob| !host.0.contains('*') && one.hosts.contains(host);
+    if !one.hosts.is_empty() && !other.hosts.is_empty() && other.hosts.iter().all(is_name) {
+        one.hosts.clear();
+    }
+    let both_say = |one: bool, other: bool| !one && !other;
+    let overlap = both_say(one.methods.is_empty(), other.methods.is_empty())
+        || both_say(one.paths.is_empty(), other.paths.is_empty())
+        || both_say(one.hosts.is_empty(), other.hosts.is_empty())
+        || both_say(one.clients.is_empty(), other.clients.is_empty())
+        || both_say(one.listeners.is_empty(), other.listeners.is_empty())
+        || one.headers.keys().any(|name| other.headers.contains_key(name))
+        || one.queries.keys().any(|name| other.queries.contains_key(name))
+        || one.cookies.keys().any(|name| other.cookies.contains_key(name))
+        || one.when.is_some() && other.when.is_some();
+    match (overlap, one.any.is_empty()) {
+        (false, _) => both(one, other),
+        (true, true) => {
+            one.any = vec![other];
+            one
+        }
+        (true, false) => {
+            and_not(&mut one, Match { not: Some(Box::new(other)), ..Match::default() });
+            one
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,17 +5,22 @@
 
 use super::{
     Importer,
+    access::{AccessEntry, rule_of},
+    bodies::USUAL_BODY,
     level::{Denial, Terms},
     location::Place,
     names::{free_name, list_name, name_of},
-    region::{both, region, union},
-    servers::{Location, Named, Server, Serves},
+    region::{and, both, region, union},
+    respond::{Answered, SCHEME},
+    servers::{Location, Named, Server},
+    sites::{Serves, Site},
     variables::{KeyPlan, PerServer},
 };
 use crate::{
+    import::LossKind,
     model::{
-        Access, Bandwidth, Enforcement, Key, Match, Network, OnLimit, Part, PathPattern, Quotas, Reject,
-        Route, Rule,
+        Access, Bandwidth, Enforcement, Expression, Key, Match, Network, OnLimit, Part, PathPattern, Quotas,
+        Reject, Respond, Route, RouteAction, Rule,
     },
     source::{Span, short},
 };
@@ -32,6 +37,16 @@ enum Limit {
     Requests { zone: String, burst: u64, delay: u64 },
     Connections { zone: String, most: u64 },
     Bytes { rate: u64, after: u64 },
+    Access { entries: Vec<AccessEntry>, methods: Methods },
+    Body { bytes: u64 },
+}
+
+/// Which methods a list is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Methods {
+    All,
+    These(Vec<String>),
+    AllBut(Vec<String>),
 }
 
 /// A rule to be, and where it applies.
@@ -41,14 +56,14 @@ struct Use {
     denial: Denial,
     /// The server that counts for itself.
     server: Option<usize>,
-    /// Servers and locations.
+    /// Sites and locations.
     places: Vec<(usize, usize)>,
     at: Span,
 }
 
 impl Importer<'_> {
-    pub(super) fn rules(&mut self, servers: &[Server]) {
-        let uses = self.uses(servers);
+    pub(super) fn rules(&mut self, sites: &[Site<'_>]) {
+        let uses = self.uses(sites);
         let mut first: HashMap<String, (Span, Option<usize>)> = HashMap::new();
         for its in &uses {
             let Some(left) = self.left.rules.checked_sub(1) else {
@@ -67,12 +82,12 @@ impl Importer<'_> {
                     None => _ = first.insert(zone.clone(), (its.at, its.server)),
                 }
             }
-            self.rule(its, servers);
+            self.rule(its, sites);
         }
     }
 
     /// Who uses which zone in which way, in the order in which they do.
-    fn uses(&mut self, servers: &[Server]) -> Vec<Use> {
+    fn uses(&mut self, sites: &[Site<'_>]) -> Vec<Use> {
         let (mut uses, mut known) = (Vec::<Use>::new(), HashMap::new());
         let mut add =
             |limit: Limit, denial: Denial, server: Option<usize>, place: (usize, usize), at: Span| {
@@ -84,12 +99,13 @@ impl Importer<'_> {
                     });
                 uses[index].places.push(place);
             };
-        for (server, said) in servers.iter().enumerate() {
-            for (location, Location { terms, .. }) in said.locations.iter().enumerate() {
-                let place = (server, location);
-                let by_itself = |plan: &Arc<KeyPlan>| (plan.per == PerServer::Each).then_some(server);
+        let largest = self.policy.connections.body_size;
+        for (site, Site { server, place: server_place, .. }) in sites.iter().enumerate() {
+            for (location, Location { terms, except, action, .. }) in server.locations.iter().enumerate() {
+                let place = (site, location);
+                let by_itself = |plan: &Arc<KeyPlan>| (plan.per == PerServer::Each).then_some(*server_place);
                 let counts = |plan: &Arc<KeyPlan>| {
-                    said.named == Named::Yes || plan.per == PerServer::Together || plan.key != Key::All
+                    server.named == Named::Yes || plan.per == PerServer::Together || plan.key != Key::All
                 };
                 for limit in &terms.requests {
                     if let Some(plan) = self.request_plan(&limit.zone, limit.at).filter(counts) {
@@ -111,9 +127,27 @@ impl Importer<'_> {
                         add(Limit::Connections { zone, most }, terms.connection_denial, by, place, limit.at);
                     }
                 }
+                let usual = Terms::default().request_denial;
                 if let Some(rate) = terms.rate {
                     let limit = Limit::Bytes { rate: rate.bytes, after: terms.rate_after };
-                    add(limit, Terms::default().request_denial, None, place, rate.at);
+                    add(limit, usual, None, place, rate.at);
+                }
+                // Other methods have a list of their own, if they have any.
+                let except = except.as_ref().filter(|except| !except.access.entries.is_empty());
+                let methods = except.map_or(Methods::All, |except| Methods::These(except.methods.clone()));
+                let its = (&terms.access, methods);
+                let others = except.map(|it| (&it.access, Methods::AllBut(it.methods.clone())));
+                for (list, methods) in [its].into_iter().chain(others) {
+                    if let Some(at) = list.at {
+                        let entries = list.entries.clone();
+                        add(Limit::Access { entries, methods }, usual, None, place, at);
+                    }
+                }
+                let bytes = terms.body.map_or(Some(USUAL_BODY), |body| body.bytes);
+                if let (Some(RouteAction::Forward(_)), Some(bytes), true) = (action, bytes, bytes != largest)
+                {
+                    let at = terms.body.map_or(server.at, |body| body.at);
+                    add(Limit::Body { bytes }, usual, None, place, at);
                 }
             }
         }
@@ -123,7 +157,11 @@ impl Importer<'_> {
 
     fn request_plan(&mut self, zone: &str, at: Span) -> Option<Arc<KeyPlan>> {
         match self.request_zones.get(zone) {
-            Some(known) => known.plan.clone(),
+            Some(known) => {
+                let plan = known.plan.clone().ok();
+                self.used_zones.insert(known.at);
+                plan
+            }
             None => {
                 let known: Vec<_> = self.request_zones.keys().cloned().collect();
                 self.unknown_zone(zone, "limit_req_zone", &known, at);
@@ -134,12 +172,33 @@ impl Importer<'_> {
 
     fn connection_plan(&mut self, zone: &str, at: Span) -> Option<Arc<KeyPlan>> {
         match self.connection_zones.get(zone) {
-            Some(known) => known.plan.clone(),
+            Some(known) => {
+                let plan = known.plan.clone().ok();
+                self.used_zones.insert(known.at);
+                plan
+            }
             None => {
                 let known: Vec<_> = self.connection_zones.keys().cloned().collect();
                 self.unknown_zone(zone, "limit_conn_zone", &known, at);
                 None
             }
+        }
+    }
+
+    /// Zones whose key cannot be carried over: what uses them is not limited any longer.
+    pub(super) fn finish_zones(&mut self) {
+        let requests = self.request_zones.values().map(|zone| (zone.at, &zone.plan));
+        let connections = self.connection_zones.values().map(|zone| (zone.at, &zone.plan));
+        let strange =
+            |(at, plan): (Span, &Result<Arc<KeyPlan>, String>)| Some((at, plan.as_ref().err()?.clone()));
+        let all: Vec<(Span, String)> = requests.chain(connections).filter_map(strange).collect();
+        for (at, strange) in all {
+            let kind = match self.used_zones.contains(&at) {
+                true => LossKind::Protection,
+                false => LossKind::Decoration,
+            };
+            let reason = format!("{strange} cannot be said; nothing that uses this zone is limited by it");
+            self.lose_as(kind, at, reason);
         }
     }
 
@@ -153,15 +212,17 @@ impl Importer<'_> {
         self.blame(at, format!("unknown zone `{}`", short(zone)), fix);
     }
 
-    fn rule(&mut self, its: &Use, servers: &[Server]) {
+    fn rule(&mut self, its: &Use, sites: &[Site<'_>]) {
         let places: HashSet<_> = its.places.iter().copied().collect();
-        let is_in = |server: usize, location: usize| places.contains(&(server, location));
-        let Some(matching) = requests_to(servers, is_in) else { return };
-        let reject = Reject { status: Some(its.denial.status), ..Reject::default() };
+        let is_in = |site: usize, location: usize| places.contains(&(site, location));
+        let Some(matching) = requests_to(sites, is_in) else { return };
         let mut rule = Rule {
             matching,
             enforcement: Enforcement::All(its.denial.mode),
-            on_limit: OnLimit::Reject(reject),
+            on_limit: match its.denial.status {
+                444 => OnLimit::Drop,
+                status => OnLimit::Reject(Reject { status: Some(status), ..Reject::default() }),
+            },
             ..Rule::new("")
         };
         let (name, plan, quota) = match &its.limit {
@@ -170,10 +231,10 @@ impl Importer<'_> {
                 if delay < burst {
                     rule.wait = known.rate.longest_wait(*burst, *delay);
                 }
-                (zone.clone(), known.plan, known.rate.quota(*burst, *delay))
+                (zone.clone(), known.plan.ok(), known.rate.quota(*burst, *delay))
             }
             Limit::Connections { zone, most } => {
-                let plan = self.connection_zones.get(zone).and_then(|zone| zone.plan.clone());
+                let plan = self.connection_zones.get(zone).and_then(|zone| zone.plan.clone().ok());
                 (zone.clone(), plan, Quota::at_once(*most))
             }
             Limit::Bytes { rate, after } => {
@@ -192,6 +253,32 @@ impl Importer<'_> {
                 rule.on_limit = OnLimit::default();
                 let name = self.rule_name("limit_rate");
                 self.policy.rules.push(Rule { name, ..rule });
+                return;
+            }
+            Limit::Access { entries, methods } => {
+                let Some((access, denied)) = rule_of(entries) else { return };
+                let about = match methods {
+                    Methods::All => Match::default(),
+                    Methods::These(methods) => Match { methods: methods.clone(), ..Match::default() },
+                    Methods::AllBut(methods) => {
+                        let not = Match { methods: methods.clone(), ..Match::default() };
+                        Match { not: Some(Box::new(not)), ..Match::default() }
+                    }
+                };
+                let matching = and(and(rule.matching, about), denied);
+                let (name, access) = (self.rule_name("access"), Some(access));
+                // Who is denied is answered with 403, as by nginx.
+                self.policy.rules.push(Rule { name, matching, access, on_limit: OnLimit::default(), ..rule });
+                return;
+            }
+            Limit::Body { bytes } => {
+                let when = Some(Expression(format!("request.size > {bytes}").into()));
+                let matching = and(rule.matching, Match { when, ..Match::default() });
+                let deny = vec![Network::List("all".to_owned())];
+                let access = Some(Access { deny, ..Access::default() });
+                let on_limit = OnLimit::Reject(Reject { status: Some(413), ..Reject::default() });
+                let name = self.rule_name("client_max_body_size");
+                self.policy.rules.push(Rule { name, matching, access, on_limit, ..rule });
                 return;
             }
         };
@@ -228,28 +315,65 @@ impl Importer<'_> {
         name
     }
 
-    pub(super) fn routes(&mut self, servers: &[Server]) {
-        let mut order: Vec<usize> = (0..servers.len()).collect();
-        order.sort_by_key(|place| servers[*place].rank());
-        let is_complete = |server: &Server| server.locations.iter().all(|location| location.pass.is_some());
-        for place in order {
-            let server = &servers[place];
-            let others = servers.iter().filter(|other| other.at != server.at);
-            let hosts = match server.serves {
+    pub(super) fn routes(&mut self, sites: &[Site<'_>]) {
+        let mut order: Vec<&Site<'_>> = sites.iter().collect();
+        order.sort_by_key(|site| site.rank());
+        for site in order {
+            let server = site.server;
+            let matching = site.matching(sites);
+            for answered in &server.answered {
+                self.answered(site, matching.clone(), answered);
+            }
+            for (place, location) in server.locations.iter().enumerate() {
+                if location.answered.is_empty() {
+                    continue;
+                }
+                let places = server.locations.iter().enumerate();
+                let all: Vec<_> = places.map(|(at, location)| (&location.place, at == place)).collect();
+                if let Some(region) = region(&all) {
+                    let matching = both(matching.clone(), region);
+                    location.answered.iter().for_each(|it| self.answered(site, matching.clone(), it));
+                }
+            }
+            let is_complete = |site: &Site<'_>| site.server.locations.iter().all(|it| it.action.is_some());
+            let hosts = match site.serves {
                 // Nothing of theirs comes this far.
-                Serves::Everybody if others.into_iter().all(is_complete) => Match::default(),
-                _ => server.matching(servers),
+                Serves::Everybody if site.others(sites).all(is_complete) => site.at_listener(),
+                _ => matching,
             };
             let routes = match has_plain_order(server) {
                 true => in_order(server),
                 false => apart(server),
             };
-            let routes = routes.into_iter().map(|route| Route {
-                matching: both(hosts.clone(), route.matching),
-                upstream: route.upstream,
-            });
-            self.policy.routes.extend(routes);
+            for Route { matching, action } in routes {
+                let action = match action {
+                    RouteAction::Respond(respond) => RouteAction::Respond(at_scheme(site, respond)),
+                    forward @ RouteAction::Forward(_) => forward,
+                };
+                self.policy.routes.push(Route { matching: both(hosts.clone(), matching), action });
+            }
         }
+    }
+
+    /// The answer to some of these requests.
+    fn answered(&mut self, site: &Site<'_>, these: Match, answered: &Answered) {
+        let Answered { condition, respond } = answered;
+        if condition.scheme.is_some() && condition.scheme != site.scheme {
+            return;
+        }
+        let matching = and(these, condition.matching.clone());
+        let action = RouteAction::Respond(at_scheme(site, respond.clone()));
+        self.policy.routes.push(Route { matching, action });
+    }
+}
+
+/// A redirection to the scheme that the request came with.
+fn at_scheme(site: &Site<'_>, respond: Respond) -> Respond {
+    match respond {
+        Respond::Redirect { location, status } => {
+            Respond::Redirect { location: location.replace(SCHEME, site.scheme.unwrap_or("https")), status }
+        }
+        respond => respond,
     }
 }
 
@@ -259,11 +383,12 @@ fn bytes(rate: u64, after: u64) -> Result<Quota, QuotaError> {
 }
 
 /// Requests to these locations of all servers; `None` if there are none.
-fn requests_to(servers: &[Server], is_in: impl Fn(usize, usize) -> bool) -> Option<Match> {
+fn requests_to(sites: &[Site<'_>], is_in: impl Fn(usize, usize) -> bool) -> Option<Match> {
     let mut parts = Vec::new();
     let mut is_everything = true;
-    for (place, server) in servers.iter().enumerate() {
-        let all: Vec<(&Place, bool)> = server
+    for (place, site) in sites.iter().enumerate() {
+        let all: Vec<(&Place, bool)> = site
+            .server
             .locations
             .iter()
             .enumerate()
@@ -271,7 +396,7 @@ fn requests_to(servers: &[Server], is_in: impl Fn(usize, usize) -> bool) -> Opti
             .collect();
         is_everything &= all.iter().all(|(_, is_in)| *is_in);
         if all.iter().any(|(_, is_in)| *is_in) {
-            parts.extend(region(&all).map(|region| both(server.matching(servers), region)));
+            parts.extend(region(&all).map(|region| both(site.matching(sites), region)));
         }
     }
     match is_everything {
@@ -284,45 +409,52 @@ fn requests_to(servers: &[Server], is_in: impl Fn(usize, usize) -> bool) -> Opti
 fn has_plain_order(server: &Server) -> bool {
     server.locations.iter().all(|location| match &location.place {
         Place::Expression(_) => false,
-        Place::Exact(_) => location.pass.is_some(),
-        Place::Prefix(text, _) => location.pass.is_some() || text.is_empty(),
+        Place::Exact(_) => location.action.is_some(),
+        Place::Prefix(text, _) => location.action.is_some() || text.is_empty(),
     })
 }
 
 /// Whole paths first, then longer ones before shorter ones.
 fn in_order(server: &Server) -> Vec<Route> {
-    let mut locations: Vec<&Location> = server.locations.iter().filter(|it| it.pass.is_some()).collect();
+    let mut locations: Vec<&Location> = server.locations.iter().filter(|it| it.action.is_some()).collect();
     let length = |location: &Location| location.place.text().map_or(0, str::len);
     locations.sort_by_key(|location| {
         (!matches!(location.place, Place::Exact(_)), std::cmp::Reverse(length(location)))
     });
     let mut routes: Vec<Route> = Vec::new();
     for location in locations {
-        let (Some(upstream), Some(pattern)) = (location.pass.clone(), location.place.pattern()) else {
+        let (Some(action), Some(pattern)) = (location.action.clone(), location.place.pattern()) else {
             continue;
         };
         let is_everything = |path: &PathPattern| path.segments.is_empty() && path.rest.is_some();
         match routes.last_mut() {
-            Some(last) if last.upstream == upstream && is_everything(&pattern) => last.matching.paths.clear(),
-            Some(last) if last.upstream == upstream => last.matching.paths.push(pattern),
+            Some(last) if last.action == action && is_everything(&pattern) => last.matching.paths.clear(),
+            Some(last) if last.action == action => last.matching.paths.push(pattern),
             _ => {
                 let paths = if is_everything(&pattern) { Vec::new() } else { vec![pattern] };
-                routes.push(Route { matching: Match { paths, ..Match::default() }, upstream });
+                routes.push(Route { matching: Match { paths, ..Match::default() }, action });
             }
         }
     }
     routes
 }
 
-/// One route for each upstream, which is about its locations and no others.
+/// One route for each upstream or answer, which is about its locations and no others.
 fn apart(server: &Server) -> Vec<Route> {
-    let mut upstreams: Vec<&String> = server.locations.iter().filter_map(|it| it.pass.as_ref()).collect();
-    upstreams.sort();
-    upstreams.dedup();
-    let route = |upstream: &String| {
+    let mut actions: Vec<&RouteAction> = Vec::new();
+    for action in server.locations.iter().filter_map(|location| location.action.as_ref()) {
+        if !actions.contains(&action) {
+            actions.push(action);
+        }
+    }
+    actions.sort_by_key(|action| match action {
+        RouteAction::Forward(upstream) => (0, upstream.as_str()),
+        RouteAction::Respond(_) => (1, ""),
+    });
+    let route = |action: &RouteAction| {
         let all: Vec<(&Place, bool)> =
-            server.locations.iter().map(|it| (&it.place, it.pass.as_ref() == Some(upstream))).collect();
-        region(&all).map(|matching| Route { matching, upstream: upstream.clone() })
+            server.locations.iter().map(|it| (&it.place, it.action.as_ref() == Some(action))).collect();
+        region(&all).map(|matching| Route { matching, action: action.clone() })
     };
-    upstreams.into_iter().filter_map(route).collect()
+    actions.into_iter().filter_map(route).collect()
 }

@@ -2,21 +2,18 @@
 
 use super::{
     Importer,
+    access::Except,
+    known,
     level::{Taken, Terms},
     lexer::Directive,
     listen::Certificate,
     location::{Place, Strength},
     proxies::RealIp,
+    respond::{Answered, Answers},
+    sites::Listen,
 };
-use crate::{
-    model::{Glob, Match},
-    read::is_host,
-    source::Span,
-};
-use std::{
-    collections::{BTreeMap, HashSet},
-    net::SocketAddr,
-};
+use crate::{import::LossKind, model::RouteAction, read::is_host, source::Span};
+use std::collections::HashSet;
 
 /// A `server` block.
 #[derive(Clone, Debug)]
@@ -25,12 +22,12 @@ pub(super) struct Server {
     pub(super) names: Vec<String>,
     /// Whether `$server_name` is anything.
     pub(super) named: Named,
-    pub(super) serves: Serves,
     pub(super) locations: Vec<Location>,
+    /// What it answers to some requests, before any of its locations.
+    pub(super) answered: Vec<Answered>,
     pub(super) at: Span,
-    head: Directive,
-    /// Where it listens, and whether it says that it is the one for all others there.
-    listens: Vec<(SocketAddr, bool)>,
+    pub(super) head: Directive,
+    pub(super) listens: Vec<Listen>,
 }
 
 /// Whether a server has a name, if only `_`.
@@ -40,22 +37,17 @@ pub(super) enum Named {
     No,
 }
 
-/// Which hosts a server is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Serves {
-    /// Those that it is called.
-    ItsNames,
-    /// All that no other server is called.
-    Everybody,
-}
-
 /// One of its locations, or what is in none of them.
 #[derive(Clone, Debug)]
 pub(super) struct Location {
     pub(super) place: Place,
     pub(super) terms: Terms,
-    /// The upstream.
-    pub(super) pass: Option<String>,
+    /// What happens to its requests; not found where that is not carried over.
+    pub(super) action: Option<RouteAction>,
+    /// What it answers to some of them, before anything else.
+    pub(super) answered: Vec<Answered>,
+    /// What holds for other methods.
+    pub(super) except: Option<Except>,
 }
 
 /// Each of them leaves out all before it.
@@ -82,6 +74,8 @@ impl Importer<'_> {
                 ("server", Some(_)) => servers.push(directive),
                 ("ssl_certificate", _) => certificate.chain = self.file(directive),
                 ("ssl_certificate_key", _) => certificate.key = self.file(directive),
+                ("ssl_client_certificate", _) => certificate.clients = self.file(directive),
+                ("ssl_verify_client", _) => certificate.verify = Some(directive.clone()),
                 ("keepalive_timeout" | "client_header_timeout" | "client_body_timeout", _) => {
                     self.connection_time(directive);
                 }
@@ -92,15 +86,17 @@ impl Importer<'_> {
                 }
             }
         }
-        let servers: Vec<Server> = servers
+        let mut servers: Vec<Server> = servers
             .into_iter()
             .filter_map(|directive| self.server(directive, &terms, &certificate, &mut real_ip))
             .collect();
         self.finish_real_ip(&real_ip);
-        let servers = self.told_apart(servers);
+        self.drop_covered(&mut servers);
+        let sites = self.sites(&servers);
         self.body_size(&terms, &servers);
-        self.rules(&servers);
-        self.routes(&servers);
+        self.rules(&sites);
+        self.routes(&sites);
+        self.finish_zones();
     }
 
     /// How long a client may take.
@@ -129,7 +125,8 @@ impl Importer<'_> {
         self.left.servers = left;
         let (terms, others) = self.terms(block, above);
         let (mut certificate, mut listens, mut names) = (certificate.clone(), Vec::new(), Vec::new());
-        let mut locations = Locations::default();
+        let mut locations = Locations { server_name: server_name(block), ..Locations::default() };
+        let mut answers = Answers::default();
         for entry in others {
             match (entry.name.as_str(), &entry.block) {
                 ("listen", _) => listens.push(entry),
@@ -137,6 +134,11 @@ impl Importer<'_> {
                 ("location", Some(_)) => self.location(entry, &terms, None, &mut locations),
                 ("ssl_certificate", _) => certificate.chain = self.file(entry),
                 ("ssl_certificate_key", _) => certificate.key = self.file(entry),
+                ("ssl_client_certificate", _) => certificate.clients = self.file(entry),
+                ("ssl_verify_client", _) => certificate.verify = Some(entry.clone()),
+                ("return" | "rewrite" | "if", _) => {
+                    self.answer(entry, locations.server_name.as_deref(), &mut answers);
+                }
                 _ => {
                     if self.real_ip(entry, real_ip) == Taken::No {
                         self.other(entry);
@@ -144,10 +146,23 @@ impl Importer<'_> {
                 }
             }
         }
-        // What is in none of them, unless one of them is everything.
-        if !locations.texts.contains(&(String::from("/"), Kind::Prefix)) {
-            let place = Place::Prefix(String::new(), Strength::Usual);
-            locations.all.insert(0, Location { place, terms, pass: None });
+        let everywhere = |action, terms| Location {
+            place: Place::Prefix(String::new(), Strength::Usual),
+            terms,
+            action,
+            answered: Vec::new(),
+            except: None,
+        };
+        match answers.always {
+            // It is answered before a location is looked for, and before limits.
+            Some(respond) => {
+                locations.all = vec![everywhere(Some(RouteAction::Respond(respond)), terms.without_limits())];
+            }
+            // What is in none of them, unless one of them is everything.
+            None if !locations.texts.contains(&(String::from("/"), Kind::Prefix)) => {
+                locations.all.insert(0, everywhere(None, terms));
+            }
+            None => {}
         }
         let says_name = |entry: &&Directive| {
             entry.name == "server_name" && entry.arg(0).is_some_and(|name| !name.is_empty())
@@ -157,8 +172,8 @@ impl Importer<'_> {
         Some(Server {
             names,
             named,
-            serves: Serves::ItsNames,
             locations: locations.all,
+            answered: answers.conditional,
             at: directive.at,
             head: Directive { block: None, ..directive.clone() },
             listens,
@@ -185,6 +200,15 @@ impl Importer<'_> {
         }
     }
 
+    /// What stands in a location is not carried over: its requests are those of another one then.
+    fn lose_location(&mut self, directive: &Directive, reason: impl Into<String>) {
+        let kind = match directive.block.iter().flatten().any(protects) {
+            true => LossKind::Protection,
+            false => LossKind::Decoration,
+        };
+        self.lose_as(kind, directive.at, reason);
+    }
+
     /// A location, and those in it, which are about parts of what it is about.
     fn location(
         &mut self,
@@ -196,12 +220,17 @@ impl Importer<'_> {
         let place = match Place::of(directive) {
             Ok(place) => place,
             Err(strange) => {
-                return self.lose(directive, format!("{strange}; what stands in it is not carried over"));
+                let reason = format!("{strange}; what stands in it is not carried over");
+                // Nobody else gets to a location of this kind.
+                return match directive.arg(0).is_some_and(|name| name.starts_with('@')) {
+                    true => self.lose(directive, reason),
+                    false => self.lose_location(directive, reason),
+                };
             }
         };
         let is_expression = matches!(place, Place::Expression(_));
         if is_expression && around.is_some() {
-            return self.lose(
+            return self.lose_location(
                 directive,
                 "a regular expression in a location; what stands in it is not carried over",
             );
@@ -210,11 +239,15 @@ impl Importer<'_> {
             let reason = format!(
                 "one of more than {MOST_EXPRESSIONS} regular expressions; what stands in it is not carried over"
             );
-            return self.lose(directive, reason);
+            return self.lose_location(directive, reason);
         }
         locations.expressions += usize::from(is_expression);
         let Some(left) = self.left.locations.checked_sub(1) else {
-            return self.lose_once(directive, "one of thousands of locations; the rest is not carried over");
+            let reason = "one of thousands of locations; the rest is not carried over";
+            if self.told.insert(reason) {
+                self.lose_location(directive, reason);
+            }
+            return;
         };
         self.left.locations = left;
         if let Some(text) = place.text() {
@@ -224,7 +257,7 @@ impl Importer<'_> {
             };
             let text = if kind == Kind::Prefix { text } else { "" };
             if !locations.texts.insert((text.to_owned(), kind)) {
-                return self.lose(
+                return self.lose_location(
                     directive,
                     "a second location for the same path; what stands in it is not carried over",
                 );
@@ -233,9 +266,17 @@ impl Importer<'_> {
         let Some(block) = directive.block.as_deref() else { return };
         let (terms, others) = self.terms(block, above);
         let (mut pass, mut inner) = (None, Vec::new());
+        let (mut answers, mut except) = (Answers::default(), None);
+        let is_internal = block.iter().any(|entry| entry.name == "internal");
         for entry in others {
             match (entry.name.as_str(), &entry.block) {
                 ("proxy_pass", _) => pass = self.pass(entry, &place, &terms),
+                ("return" | "rewrite" | "if", _) => {
+                    self.answer(entry, locations.server_name.as_deref(), &mut answers);
+                }
+                ("limit_except", Some(_)) => except = Some(self.except(entry)),
+                // Nobody gets there but nginx itself.
+                ("internal", _) => {}
                 ("location", Some(_)) => inner.push(entry),
                 _ => self.other(entry),
             }
@@ -243,82 +284,22 @@ impl Importer<'_> {
         for entry in inner {
             self.location(entry, &terms, Some(&place), locations);
         }
-        locations.all.push(Location { place, terms, pass });
-    }
-
-    /// Servers that a policy can tell apart: by their names, and not by their ports.
-    fn told_apart(&mut self, mut servers: Vec<Server>) -> Vec<Server> {
-        find_defaults(&mut servers);
-        let is_worth = |server: &Server| {
-            let says = |location: &Location| {
-                let terms = &location.terms;
-                location.pass.is_some()
-                    || !terms.requests.is_empty()
-                    || !terms.connections.is_empty()
-                    || terms.rate.is_some()
-            };
-            server.locations.iter().any(says)
+        let (action, terms) = match (answers.always, pass) {
+            _ if is_internal => (None, terms.without_limits()),
+            (Some(respond), _) => (Some(RouteAction::Respond(respond)), terms.without_limits()),
+            (None, Some(upstream)) => (Some(RouteAction::Forward(upstream)), terms),
+            (None, None) => (None, terms),
         };
-        let (worth, worthless): (Vec<_>, Vec<_>) = servers.into_iter().partition(is_worth);
-        let mut kept: Vec<Server> = Vec::new();
-        let mut names: HashSet<String> = HashSet::new();
-        let has_everybody = |kept: &[Server]| kept.iter().any(|server| server.serves == Serves::Everybody);
-        for mut server in worth {
-            let mut taken = None;
-            server.names.retain(|name| {
-                let is_new = names.insert(name.clone());
-                if !is_new {
-                    taken.get_or_insert_with(|| name.clone());
-                }
-                is_new
-            });
-            if server.serves == Serves::Everybody && has_everybody(&kept) {
-                server.serves = Serves::ItsNames;
-            }
-            if server.serves == Serves::ItsNames && server.names.is_empty() {
-                let head = server.head.clone();
-                self.lose(&head, "a policy tells servers apart by their names, not by their ports; nothing that stands in this one is carried over");
-                continue;
-            }
-            if let Some(name) = taken {
-                let head = server.head.clone();
-                self.lose(&head, format!("another server is called `{name}`, too, and goes first"));
-            }
-            kept.push(server);
-        }
-        // One that only redirects is still about its names.
-        for mut server in worthless {
-            server.names.retain(|name| names.insert(name.clone()));
-            let is_everybody = server.serves == Serves::Everybody && !has_everybody(&kept);
-            server.serves = if is_everybody { Serves::Everybody } else { Serves::ItsNames };
-            if is_everybody || !server.names.is_empty() {
-                kept.push(server);
-            }
-        }
-        kept.sort_by_key(|server| server.at);
-        kept
-    }
-}
-
-/// At each address, the server that says so, or else the first one there, is for all that nobody is called.
-fn find_defaults(servers: &mut [Server]) {
-    let mut defaults: BTreeMap<SocketAddr, (usize, bool)> = BTreeMap::new();
-    for (place, server) in servers.iter().enumerate() {
-        for (address, says_so) in &server.listens {
-            let known = defaults.entry(*address).or_insert((place, *says_so));
-            if *says_so && !known.1 {
-                *known = (place, true);
-            }
-        }
-    }
-    for (place, _) in defaults.values() {
-        servers[*place].serves = Serves::Everybody;
+        let answered = if is_internal { Vec::new() } else { answers.conditional };
+        locations.all.push(Location { place, terms, action, answered, except });
     }
 }
 
 /// Locations of a server that is being read.
 #[derive(Debug, Default)]
 struct Locations {
+    /// `$server_name`
+    server_name: Option<String>,
     all: Vec<Location>,
     texts: HashSet<(String, Kind)>,
     expressions: usize,
@@ -331,54 +312,14 @@ enum Kind {
     Exact(String),
 }
 
-impl Server {
-    /// Requests to this server among all of them; an empty match is all requests.
-    pub(super) fn matching(&self, all: &[Self]) -> Match {
-        let globs =
-            |names: Vec<&String>| -> Vec<Glob> { names.into_iter().map(|name| Glob(name.clone())).collect() };
-        let others = || all.iter().filter(|other| other.at != self.at);
-        match self.serves {
-            Serves::Everybody => {
-                let hosts = globs(others().flat_map(|other| &other.names).collect());
-                match hosts.is_empty() {
-                    true => Match::default(),
-                    false => {
-                        let not = Match { hosts, ..Match::default() };
-                        Match { not: Some(Box::new(not)), ..Match::default() }
-                    }
-                }
-            }
-            Serves::ItsNames => {
-                let nearer = others().flat_map(|other| &other.names).filter(|name| {
-                    self.names
-                        .iter()
-                        .any(|ours| ours.contains('*') && fits(ours, name) && is_nearer(name, ours))
-                });
-                let hosts = globs(nearer.collect());
-                let not = Match { hosts, ..Match::default() };
-                let not = (!not.hosts.is_empty()).then(|| Box::new(not));
-                Match { hosts: globs(self.names.iter().collect()), not, ..Match::default() }
-            }
-        }
-    }
-
-    /// Where it stands among servers of which the first that fits is taken.
-    pub(super) fn rank(&self) -> (bool, bool, usize) {
-        let wild = self.names.iter().filter(|name| name.contains('*'));
-        let longest = wild.clone().map(String::len).max().unwrap_or(0);
-        (self.serves == Serves::Everybody, wild.count() > 0, usize::MAX - longest)
-    }
+/// Whether this, or anything in it, keeps requests away.
+fn protects(directive: &Directive) -> bool {
+    known::may_protect(&directive.name) || directive.block.iter().flatten().any(protects)
 }
 
-fn fits(glob: &str, name: &str) -> bool {
-    match (glob.strip_prefix('*'), glob.strip_suffix('*')) {
-        (Some(end), _) => name.ends_with(end) && name.len() > end.len(),
-        (_, Some(start)) => name.starts_with(start) && name.len() > start.len(),
-        _ => glob == name,
-    }
-}
-
-/// Whole names go before those with a star, and longer ones before shorter ones.
-fn is_nearer(name: &str, than: &str) -> bool {
-    !name.contains('*') || name.len() > than.len()
+/// The first name of a server, unless that is a pattern.
+fn server_name(block: &[Directive]) -> Option<String> {
+    let name = block.iter().find(|entry| entry.name == "server_name")?.arg(0)?;
+    let name = name.strip_prefix('.').unwrap_or(name).to_lowercase();
+    (is_host(&name) && !name.contains('*')).then_some(name)
 }

@@ -6,13 +6,13 @@ use super::{
     lexer::Directive,
     location::Place,
     names::name_of,
-    numbers::whole,
+    numbers::{time, whole},
 };
 use crate::{
     model::{Balance, Upstream, UpstreamServer},
     read::is_upstream_url,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// `upstream name { … }`, without the scheme that a `proxy_pass` gives it.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +21,8 @@ pub(super) struct Group {
     servers: Vec<(String, u64)>,
     balance: Balance,
     keep_alive: Option<u64>,
+    /// `max_fails` and `fail_timeout`, as the first server that says one has them.
+    fails: Option<(u64, Duration)>,
 }
 
 impl Importer<'_> {
@@ -72,8 +74,37 @@ impl Importer<'_> {
             let reason = format!("the server is carried over, `{}` is not", strange.text);
             self.lose(entry, reason);
         }
+        self.fails(entry, group);
         let weight = entry.option("weight").and_then(|(weight, _)| whole(weight));
         group.servers.push((address, weight.filter(|weight| (1..=1_000).contains(weight)).unwrap_or(1)));
+    }
+
+    /// `max_fails=3 fail_timeout=30s`; nginx takes 1 and 10 s where only one of them is given.
+    fn fails(&mut self, entry: &Directive, group: &mut Group) {
+        let (count, period) = (entry.option("max_fails"), entry.option("fail_timeout"));
+        if count.is_none() && period.is_none() {
+            return;
+        }
+        let number = count.map_or(Some(1), |(text, _)| whole(text).filter(|count| *count <= 1_000_000));
+        let period = period.map_or(Some(Duration::from_secs(10)), |(text, _)| time(text));
+        let (Some(number), Some(period)) = (number, period) else {
+            let fix = "write them as in `max_fails=3 fail_timeout=30s`";
+            return self.blame(entry.at, "`max_fails` is a number, and `fail_timeout` a time", fix);
+        };
+        // Without a time it is never out, as without a number.
+        let fails = match period.is_zero() {
+            true => (0, Duration::from_secs(10)),
+            false => (number, period),
+        };
+        match group.fails {
+            Some(known) if known != fails => {
+                self.lose(
+                    entry,
+                    "all servers of an upstream have the `max_fails` and `fail_timeout` of the first",
+                );
+            }
+            _ => group.fails = Some(fails),
+        }
     }
 
     /// The name of the upstream that a `proxy_pass` means, which is made if there is none.
@@ -150,6 +181,7 @@ impl Group {
         let mut made = Upstream::new(self.servers.iter().map(server).collect());
         made.balance = self.balance;
         made.keep_alive = self.keep_alive.unwrap_or(made.keep_alive);
+        (made.max_fails, made.fail_timeout) = self.fails.unwrap_or((made.max_fails, made.fail_timeout));
         (!made.servers.is_empty()).then_some(made)
     }
 }

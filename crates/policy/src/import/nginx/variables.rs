@@ -13,7 +13,10 @@ use super::{
     lexer::Directive,
     region::{and_not, carve},
 };
-use crate::model::{Expression, Glob, Key, List, Match, Network, Part, Values};
+use crate::{
+    import::LossKind,
+    model::{Expression, Glob, Key, List, Match, Network, Part, Values},
+};
 use std::collections::BTreeMap;
 use tidegate_engine::Prefix;
 use tidegate_rule::request::Missing;
@@ -55,8 +58,11 @@ pub(super) struct KeyPlan {
     /// Whether each server counts for itself.
     pub(super) per: PerServer,
     /// What is different now.
-    pub(super) notes: Vec<&'static str>,
+    pub(super) notes: Vec<Note>,
 }
+
+/// What is different, and whether that is less protection.
+pub(super) type Note = (LossKind, &'static str);
 
 /// Whether each server counts for itself: `$server_name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +71,9 @@ pub(super) enum PerServer {
     Each,
 }
 
-const CASE: &str = "nginx ignores the case of the values of a map, a policy does not";
+const CASE: Note = (LossKind::Decoration, "nginx ignores the case of the values of a map, a policy does not");
+/// Values in another case would not be limited.
+const CASE_OF_LIMITED: Note = (LossKind::Protection, CASE.1);
 
 impl Variables {
     /// `geo [$address] $name { … }`
@@ -131,11 +139,58 @@ impl Variables {
                 return self.mapped(name, map);
             }
         }
-        let known = |piece: &&Piece| matches!(piece, Piece::Variable(name) if self.geos.contains_key(name) || self.maps.contains_key(name));
+        let known = |piece: &&Piece| matches!(piece, Piece::Variable(name) if self.is_known(name));
         match words.iter().find(known) {
             Some(_) => Err("a key of a `geo` or `map` with more beside it".to_owned()),
             None => plain(&words),
         }
+    }
+
+    /// Requests for which a variable is neither empty nor `0`; `None` if that cannot be carried over.
+    pub(super) fn is_true(&self, name: &str) -> Option<Match> {
+        if self.is_known(name) {
+            return self.chosen(name, &|value| !matches!(value, "" | "0"));
+        }
+        let mut matching = one_of(name, &["*"]).ok()?;
+        and_not(&mut matching, one_of(name, &["0"]).ok()?);
+        Some(matching)
+    }
+
+    /// Requests for which a variable has this value.
+    pub(super) fn equals(&self, name: &str, value: &str) -> Option<Match> {
+        if self.is_known(name) {
+            return self.chosen(name, &|known| known == value);
+        }
+        match value {
+            "" => {
+                let mut matching = Match::default();
+                and_not(&mut matching, one_of(name, &["*"]).ok()?);
+                Some(matching)
+            }
+            value if value.contains('*') => None,
+            value => one_of(name, &[value]).ok(),
+        }
+    }
+
+    /// Whether it is the variable of a `geo` or a `map`.
+    fn is_known(&self, name: &str) -> bool {
+        self.geos.contains_key(name) || self.maps.contains_key(name)
+    }
+
+    /// Requests for which a `geo` or a `map` gives such a value.
+    fn chosen(&self, name: &str, is_such: &dyn Fn(&str) -> bool) -> Option<Match> {
+        if let Some(geo) = self.geos.get(name) {
+            return geo.chosen(is_such);
+        }
+        let map = self.maps.get(name).filter(|map| map.strange.is_none())?;
+        let [Piece::Variable(source)] = &words(&map.source)[..] else { return None };
+        if let Some(geo) = self.geos.get(source) {
+            return geo.chosen(&|value| is_such(map.outcome(value)));
+        }
+        // A policy compares values with their case, so that some would not be found.
+        let is_safe = is_such(&map.default)
+            || source == "request_method" && map.values.iter().any(|(_, value)| is_such(value));
+        is_safe.then(|| by_value(source, map, is_such).ok()).flatten()
     }
 
     fn mapped(&self, name: &str, map: &Map) -> Result<KeyPlan, String> {
@@ -145,17 +200,20 @@ impl Variables {
         let [Piece::Variable(source)] = &words(&map.source)[..] else {
             return Err(format!("a `map` by `{}`", map.source));
         };
-        let outcome = |value: &str| {
-            let found = map.values.iter().find(|(known, _)| known.eq_ignore_ascii_case(value));
-            found.map_or(&map.default, |(_, outcome)| outcome).clone()
-        };
         if let Some(geo) = self.geos.get(source) {
-            return geo.plan(source, outcome);
+            return geo.plan(source, |value| map.outcome(value).to_owned());
         }
         if self.maps.contains_key(source) {
             return Err(format!("`${name}` as a `map` of a `map`"));
         }
-        by_value(source, map)
+        plan_by_value(source, map)
+    }
+}
+
+impl Map {
+    fn outcome(&self, value: &str) -> &str {
+        let found = self.values.iter().find(|(known, _)| known.eq_ignore_ascii_case(value));
+        found.map_or(&self.default, |(_, outcome)| outcome)
     }
 }
 
@@ -174,46 +232,56 @@ impl Geo {
         if let Some(strange) = &self.strange {
             return Err(strange.clone());
         }
-        // Of two that are the same, nginx takes the second.
-        let networks: BTreeMap<_, _> =
-            self.networks.iter().map(|(net, value)| ((net.first(), net.bits()), (net, value))).collect();
-        let outcomes: Vec<String> = networks.values().map(|(_, value)| outcome(value)).collect();
+        let outcomes: Vec<String> = self.networks.iter().map(|(_, value)| outcome(value)).collect();
         let default = outcome(&self.default);
         let mut plan = only_key(outcomes.iter().chain([&default]))?;
-        let items: Vec<(Prefix, bool)> = networks
-            .values()
-            .zip(&outcomes)
-            .map(|((network, _), outcome)| (**network, !outcome.is_empty()))
-            .collect();
-        let key = |network: &Prefix| (network.first(), network.bits());
-        let levels = carve(&items, !default.is_empty(), key, covers);
-        let networks = |places: &[usize]| -> Vec<Network> {
-            places
-                .iter()
-                .filter_map(|place| items.get(*place))
-                .map(|(net, _)| Network::Prefix(*net))
-                .collect()
-        };
-        match (&levels[..], default.is_empty()) {
+        let (levels, is_limited) = self.levels(&|value| !outcome(value).is_empty());
+        match (&levels[..], is_limited) {
             ([], _) => {}
-            ([allowed], false) => {
-                let networks = allowed.iter().filter_map(|place| items.get(*place)).map(|(net, _)| *net);
-                let list = List { networks: networks.collect(), files: Vec::new() };
+            ([allowed], true) => {
+                let list = List { networks: allowed.clone(), files: Vec::new() };
                 plan.allow = Some((name.to_owned(), list));
             }
-            (levels, is_exempt) => {
-                // From the inside out: these, but for those, but for …
-                let nested = levels.iter().rev().fold(None, |not: Option<Match>, level| {
-                    let clients = networks(level);
-                    Some(Match { clients, not: not.map(Box::new), ..Match::default() })
-                });
-                plan.only = match is_exempt {
-                    true => nested,
-                    false => nested.map(|not| Match { not: Some(Box::new(not)), ..Match::default() }),
-                };
-            }
+            (levels, is_limited) => plan.only = nested(levels, is_limited),
         }
         Ok(plan)
+    }
+
+    /// Requests from networks with such a value; `None` if there are none.
+    fn chosen(&self, is_such: &dyn Fn(&str) -> bool) -> Option<Match> {
+        if self.strange.is_some() {
+            return None;
+        }
+        let (levels, around) = self.levels(is_such);
+        match levels.is_empty() {
+            true => around.then(Match::default),
+            false => nested(&levels, around),
+        }
+    }
+
+    /// Networks that differ from what is around them, level by level, and what is around all of them.
+    fn levels(&self, is_such: &dyn Fn(&str) -> bool) -> (Vec<Vec<Prefix>>, bool) {
+        // Of two that are the same, nginx takes the second.
+        let networks: BTreeMap<_, _> =
+            self.networks.iter().map(|(net, value)| ((net.first(), net.bits()), (*net, value))).collect();
+        let items: Vec<(Prefix, bool)> =
+            networks.into_values().map(|(network, value)| (network, is_such(value))).collect();
+        let around = is_such(&self.default);
+        let levels = carve(&items, around, |network| (network.first(), network.bits()), covers);
+        let networks = |places: &Vec<usize>| places.iter().map(|place| items[*place].0).collect();
+        (levels.iter().map(networks).collect(), around)
+    }
+}
+
+/// From the inside out: these, but for those, but for …
+fn nested(levels: &[Vec<Prefix>], around: bool) -> Option<Match> {
+    let nested = levels.iter().rev().fold(None, |not: Option<Match>, level| {
+        let clients = level.iter().copied().map(Network::Prefix).collect();
+        Some(Match { clients, not: not.map(Box::new), ..Match::default() })
+    });
+    match around {
+        false => nested,
+        true => nested.map(|not| Match { not: Some(Box::new(not)), ..Match::default() }),
     }
 }
 
@@ -236,14 +304,25 @@ fn only_key<'o>(outcomes: impl Iterator<Item = &'o String>) -> Result<KeyPlan, S
 }
 
 /// Requests that are limited or not by one of their values.
-fn by_value(source: &str, map: &Map) -> Result<KeyPlan, String> {
+fn plan_by_value(source: &str, map: &Map) -> Result<KeyPlan, String> {
     let outcomes = map.values.iter().map(|(_, outcome)| outcome);
     let mut plan = only_key(outcomes.chain([&map.default]))?;
-    let is_limited = |outcome: &String| !outcome.is_empty();
-    let usual = is_limited(&map.default);
-    let empty = map.values.iter().find(|(value, _)| value.is_empty()).map_or(usual, |(_, it)| is_limited(it));
-    let others =
-        map.values.iter().filter(|(value, outcome)| !value.is_empty() && is_limited(outcome) != usual);
+    let only = by_value(source, map, &|outcome| !outcome.is_empty())?;
+    let is_plain = |(value, outcome): &&(String, String)| {
+        !value.is_empty() && outcome.is_empty() != map.default.is_empty()
+    };
+    if map.values.iter().any(|entry| is_plain(&entry)) && source != "request_method" {
+        plan.notes.push(if map.default.is_empty() { CASE_OF_LIMITED } else { CASE });
+    }
+    plan.only = Some(only).filter(|only| *only != Match::default());
+    Ok(plan)
+}
+
+/// Requests whose value the map turns into such an outcome.
+fn by_value(source: &str, map: &Map, is_such: &dyn Fn(&str) -> bool) -> Result<Match, String> {
+    let usual = is_such(&map.default);
+    let empty = map.values.iter().find(|(value, _)| value.is_empty()).map_or(usual, |(_, it)| is_such(it));
+    let others = map.values.iter().filter(|(value, outcome)| !value.is_empty() && is_such(outcome) != usual);
     let others: Vec<&str> = others.map(|(value, _)| value.as_str()).collect();
     if others.iter().any(|value| value.contains('*')) {
         return Err("a `map` of a value with a star in it".to_owned());
@@ -268,11 +347,7 @@ fn by_value(source: &str, map: &Map) -> Result<KeyPlan, String> {
         }
         _ => {}
     }
-    if !others.is_empty() && source != "request_method" {
-        plan.notes.push(CASE);
-    }
-    plan.only = Some(only).filter(|only| *only != Match::default());
-    Ok(plan)
+    Ok(only)
 }
 
 /// Requests in which a variable has one of these values.

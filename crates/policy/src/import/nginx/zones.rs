@@ -1,20 +1,23 @@
 //! `limit_req_zone` and `limit_conn_zone`: where requests are counted, and by what.
 
 use super::{Importer, lexer::Directive, numbers::RequestRate, variables::KeyPlan};
+use crate::source::Span;
 use std::sync::Arc;
 
 /// `limit_req_zone KEY zone=NAME:SIZE rate=RATE;`
 #[derive(Clone, Debug)]
 pub(super) struct RequestZone {
-    /// `None` where its key cannot be said in a policy, which has been told.
-    pub(super) plan: Option<Arc<KeyPlan>>,
+    /// Why its key cannot be carried over, if it cannot.
+    pub(super) plan: Result<Arc<KeyPlan>, String>,
     pub(super) rate: RequestRate,
+    pub(super) at: Span,
 }
 
 /// `limit_conn_zone KEY zone=NAME:SIZE;`
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionZone {
-    pub(super) plan: Option<Arc<KeyPlan>>,
+    pub(super) plan: Result<Arc<KeyPlan>, String>,
+    pub(super) at: Span,
 }
 
 impl Importer<'_> {
@@ -45,7 +48,7 @@ impl Importer<'_> {
             );
         }
         let plan = self.plan(directive);
-        if self.request_zones.insert(name.clone(), RequestZone { plan, rate }).is_some() {
+        if self.request_zones.insert(name.clone(), RequestZone { plan, rate, at: directive.at }).is_some() {
             self.blame(directive.at, format!("two zones are called `{name}`"), "give one another name");
         }
     }
@@ -53,7 +56,7 @@ impl Importer<'_> {
     pub(super) fn connection_zone(&mut self, directive: &Directive) {
         let Some(name) = self.zone_name(directive) else { return };
         let plan = self.plan(directive);
-        if self.connection_zones.insert(name.clone(), ConnectionZone { plan }).is_some() {
+        if self.connection_zones.insert(name.clone(), ConnectionZone { plan, at: directive.at }).is_some() {
             self.blame(directive.at, format!("two zones are called `{name}`"), "give one another name");
         }
     }
@@ -69,22 +72,14 @@ impl Importer<'_> {
         Some(name.to_owned())
     }
 
-    fn plan(&mut self, directive: &Directive) -> Option<Arc<KeyPlan>> {
+    fn plan(&mut self, directive: &Directive) -> Result<Arc<KeyPlan>, String> {
         let key = directive.arg(0).unwrap_or_default();
         let known = self.plans.get(key).cloned();
         let plan = known.unwrap_or_else(|| self.variables.plan(key).map(Arc::new));
         self.plans.insert(key.to_owned(), plan.clone());
-        match plan {
-            Ok(plan) => {
-                plan.notes.iter().for_each(|note| self.lose(directive, *note));
-                Some(plan)
-            }
-            Err(strange) => {
-                let reason =
-                    format!("{strange} cannot be said; nothing that uses this zone is limited by it");
-                self.lose(directive, reason);
-                None
-            }
+        if let Ok(plan) = &plan {
+            plan.notes.iter().for_each(|(kind, note)| self.lose_as(*kind, directive.at, *note));
         }
+        plan
     }
 }

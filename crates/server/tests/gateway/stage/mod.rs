@@ -63,7 +63,7 @@ impl Gateway {
     }
 
     pub(crate) async fn listening(config: Config, tls: Option<Tls>, judge: impl Judge) -> Self {
-        let bound = Bound::bind(&Listener { address: ([127, 0, 0, 1], 0).into(), tls }).unwrap();
+        let bound = Bound::bind(&Listener { name: None, address: ([127, 0, 0, 1], 0).into(), tls }).unwrap();
         Self::at(config, bound, judge)
     }
 
@@ -120,6 +120,8 @@ pub(crate) fn upstream(servers: &[&Server]) -> Upstream {
         protocol: Protocol::default(),
         timeouts: Timeouts::default(),
         keep_alive: 8,
+        max_fails: 3,
+        fail_timeout: Duration::from_secs(10),
         health: None,
         breaker: None,
         retries: Retries { most: 1, budget: Share::percent(20.0).unwrap() },

@@ -1,0 +1,133 @@
+//! `allow` and `deny`: nginx takes the first network that an address is in, and lets in whoever is in none.
+
+use super::{Importer, lexer::Directive, region::and_not};
+use crate::{
+    model::{Access, Match, Network},
+    source::Span,
+};
+use tidegate_engine::Prefix;
+
+/// One `allow` or `deny`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct AccessEntry {
+    pub(super) verb: Verb,
+    /// `None` is `all`.
+    pub(super) network: Option<Prefix>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Verb {
+    Allow,
+    Deny,
+}
+
+/// The list of a level.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AccessList {
+    pub(super) entries: Vec<AccessEntry>,
+    pub(super) at: Option<Span>,
+}
+
+/// `limit_except METHODS { allow …; deny …; }`
+#[derive(Clone, Debug)]
+pub(super) struct Except {
+    pub(super) methods: Vec<String>,
+    pub(super) access: AccessList,
+}
+
+impl Importer<'_> {
+    /// `allow NETWORK;` or `deny NETWORK;`
+    pub(super) fn access(&mut self, directive: &Directive, list: &mut AccessList) {
+        let verb = if directive.name == "allow" { Verb::Allow } else { Verb::Deny };
+        let network = match directive.arg(0) {
+            Some("all") => None,
+            Some("unix:") => return self.lose(directive, "requests do not come in through unix sockets"),
+            text => match text.and_then(|text| text.parse().ok()) {
+                Some(network) => Some(network),
+                None => {
+                    return self.lose_protection(
+                        directive,
+                        "not an address, a network or `all`; write a rule with `deny` and `allow`",
+                    );
+                }
+            },
+        };
+        if list.entries.len() >= MOST_ENTRIES {
+            return self.blame(
+                directive.at,
+                "one of thousands of networks",
+                "put them into a list of the policy",
+            );
+        }
+        list.at.get_or_insert(directive.at);
+        list.entries.push(AccessEntry { verb, network });
+    }
+
+    /// `limit_except GET POST { … }`: other methods have a list of their own.
+    pub(super) fn except(&mut self, directive: &Directive) -> Except {
+        let mut methods: Vec<String> =
+            directive.args.iter().map(|word| word.text.to_ascii_uppercase()).collect();
+        if methods.iter().any(|method| method == "GET") {
+            methods.push("HEAD".to_owned());
+        }
+        let mut access = AccessList::default();
+        for entry in directive.block.iter().flatten() {
+            match entry.name.as_str() {
+                "allow" | "deny" => self.access(entry, &mut access),
+                _ => self.other(entry),
+            }
+        }
+        Except { methods, access }
+    }
+}
+
+const MOST_ENTRIES: usize = 10_000;
+
+/// What a list says: lists of a rule where that is the same, or else the requests that are denied; `None` if all are let in.
+pub(super) fn rule_of(entries: &[AccessEntry]) -> Option<(Access, Match)> {
+    // Whoever is in `all` is in no entry behind it.
+    let end = entries.iter().position(|entry| entry.network.is_none()).map_or(entries.len(), |at| at + 1);
+    let entries = &entries[..end];
+    let networks = |entries: &[AccessEntry]| -> Vec<Network> {
+        entries.iter().filter_map(|entry| entry.network).map(Network::Prefix).collect()
+    };
+    let all = || vec![Network::List("all".to_owned())];
+    let ends_in_denial =
+        entries.last().is_some_and(|entry| entry.verb == Verb::Deny && entry.network.is_none());
+    let is_all = |verb: Verb, entries: &[AccessEntry]| entries.iter().all(|entry| entry.verb == verb);
+    if is_all(Verb::Allow, entries) {
+        return None;
+    }
+    if ends_in_denial && is_all(Verb::Allow, &entries[..entries.len() - 1]) {
+        let allow = networks(&entries[..entries.len() - 1]);
+        return Some((Access { deny: all(), allow, ban: None }, Match::default()));
+    }
+    let denies = match entries.last() {
+        Some(AccessEntry { verb: Verb::Allow, network: None }) => &entries[..entries.len() - 1],
+        _ => entries,
+    };
+    if !ends_in_denial && is_all(Verb::Deny, denies) {
+        return Some((Access { deny: networks(denies), ..Access::default() }, Match::default()));
+    }
+    // From the last entry to the first: each adds its network to those denied, or takes it out.
+    let mut denied: Option<Match> = None;
+    for entry in entries.iter().rev() {
+        let these = match entry.network {
+            Some(network) => Match { clients: vec![Network::Prefix(network)], ..Match::default() },
+            None => Match { clients: all(), ..Match::default() },
+        };
+        denied = match (entry.verb, denied) {
+            (Verb::Deny, None) => Some(these),
+            (Verb::Deny, Some(denied)) if denied.any.is_empty() && denied.not.is_none() => {
+                Some(Match { clients: [these.clients, denied.clients].concat(), ..Match::default() })
+            }
+            (Verb::Deny, Some(denied)) => Some(Match { any: vec![these, denied], ..Match::default() }),
+            (Verb::Allow, None) => None,
+            (Verb::Allow, Some(mut denied)) => {
+                and_not(&mut denied, these);
+                Some(denied)
+            }
+        };
+    }
+    denied.map(|denied| (Access { deny: all(), ..Access::default() }, denied))
+}
