@@ -28,6 +28,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Residence::Home
     }
 
+    /// Waits until it can be asked for the first time; an error if it turns out that it cannot.
+    fn ready(&self) -> Pending<Result<(), StoreError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Waits until it is available again after it was not: what is held there may be lost.
+    fn recovered(&self) -> Pending<()> {
+        Box::pin(std::future::pending())
+    }
+
+    /// Learns what one of its limiters does without it, to report it when it is unavailable.
+    #[cfg(feature = "tokio")]
+    fn add_mode(&self, _mode: crate::Outage) {}
+
     /// Why decisions are made without it at the moment, if they are and it knows.
     fn trouble(&self) -> Option<String> {
         None
@@ -216,7 +230,8 @@ pub struct Charged {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It did not answer in time.
+    /// It did not answer by the deadline. That alone does not make it unavailable, and what it may have charged is given
+    /// back when it answers.
     Late,
     /// It cannot be reached, or went away in mid-answer.
     Away(String),

@@ -288,12 +288,19 @@ impl fmt::Display for Counted {
                 outage
             }
         };
-        f.write_str(": the bound holds for all processes together; while it is away ")?;
+        f.write_str(": the bound holds for all processes together; while it is unavailable ")?;
         match outage {
-            Outage::Open => f.write_str("everything is let through, and nothing is bounded"),
-            Outage::Closed => f.write_str("nothing is let through"),
-            Outage::Local { nodes: 1 } => f.write_str("each process counts by itself, up to the whole quota"),
-            Outage::Local { nodes } => write!(f, "each process counts by itself, up to a part of {nodes}"),
+            Outage::Open => {
+                f.write_str("everything is admitted, and so is a request that misses its deadline: no bound holds")
+            }
+            Outage::Closed => f.write_str("nothing is admitted"),
+            Outage::Local { nodes: 1 } => f.write_str(
+                "each process counts by itself what it admits: at worst the bound times the number of processes",
+            ),
+            Outage::Local { nodes } => write!(
+                f,
+                "each of {nodes} processes admits its share from zero: at worst the bound, and once more in an outage"
+            ),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   redis://[user:password@]host:port[/database]            one server
-//!   rediss://…                                              over TLS
+//!   rediss://…[?ca=FILE]                                    over TLS; FILE has the CA that signed the certificate
 //!   redis+unix:///path/to/socket[?db=1&pass=…]              through a socket of this machine
 //!   redis+sentinel://[user:password@]host:port,host:port/master-name[/database][?sentinel-password=…&sentinel-user=…]
 //!   redis+cluster://[user:password@]host:port,host:port     and rediss+cluster:// over TLS
@@ -53,6 +53,27 @@ impl Address {
             )),
         }
     }
+}
+
+/// An address without `ca=FILE`, and what is in that file.
+#[cfg(feature = "tls")]
+pub(crate) fn split_authority(url: &str) -> Result<(String, Option<Vec<u8>>), ConnectError> {
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let (files, rest): (Vec<_>, Vec<_>) = query.split('&').partition(|part| part.starts_with("ca="));
+    let Some(file) = files.first().and_then(|part| part.strip_prefix("ca=")) else {
+        return Ok((url.to_owned(), None));
+    };
+    if !(address.starts_with("rediss") || address.starts_with("valkeys")) {
+        return Err(ConnectError::new("`ca` has no meaning without TLS", "write rediss://, or leave it out"));
+    }
+    let pem = std::fs::read(file).map_err(|error| {
+        ConnectError::new(
+            format!("the CA file `{file}` cannot be read: {error}"),
+            "check its path and its rights",
+        )
+    })?;
+    let rest = rest.join("&");
+    Ok((if rest.is_empty() { address.to_owned() } else { format!("{address}?{rest}") }, Some(pem)))
 }
 
 fn server(url: &str, plain: &str) -> Result<ConnectionInfo, ConnectError> {

@@ -10,7 +10,7 @@ mod parts;
 use crate::{
     dial::{Dial, Security},
     error::ConnectError,
-    health::Mood,
+    health::{Health, Modes, Status},
     names::Names,
     node::{Answered, Caller, Keys, Node, Problem, places},
 };
@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// The deadline of a node comes first, because it takes note of it.
 const GRACE: Duration = Duration::from_millis(2);
 /// How long a node may take to connect, or to tell who has what.
-const TELL: Duration = Duration::from_millis(500);
+const TELL: Duration = Duration::from_secs(3);
 /// Between two looks at who has what.
 const REST: Duration = Duration::from_millis(100);
 
@@ -48,6 +48,9 @@ pub(crate) struct Cluster {
     seeds: Vec<ConnectionInfo>,
     security: Security,
     deadline: Duration,
+    /// Of the cluster as a whole: whether it is known which node has what.
+    health: Health,
+    modes: Arc<Modes>,
     map: RwLock<Arc<Map>>,
     /// Held by the one who draws the map.
     drawing: Mutex<()>,
@@ -67,9 +70,15 @@ impl Cluster {
         names: Arc<Names>,
         (seeds, security): (Vec<ConnectionInfo>, Security),
         deadline: Duration,
+        modes: &Arc<Modes>,
     ) -> Arc<Self> {
         let (map, drawing, is_watched) = (RwLock::default(), Mutex::default(), AtomicBool::new(false));
-        Arc::new(Self { names, seeds, security, deadline, map, drawing, is_watched })
+        let (health, modes) = (Health::new(shown(&seeds), modes.clone()), modes.clone());
+        Arc::new(Self { names, seeds, security, deadline, health, modes, map, drawing, is_watched })
+    }
+
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
     }
 
     /// Finds out who has what, or says why it cannot.
@@ -98,6 +107,9 @@ impl Cluster {
 
     /// Does what is asked. What spans several nodes is charged on each, and given back if one of them denies.
     pub(crate) async fn submit(self: &Arc<Self>, request: Request, caller: Caller) -> Answered {
+        if self.health.status() == Status::Connecting {
+            let _ = timeout(self.deadline, self.health.ready()).await;
+        }
         let answer = timeout(self.deadline + GRACE, self.submit_whole(request, caller)).await;
         answer.unwrap_or_else(|_| Err(StoreError::Late.into()))
     }
@@ -179,19 +191,19 @@ impl Cluster {
 
     /// Sends a plain command about one key.
     pub(crate) async fn command(self: &Arc<Self>, key: &str, command: &Cmd) -> Result<Value, StoreError> {
+        if self.health.status() == Status::Connecting {
+            let _ = timeout(self.deadline, self.health.ready()).await;
+        }
         let mut node = self.node_of(key)?;
         for _ in 0..MOST_MOVES {
-            if let Mood::Down(why) = node.health().mood() {
+            if let Status::Unavailable(cause) = node.health().status() {
                 self.watch();
-                return Err(StoreError::Away(why));
+                return Err(StoreError::Away(cause.to_string()));
             }
             let error = match timeout(self.deadline, node.send(command)).await {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(error)) => error,
-                Err(_) => {
-                    node.take_note(Some(&StoreError::Late));
-                    return Err(StoreError::Late);
-                }
+                Err(_) => return Err(StoreError::Late),
             };
             match self.redirect(&node, &error).await? {
                 Redirect::Moved(other) => node = other,
@@ -209,19 +221,20 @@ impl Cluster {
         let trouble = |node: &Arc<Node>| Some(format!("{}: {}", node.shown(), node.health().trouble()?));
         match map.slots_without_node() {
             0 => map.nodes.values().find_map(trouble),
-            _ if map.nodes.is_empty() => Some("no node of the cluster has answered yet".to_owned()),
+            _ if map.nodes.is_empty() => self.health.trouble().or_else(|| Some(NO_NODE.to_owned())),
             count => Some(format!("{count} slots have no node")),
         }
     }
 
     pub(crate) fn outages(&self) -> u64 {
         let map = self.map();
-        map.past_outages + map.nodes.values().map(|node| node.health().times_down()).sum::<u64>()
+        self.health.times_down()
+            + map.past_outages
+            + map.nodes.values().map(|node| node.health().times_down()).sum::<u64>()
     }
 
     pub(crate) fn shown(&self) -> String {
-        let seeds: Vec<_> = self.seeds.iter().map(|seed| seed.addr().to_string()).collect();
-        seeds.join(",")
+        shown(&self.seeds)
     }
 
     /// Looks who has what, in the background and until all is well.
@@ -232,7 +245,7 @@ impl Cluster {
         let cluster = Arc::downgrade(self);
         drop(tokio::spawn(async move {
             while let Some(cluster) = cluster.upgrade() {
-                let is_well = cluster.look().await && cluster.is_up();
+                let is_well = cluster.reach().await && cluster.is_up();
                 let weak = Arc::downgrade(&cluster);
                 drop(cluster);
                 tokio::time::sleep(REST).await;
@@ -243,15 +256,28 @@ impl Cluster {
         }));
     }
 
+    /// Finds out who has what, and reports why it cannot.
+    async fn reach(&self) -> bool {
+        // The first time its nodes are looked at, too.
+        if self.health.is_available() && self.look().await {
+            return true;
+        }
+        match self.connect().await {
+            Ok(()) => self.health.available(),
+            Err(cause) => drop(self.health.unavailable(&cause)),
+        }
+        self.health.is_available()
+    }
+
     fn is_up(&self) -> bool {
-        self.map().nodes.values().all(|node| node.health().mood() == Mood::Up)
+        self.map().nodes.values().all(|node| node.health().is_available())
     }
 
     /// Looks who has what. False when nobody tells, or not of all slots.
     async fn look(&self) -> bool {
         let _guard = self.drawing.lock().await;
         let old = self.map();
-        let known = old.nodes.iter().filter(|(_, node)| node.health().mood() == Mood::Up);
+        let known = old.nodes.iter().filter(|(_, node)| node.health().is_available());
         let known = known.map(|(address, node)| (address.clone(), node.clone()));
         let seeds = self.seeds.iter().filter_map(|seed| {
             let address = map::address(seed)?;
@@ -271,6 +297,7 @@ impl Cluster {
         }
         let Some(mut map) = best else { return false };
         let gone = old.nodes.iter().filter(|(address, _)| !map.nodes.contains_key(*address));
+        gone.clone().for_each(|(_, node)| node.health().replaced(&shown(&self.seeds)));
         map.past_outages = old.past_outages + gone.map(|(_, node)| node.health().times_down()).sum::<u64>();
         let mut visits = JoinSet::new();
         map.nodes.values().for_each(|node| drop(visits.spawn(visit(node.clone()))));
@@ -356,7 +383,8 @@ impl Cluster {
         let node = self.map().node_of(key).cloned();
         node.ok_or_else(|| {
             self.watch();
-            StoreError::Away("no node of the cluster is known to have the key".to_owned())
+            let trouble = self.health.trouble();
+            StoreError::Away(trouble.unwrap_or_else(|| NO_NODE.to_owned()))
         })
     }
 
@@ -366,7 +394,7 @@ impl Cluster {
 
     fn node(&self, info: ConnectionInfo) -> Result<Arc<Node>, String> {
         let dial = Dial::address(info, &self.security).map_err(|error| error.to_string())?;
-        Ok(Node::new(self.names.clone(), dial, self.deadline, Keys::Argued))
+        Ok(Node::new(self.names.clone(), dial, self.deadline, Keys::Argued, &self.modes))
     }
 
     fn map(&self) -> Arc<Map> {
@@ -380,13 +408,24 @@ impl Cluster {
 
 /// Connects to a node. One that cannot be reached is looked for in the background, as any that went away.
 async fn visit(node: Arc<Node>) {
-    if node.is_connected() || node.health().mood() != Mood::Up {
+    if node.is_connected() || !node.health().is_available() {
         return;
     }
-    let is_reached = matches!(timeout(TELL, node.connect()).await, Ok(Ok(())));
-    if !is_reached && node.health().away("no connection") {
+    let cause = match timeout(TELL, node.connect()).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => ConnectError::refused(node.shown(), &error),
+        Err(_) => ConnectError::of(&format!("no answer within {TELL:?}")),
+    };
+    if node.health().unavailable(&cause) {
         node.look_after();
     }
+}
+
+const NO_NODE: &str = "no node of the cluster is known to have the key";
+
+fn shown(seeds: &[ConnectionInfo]) -> String {
+    let seeds: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
+    seeds.join(",")
 }
 
 impl fmt::Debug for Cluster {

@@ -134,7 +134,7 @@ fn quick(info: ConnectionInfo) -> ConnectionInfo {
 }
 
 /// How long connecting may take.
-const CONNECT: Duration = Duration::from_millis(500);
+const CONNECT: Duration = Duration::from_secs(3);
 
 impl fmt::Debug for Dial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

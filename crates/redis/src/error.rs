@@ -1,10 +1,10 @@
 //! Why there is no connection, and what to do about it.
 
-use redis::{ErrorKind, RedisError};
+use redis::RedisError;
 use std::{error, fmt};
 
 /// Why a store could not be opened. Says what to do, and never a password.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectError {
     problem: String,
     fix: String,
@@ -24,40 +24,89 @@ impl ConnectError {
     /// A server that is there, and cannot count.
     pub(crate) fn useless(server: &str, error: &RedisError) -> Self {
         let text = one_line(error);
-        let says = |word: &str| text.contains(word) || error.code() == Some(word);
-        let fix = if says("READONLY") {
-            "connect to its primary, or through redis+sentinel://"
-        } else if may_not(error) {
-            RIGHTS
-        } else if says("unknown command") {
-            "allow EVALSHA and SCRIPT LOAD: a store cannot decide without scripts"
-        } else {
-            "a store must be able to run scripts and write keys there"
-        };
-        Self::new(format!("{server} cannot be a store: {text}"), fix)
+        Self::new(format!("{server} cannot be a store: {text}"), advice(&text))
     }
 
     /// What the server or the network said.
     pub(crate) fn refused(server: &str, error: &RedisError) -> Self {
         let text = one_line(error);
-        let problem = format!("no connection to {server}: {text}");
-        let says = |word: &str| text.contains(word) || error.code() == Some(word);
-        let fix = if error.kind() == ErrorKind::AuthenticationFailed || says("WRONGPASS") || says("NOAUTH") {
-            "check user and password: redis://user:password@host:6379"
-        } else if may_not(error) {
-            RIGHTS
-        } else if says("certificate") {
-            "say whose signature counts: RedisStore::builder().tls_authority(pem)"
-        } else if says("switch database") {
-            "check the number of the database: the server does not have that many"
-        } else if error.kind() == ErrorKind::MasterNameNotFoundBySentinel {
-            "check the name after the last slash: the sentinels know no primary by it"
-        } else {
-            "is a server running there, and does it listen on that address?"
-        };
-        Self::new(problem, fix)
+        Self::new(format!("no connection to {server}: {text}"), advice(&text))
+    }
+
+    /// An error of a server in use.
+    pub(crate) fn of(error: &str) -> Self {
+        Self::new(error, advice(error))
+    }
+
+    /// What is wrong, without the advice.
+    pub(crate) fn problem(&self) -> &str {
+        &self.problem
+    }
+
+    /// What to do about it.
+    pub(crate) fn advice(&self) -> &str {
+        &self.fix
     }
 }
+
+/// What to do about an error, whoever reports it: a connection that fails, a check of the store, or the log.
+pub(crate) fn advice(text: &str) -> &'static str {
+    let text = text.to_ascii_lowercase();
+    let is_about = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    ADVICE.iter().find(|(words, _)| is_about(words)).map_or(REACH, |(_, advice)| *advice)
+}
+
+const REACH: &str = "is a server running there, and does it listen on that address?";
+
+/// Words of an error, in lower case, and what to do about it; the first that fits.
+const ADVICE: &[(&[&str], &str)] = &[
+    (
+        &["wrongpass", "noauth", "authentication", "invalid password"],
+        "check user and password: redis://user:password@host:6379",
+    ),
+    (&["noperm", "user executing the script", "no permissions"], RIGHTS),
+    (&["wrongtype"], "another program uses this key: delete it, or set another `prefix`"),
+    (&["maxmemory", "oom command"], "give the server more memory, or a maxmemory-policy that evicts keys"),
+    (&["read-only replica", "readonly"], "connect to its primary, or through redis+sentinel://"),
+    (&["not a node of a cluster", "cluster support disabled"], "write redis:// instead of redis+cluster://"),
+    (
+        &["is a node of a cluster", "part of a cluster", "moved "],
+        "write redis+cluster:// instead of redis://",
+    ),
+    (&["cluster of", "clusterdown", "no node"], "every slot needs a node: see redis-cli --cluster check"),
+    (
+        &["certificate", "unknownissuer"],
+        "name the CA that signed it: rediss://host:6380?ca=FILE, or RedisStore::builder().tls_authority(pem)",
+    ),
+    (
+        &["invalidcontenttype", "corrupt message", "invalid message", "tls", "handshake"],
+        "does the server speak TLS on this port? write redis:// if it does not",
+    ),
+    (
+        &["switch database", "db index", "select is not allowed"],
+        "check the number of the database: the server does not have that many",
+    ),
+    (
+        &["master name", "mastername", "given name not found"],
+        "check the name after the last slash: the sentinels know no primary by it",
+    ),
+    (&["unknown command"], "allow EVALSHA and SCRIPT LOAD: a store cannot decide without scripts"),
+    (&["loading"], "the server is loading its data; it will be used when it has"),
+    (&["failed to lookup", "name or service not known", "no such host"], "check the name of the host"),
+    (
+        &["took longer than", "no answer within"],
+        "check the load of the server (SLOWLOG GET, LATENCY DOCTOR) and the network, or raise `deadline`",
+    ),
+    (
+        &["timed out"],
+        "check the address and the network; a rediss:// address needs a server that speaks TLS on this port",
+    ),
+    (&["cannot be a store"], "a store must be able to run scripts and write keys there"),
+    (
+        &["cannot be read", "nobody knows"],
+        "is another version of Tidegate using the same keys? set another `prefix`",
+    ),
+];
 
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,12 +118,6 @@ impl fmt::Display for ConnectError {
 impl error::Error for ConnectError {}
 
 const RIGHTS: &str = "grant the user +@read +@write +@scripting +time and the keys under the prefix";
-
-/// Whether the user has not the rights, for a command or for one within a script.
-fn may_not(error: &RedisError) -> bool {
-    let text = error.to_string();
-    error.code() == Some("NOPERM") || text.contains("NOPERM") || text.contains("user executing the script")
-}
 
 fn one_line(error: &RedisError) -> String {
     error.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" ")

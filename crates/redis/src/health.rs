@@ -1,128 +1,313 @@
-//! Whether a server is there: a breaker, so that not every caller finds out for itself.
+//! Whether a server is available: what every decision asks before it waits for an answer, and what the log reports.
+//!
+//! ```text
+//!   CONNECTING ──connected──▶ AVAILABLE ──disconnect, no answer, answers late in a row──▶ UNAVAILABLE
+//!       │                         ▲                                                        │   ▲
+//!       │                         └──── reconnected, and the hold-off is over ─────────────┘   │
+//!       └───────────────────────────── connecting failed ──────────────────────────────────────┘
+//! ```
+//!
+//! A late answer alone changes nothing. A store that keeps failing soon after it recovered stays unavailable for longer
+//! each time, so that neither decisions nor the log flap.
 
+use crate::error::{ConnectError, advice};
 use std::{
+    collections::HashMap,
+    fmt,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
+use tidegate_core::Micros;
+use tidegate_engine::{Clock, Outage};
+use tokio::sync::Notify;
 
-/// Answers in a row that may be late before the server counts as away.
-const MOST_LATE: u32 = 8;
+/// Calls in a row that may be answered after the deadline.
+const MAX_LATE_CALLS: u32 = 8;
+/// A failure this soon after a recovery is a relapse.
+const RELAPSE_WINDOW: Micros = Micros::from_secs(60);
+/// How long the first relapse lasts at least; twice as long each time, up to the longest.
+const FIRST_HOLD_OFF: Micros = Micros::from_millis(250);
+const LONGEST_HOLD_OFF: Micros = Micros::from_secs(10);
+/// How often rejected decisions of one cause are logged.
+const REJECTION_LOG_INTERVAL: Micros = Micros::from_secs(60);
 
 /// How a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Mood {
+pub(crate) enum Status {
+    /// It is being connected to for the first time: decisions wait, up to their deadline.
+    Connecting,
     /// It answers.
-    Up,
-    /// It does not, and why.
-    Down(String),
+    Available,
+    /// It does not, for this cause: decisions are made without it, at once.
+    Unavailable(ConnectError),
 }
 
+/// Availability of one server.
 #[derive(Debug)]
 pub(crate) struct Health {
     /// The server, for the log.
     server: String,
-    down: Mutex<Option<String>>,
-    is_down: AtomicBool,
-    late: AtomicU32,
-    refusal: Mutex<Option<String>>,
-    is_refusing: AtomicBool,
+    modes: std::sync::Arc<Modes>,
+    clock: Clock,
+    state: Mutex<State>,
+    is_available: AtomicBool,
+    changed: Notify,
+    late_calls: AtomicU32,
     times_down: AtomicU64,
+    rejections: Mutex<Rejections>,
+    is_rejecting: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    status: Status,
+    /// The advice of each cause that was logged since it is unavailable.
+    logged: Vec<String>,
+    since: Micros,
+    recovered: Option<Micros>,
+    hold_off: Micros,
+}
+
+#[derive(Debug, Default)]
+struct Rejections {
+    /// The cause of the last one, until a decision is made.
+    current: Option<String>,
+    /// When each cause was logged, by its advice, and how many followed.
+    logged: HashMap<&'static str, (Micros, u64)>,
+}
+
+/// What the limiters of a store do without it.
+#[derive(Debug, Default)]
+pub(crate) struct Modes(AtomicU8);
+
+impl Modes {
+    pub(crate) fn add(&self, mode: Outage) {
+        let bit = match mode {
+            Outage::Open => 1,
+            Outage::Closed => 2,
+            Outage::Local { .. } => 4,
+        };
+        self.0.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Display for Modes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = self.0.load(Ordering::Relaxed);
+        let names = [(1, "open"), (2, "closed"), (4, "local")];
+        let names: Vec<_> = names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect();
+        f.write_str(if names.is_empty() { "none" } else { "" })?;
+        f.write_str(&names.join(","))
+    }
 }
 
 impl Health {
-    pub(crate) fn new(server: String) -> Self {
+    pub(crate) fn new(server: String, modes: std::sync::Arc<Modes>) -> Self {
         Self {
             server,
-            down: Mutex::new(None),
-            is_down: AtomicBool::new(false),
-            late: AtomicU32::new(0),
-            refusal: Mutex::new(None),
-            is_refusing: AtomicBool::new(false),
+            modes,
+            clock: Clock::system(),
+            state: Mutex::new(State {
+                status: Status::Available,
+                logged: Vec::new(),
+                since: Micros::ZERO,
+                recovered: None,
+                hold_off: Micros::ZERO,
+            }),
+            is_available: AtomicBool::new(true),
+            changed: Notify::new(),
+            late_calls: AtomicU32::new(0),
             times_down: AtomicU64::new(0),
+            rejections: Mutex::default(),
+            is_rejecting: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn mood(&self) -> Mood {
-        if !self.is_down.load(Ordering::Acquire) {
-            return Mood::Up;
+    pub(crate) fn is_available(&self) -> bool {
+        self.is_available.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        if self.is_available() { Status::Available } else { self.state().status.clone() }
+    }
+
+    /// Waits while it is being connected to for the first time; the cause if it is unavailable.
+    pub(crate) async fn ready(&self) -> Result<(), ConnectError> {
+        loop {
+            let changed = self.changed.notified();
+            match self.status() {
+                Status::Available => return Ok(()),
+                Status::Unavailable(cause) => return Err(cause),
+                Status::Connecting => changed.await,
+            }
         }
-        self.reason().clone().map_or(Mood::Up, Mood::Down)
+    }
+
+    /// Waits until it is available.
+    pub(crate) async fn until_available(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.is_available() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until it is available after it was not.
+    pub(crate) async fn recovered(&self) {
+        let times = self.times_recovered();
+        loop {
+            let changed = self.changed.notified();
+            if self.times_recovered() != times {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Why decisions are made without the server, if they are.
     pub(crate) fn trouble(&self) -> Option<String> {
-        let away = self.reason().clone();
-        away.or_else(|| self.refusal().clone())
+        match self.status() {
+            Status::Connecting => Some("connecting".to_owned()),
+            Status::Unavailable(cause) => Some(cause.to_string()),
+            Status::Available => self.rejections().current.clone(),
+        }
     }
 
-    /// How often the server went away.
+    /// How often the server became unavailable.
     pub(crate) fn times_down(&self) -> u64 {
         self.times_down.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn answered(&self) {
-        if self.late.load(Ordering::Relaxed) != 0 {
-            self.late.store(0, Ordering::Relaxed);
-        }
-        if self.is_refusing.load(Ordering::Relaxed) && self.is_refusing.swap(false, Ordering::Relaxed) {
-            *self.refusal() = None;
-            tracing::warn!(server = %self.server, "the store decides again");
-        }
+    /// Is connected to for the first time from now on.
+    pub(crate) fn connecting(&self) {
+        let mut state = self.state();
+        state.status = Status::Connecting;
+        self.is_available.store(false, Ordering::Release);
     }
 
-    /// It answers, but not with a decision: its memory is full, or a key is not ours.
-    pub(crate) fn refused(&self, why: &str) {
-        self.late.store(0, Ordering::Relaxed);
-        if !self.is_refusing.load(Ordering::Relaxed) {
-            *self.refusal() = Some(why.to_owned());
-            self.is_refusing.store(true, Ordering::Relaxed);
-            tracing::warn!(server = %self.server, why, "the store refuses: decisions are degraded");
-        }
-    }
-
-    /// Whether the server counts as away from now on.
-    pub(crate) fn late(&self, deadline: Duration) -> bool {
-        let late = self.late.fetch_add(1, Ordering::Relaxed) + 1;
-        late >= MOST_LATE && self.away(&format!("no answer within {deadline:?}, {late} times in a row"))
-    }
-
-    /// Whether that is news.
-    pub(crate) fn away(&self, why: &str) -> bool {
-        let mut reason = self.reason();
-        if reason.is_some() {
+    /// Records a call that was answered. Whether the server is unavailable from now on.
+    pub(crate) fn answered(&self, took: Duration, deadline: Duration) -> bool {
+        if took <= deadline {
+            if self.late_calls.load(Ordering::Relaxed) != 0 {
+                self.late_calls.store(0, Ordering::Relaxed);
+            }
             return false;
         }
-        *reason = Some(why.to_owned());
-        self.is_down.store(true, Ordering::Release);
-        self.times_down.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(server = %self.server, why, "the store is away: decisions are degraded");
-        true
+        let late = self.late_calls.fetch_add(1, Ordering::Relaxed) + 1;
+        late >= MAX_LATE_CALLS
+            && self.unavailable(&ConnectError::of(&format!(
+                "{late} answers in a row took longer than {deadline:?}"
+            )))
     }
 
-    /// Why it still cannot be reached: that may be another reason than the one it went away for.
-    pub(crate) fn still_away(&self, why: String) {
-        if let Some(reason) = self.reason().as_mut() {
-            *reason = why;
+    /// Records a decision that the server made.
+    pub(crate) fn decided(&self) {
+        if self.is_rejecting.load(Ordering::Relaxed) && self.is_rejecting.swap(false, Ordering::Relaxed) {
+            self.rejections().current = None;
         }
     }
 
-    pub(crate) fn is_back(&self) {
-        let mut reason = self.reason();
-        self.late.store(0, Ordering::Relaxed);
-        self.is_down.store(false, Ordering::Release);
-        if reason.take().is_some() {
-            tracing::warn!(server = %self.server, "the store is back");
+    /// Records a decision that the server refused to make: its memory is full, or a key is not ours. Logged once per
+    /// cause and minute, however many there are.
+    pub(crate) fn rejected(&self, cause: &str) {
+        let (now, advice) = (self.clock.now(), advice(cause));
+        let mut rejections = self.rejections();
+        rejections.current = Some(format!("{cause}; {advice}"));
+        self.is_rejecting.store(true, Ordering::Relaxed);
+        let suppressed = match rejections.logged.get_mut(advice) {
+            Some((at, count)) if now.since(*at) < REJECTION_LOG_INTERVAL => {
+                *count += 1;
+                return;
+            }
+            Some((_, count)) => *count,
+            None => 0,
+        };
+        rejections.logged.insert(advice, (now, 0));
+        drop(rejections);
+        let (store, mode) = (&self.server, &self.modes);
+        tracing::warn!(%store, %cause, advice, %mode, suppressed, "store rejects decisions");
+    }
+
+    /// Records that it is unavailable, and logs each cause once. Whether it was available before.
+    pub(crate) fn unavailable(&self, cause: &ConnectError) -> bool {
+        let (now, advice) = (self.clock.now(), cause.advice());
+        let mut state = self.state();
+        let was_available = state.status == Status::Available;
+        if !matches!(state.status, Status::Unavailable(_)) {
+            let is_relapse = state.recovered.is_some_and(|at| now.since(at) < RELAPSE_WINDOW);
+            state.hold_off = match is_relapse {
+                true => state.hold_off.plus(state.hold_off).clamp(FIRST_HOLD_OFF, LONGEST_HOLD_OFF),
+                false => Micros::ZERO,
+            };
+            state.since = now;
+            state.logged.clear();
+            self.times_down.fetch_add(1, Ordering::Relaxed);
+        }
+        state.status = Status::Unavailable(cause.clone());
+        self.is_available.store(false, Ordering::Release);
+        let is_new = !state.logged.iter().any(|known| known == advice);
+        if is_new {
+            state.logged.push(advice.to_owned());
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        if is_new {
+            let (store, cause, mode) = (&self.server, cause.problem(), &self.modes);
+            tracing::warn!(%store, cause, advice, %mode, "store unavailable");
+        }
+        was_available
+    }
+
+    /// Whether it may be available again: a store that relapses waits.
+    pub(crate) fn is_hold_off_over(&self) -> bool {
+        let state = self.state();
+        self.clock.now().since(state.since) >= state.hold_off
+    }
+
+    /// Records that it is available, and logs it if it was not.
+    pub(crate) fn available(&self) {
+        self.recover(None);
+    }
+
+    /// Records that another server has taken its place.
+    pub(crate) fn replaced(&self, by: &str) {
+        if matches!(self.status(), Status::Unavailable(_)) {
+            self.recover(Some(by));
         }
     }
 
-    fn refusal(&self) -> MutexGuard<'_, Option<String>> {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+    fn recover(&self, by: Option<&str>) {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let before = std::mem::replace(&mut state.status, Status::Available);
+        self.late_calls.store(0, Ordering::Relaxed);
+        self.is_available.store(true, Ordering::Release);
+        let seconds = now.since(state.since).get() as f64 / 1e6;
+        if let Status::Unavailable(_) = before {
+            state.recovered = Some(now);
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        if let Status::Unavailable(cause) = before {
+            let (store, by) = (&self.server, by.unwrap_or(&self.server));
+            tracing::warn!(%store, server = by, seconds, cause = cause.problem(), "store available again");
+        }
     }
 
-    fn reason(&self) -> MutexGuard<'_, Option<String>> {
-        self.down.lock().unwrap_or_else(PoisonError::into_inner)
+    fn times_recovered(&self) -> Option<Micros> {
+        self.state().recovered
+    }
+
+    fn rejections(&self) -> MutexGuard<'_, Rejections> {
+        self.rejections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -293,7 +293,7 @@ impl Express {
 
 impl Reader<'_> {
     fn express(&mut self, request: &Request) -> Result<Option<Reply>, Garbled> {
-        let (place, _) = plain(request).ok_or(Garbled)?;
+        let (place, cost) = plain(request).ok_or(Garbled)?;
         let mut steps = Vec::with_capacity(place.limit.quotas().len());
         let mut is_usual = true;
         for quota in place.limit.quotas() {
@@ -306,7 +306,9 @@ impl Reader<'_> {
             };
             if is_usual {
                 let decision = quota.kind().heard([verb, level, excess, 0]).ok_or(Garbled)?;
-                steps.push(Step { decision, receipt: Receipt::default() });
+                // The short way does not report the time: whoever needs it finds it out.
+                let receipt = Receipt { cost, mark: level, ..Receipt::default() };
+                steps.push(Step { decision, receipt });
             }
         }
         Ok(is_usual.then(|| Reply::Decided(vec![Answer { steps, generation: 0 }])))
@@ -334,10 +336,11 @@ fn meter(quota: &Quota) -> Option<&Meter> {
     }
 }
 
-/// Receipts are asked for only where somebody can use them.
+/// Receipts are asked for where somebody can use them: the caller, or whoever gives back what a late answer took.
 fn wants_receipts(request: &Request) -> u64 {
+    let is_charged = |ask: &Inquiry| ask.receipt || ask.demand.effect == Effect::Charge;
     match request {
-        Request::Decide(asks) if asks.iter().any(|ask| ask.receipt) => RECEIPTS,
+        Request::Decide(asks) if asks.iter().any(is_charged) => RECEIPTS,
         _ => 0,
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     cluster::Cluster,
+    error::ConnectError,
     node::{Answered, Caller, Node},
 };
 use redis::{Cmd, Value};
@@ -37,6 +38,22 @@ impl Servers {
         match self {
             Self::One(node) => node.command(command).await,
             Self::Cluster(cluster) => cluster.command(key, command).await,
+        }
+    }
+
+    /// Waits while it is being connected to for the first time; the cause if it is unavailable.
+    pub(crate) async fn ready(&self) -> Result<(), ConnectError> {
+        match self {
+            Self::One(node) => node.health().ready().await,
+            Self::Cluster(cluster) => cluster.health().ready().await,
+        }
+    }
+
+    /// Waits until it is available after it was not.
+    pub(crate) async fn recovered(&self) {
+        match self {
+            Self::One(node) => node.health().recovered().await,
+            Self::Cluster(cluster) => cluster.health().recovered().await,
         }
     }
 

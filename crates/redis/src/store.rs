@@ -1,15 +1,19 @@
 //! The store itself.
 
-#[cfg(feature = "tls")]
-use crate::tls::{HostNames, TlsFiles};
 use crate::{
     address::Address,
     cluster::Cluster,
     dial::{Dial, Security},
     error::ConnectError,
+    health::Modes,
     names::Names,
-    node::{Answered, Caller, Keys, Node, Problem, places},
+    node::{Answered, Caller, Keys, Node, Problem, as_asked, places},
     servers::Servers,
+};
+#[cfg(feature = "tls")]
+use crate::{
+    address::split_authority,
+    tls::{HostNames, TlsFiles},
 };
 use std::{
     fmt,
@@ -20,7 +24,7 @@ use std::{
 };
 use tidegate_core::{Kind, Micros, Quota, algorithm::Concurrency};
 use tidegate_engine::{
-    Addition, Store, StoreError, Tally,
+    Addition, Outage, Store, StoreError, Tally,
     store::{Limit, Pending, Place, Reply, Request, Residence},
 };
 use tokio::runtime::Handle;
@@ -35,6 +39,8 @@ struct Inner {
     names: Arc<Names>,
     lease: Micros,
     servers: Servers,
+    /// What its limiters do without it.
+    modes: Arc<Modes>,
     started: std::time::Instant,
     /// The runtime that its connections live on, if it is there for good.
     home: Option<Handle>,
@@ -53,17 +59,19 @@ pub struct RedisStoreBuilder {
 
 impl Default for RedisStoreBuilder {
     fn default() -> Self {
-        let (deadline, lease) = (Duration::from_millis(5), Duration::from_secs(30));
         Self {
             prefix: "tidegate".to_owned(),
-            deadline,
-            lease,
+            deadline: DEFAULT_DEADLINE,
+            lease: Duration::from_secs(30),
             residence: Residence::Home,
             #[cfg(feature = "tls")]
             tls: TlsFiles::default(),
         }
     }
 }
+
+/// Long enough that a busy machine does not miss it by chance.
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(500);
 
 impl RedisStoreBuilder {
     /// What all keys start with; `tidegate` unless told otherwise.
@@ -72,7 +80,10 @@ impl RedisStoreBuilder {
         Self { prefix: prefix.to_owned(), ..self }
     }
 
-    /// How long a decision may take before the answer is given without the store; 5 ms unless told otherwise.
+    /// How long a decision waits for an answer; 500 ms by default. A decision that misses it is refused, or admitted
+    /// where the limiter is open in an outage, and what its late answer took is given back. The store counts as
+    /// unavailable, and the mode of the limiter decides at once, when it disconnects, leaves a call unanswered for twice
+    /// the deadline and at least a second, or answers late eight times in a row.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
@@ -123,10 +134,13 @@ impl RedisStoreBuilder {
         let store = self.build(url)?;
         match &store.inner.servers {
             Servers::One(node) => {
-                node.health().away("not connected yet");
+                node.health().connecting();
                 node.look_after();
             }
-            Servers::Cluster(cluster) => cluster.watch(),
+            Servers::Cluster(cluster) => {
+                cluster.health().connecting();
+                cluster.watch();
+            }
         }
         Ok(store)
     }
@@ -147,11 +161,16 @@ impl RedisStoreBuilder {
     #[allow(clippy::disallowed_methods, reason = "no decision depends on when a quota was announced")]
     fn build(self, url: &str) -> Result<RedisStore, ConnectError> {
         let names = Arc::new(Names::new(&self.prefix));
-        let node = |dial| Servers::One(Node::new(names.clone(), dial, self.deadline, Keys::Declared));
+        let modes = Arc::<Modes>::default();
+        let node = |dial| Servers::One(Node::new(names.clone(), dial, self.deadline, Keys::Declared, &modes));
         let unreadable = |error: redis::RedisError| ConnectError::url(url, &error.to_string());
+        #[cfg(feature = "tls")]
+        let (url, authority) = split_authority(url)?;
+        #[cfg(feature = "tls")]
+        let (url, tls) = (url.as_str(), TlsFiles { authority: authority.or(self.tls.authority), ..self.tls });
         let address = Address::parse(url)?;
         #[cfg(feature = "tls")]
-        let security = Security(self.tls.config()?);
+        let security = Security(tls.config()?);
         #[cfg(not(feature = "tls"))]
         let security = Security();
         let servers = match address {
@@ -161,12 +180,13 @@ impl RedisStoreBuilder {
                 node(dial.map_err(unreadable)?)
             }
             Address::Cluster(seeds) => {
-                Servers::Cluster(Cluster::new(names.clone(), (seeds, security), self.deadline))
+                Servers::Cluster(Cluster::new(names.clone(), (seeds, security), self.deadline, &modes))
             }
         };
         let started = std::time::Instant::now();
         let home = Handle::try_current().ok().filter(|_| self.residence == Residence::Anywhere);
-        Ok(RedisStore { inner: Arc::new(Inner { names, lease: self.lease.into(), servers, started, home }) })
+        let lease = self.lease.into();
+        Ok(RedisStore { inner: Arc::new(Inner { names, lease, servers, modes, started, home }) })
     }
 }
 
@@ -216,7 +236,8 @@ impl RedisStore {
                 }
             }
         }
-        answers.into_iter().map(plain).collect()
+        let asked = answers.into_iter().zip(requests);
+        asked.map(|(answer, request)| plain(as_asked(request, answer))).collect()
     }
 
     /// Removes keys at once, as if they had never been, and what was told of the quotas with these rules and tags.
@@ -270,7 +291,7 @@ impl Inner {
         }
         match self.servers.submit(request.clone(), caller).await {
             Err(Problem::Stranger(tag)) => Box::pin(self.perform_among_strangers(request, tag, caller)).await,
-            answer => plain(answer),
+            answer => plain(as_asked(&request, answer)),
         }
     }
 
@@ -288,7 +309,7 @@ impl Inner {
             answer = self.servers.submit(request.clone(), caller).await;
             self.names.forget_unknown();
         }
-        plain(answer)
+        plain(as_asked(&request, answer))
     }
 
     /// Whether others know what the tags of these quotas mean.
@@ -369,6 +390,22 @@ impl Store for RedisStore {
 
     fn trouble(&self) -> Option<String> {
         Self::trouble(self)
+    }
+
+    fn ready(&self) -> Pending<Result<(), StoreError>> {
+        let inner = self.inner.clone();
+        Box::pin(
+            async move { inner.servers.ready().await.map_err(|cause| StoreError::Away(cause.to_string())) },
+        )
+    }
+
+    fn recovered(&self) -> Pending<()> {
+        let inner = self.inner.clone();
+        Box::pin(async move { inner.servers.recovered().await })
+    }
+
+    fn add_mode(&self, mode: Outage) {
+        self.inner.modes.add(mode);
     }
 
     fn residence(&self) -> Residence {

@@ -12,7 +12,7 @@ use std::{
 };
 use tidegate_core::Quota;
 use tidegate_engine::{
-    Store, StoreError,
+    Outage, Store, StoreError,
     store::{Pending, Reply, Request},
 };
 use tokio::{
@@ -125,6 +125,18 @@ impl Store for Housed {
 
     fn adapt(&self, quota: Quota) -> Quota {
         self.0.adapt(quota)
+    }
+
+    fn ready(&self) -> Pending<Result<(), StoreError>> {
+        self.0.ready()
+    }
+
+    fn recovered(&self) -> Pending<()> {
+        self.0.recovered()
+    }
+
+    fn add_mode(&self, mode: Outage) {
+        self.0.add_mode(mode);
     }
 
     fn trouble(&self) -> Option<String> {

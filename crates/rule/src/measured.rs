@@ -6,7 +6,7 @@ use std::sync::{
 };
 use tidegate_core::{Micros, Quota};
 use tidegate_engine::{
-    Clock, Store,
+    Clock, Outage, Store,
     store::{Pending, Reply, Request, Residence, StoreError},
 };
 
@@ -111,6 +111,18 @@ impl Store for Measured {
 
     fn residence(&self) -> Residence {
         self.store.residence()
+    }
+
+    fn ready(&self) -> Pending<Result<(), StoreError>> {
+        self.store.ready()
+    }
+
+    fn recovered(&self) -> Pending<()> {
+        self.store.recovered()
+    }
+
+    fn add_mode(&self, mode: Outage) {
+        self.store.add_mode(mode);
     }
 
     fn trouble(&self) -> Option<String> {

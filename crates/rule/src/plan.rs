@@ -12,7 +12,7 @@ use crate::{
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota};
 use tidegate_engine::{
-    BuildError, Clock, Limiter, Outage, SharedLimiter, Store,
+    BuildError, Clock, Limiter, Outage, SharedLimiter, Store, StoreError,
     store::{Choice, Residence},
 };
 
@@ -40,7 +40,12 @@ pub(crate) struct Stores {
     connected: BTreeMap<Line, Arc<Measured>>,
     /// Those of the named ones that were connected here.
     measured: BTreeMap<Option<String>, Arc<Measured>>,
+    /// Those that the next settings are going to name.
+    prepared: BTreeMap<Line, Arc<Measured>>,
 }
+
+/// How long a store that settings name anew may take until it can be asked.
+const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a connection depends on: as long as this stays, so does the connection.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +72,8 @@ impl Stores {
                 StoreAddress::Url(url) => {
                     let (prefix, deadline) = (settings.prefix.clone(), settings.deadline);
                     let line = Line { url: url.clone(), prefix, deadline };
-                    let known = stores.connected.get(&line).or_else(|| self.connected.get(&line)).cloned();
+                    let known = stores.connected.get(&line).or_else(|| self.connected.get(&line));
+                    let known = known.or_else(|| self.prepared.get(&line)).cloned();
                     let store = match known {
                         Some(store) => store,
                         None => line.connect(&name, connect)?,
@@ -92,6 +98,25 @@ impl Stores {
             }
         }
         Ok(stores)
+    }
+
+    /// Waits until those can be asked that are not among `before`.
+    pub(crate) async fn ready(&self, before: &Self) -> Result<(), SettingsError> {
+        let is_known = |store: &Arc<Measured>| {
+            before.connected.values().chain(before.prepared.values()).any(|known| Arc::ptr_eq(known, store))
+        };
+        for (name, store) in self.measured.iter().filter(|(_, store)| !is_known(store)) {
+            let ready = tokio::time::timeout(READY_WITHIN, store.ready()).await;
+            if let Err(error) = ready.unwrap_or(Err(StoreError::Late)) {
+                return Err(SettingsError::Store { name: name.clone(), error: error.into() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the connections of stores that the next settings name.
+    pub(crate) fn prepare(&mut self, next: Self) {
+        self.prepared = next.connected;
     }
 
     /// How those are that were connected here.

@@ -123,6 +123,17 @@ impl Rules {
         Ok(lives.into_iter().map(Rule::new).collect())
     }
 
+    /// Connects to the stores that these settings name and that are not in use yet, and waits until they can be asked. The
+    /// settings are to be applied next; an error if a store cannot be reached, and then nothing has changed.
+    pub async fn connect_stores(&self, settings: &Settings) -> Result<(), SettingsError> {
+        let settings = settings.resolved();
+        let (stores, connect) = self.with(|inner| (inner.stores.clone(), inner.connect));
+        let next = stores.follow(&settings, connect)?;
+        next.ready(&stores).await?;
+        self.with(|inner| inner.stores.prepare(next));
+        Ok(())
+    }
+
     /// All rules in use, by name.
     pub fn list(&self) -> Vec<Rule> {
         self.lock().rules.values().filter_map(Weak::upgrade).map(Rule::new).collect()

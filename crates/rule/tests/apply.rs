@@ -27,7 +27,7 @@ struct Away;
 
 impl Store for Away {
     fn perform(&self, _: Request) -> Pending<Result<Reply, StoreError>> {
-        Box::pin(async { Err(StoreError::Late) })
+        Box::pin(async { Err(StoreError::Away("no answer".to_owned())) })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::stage::{Client, Gateway, LONG, Load, Server, get};
 use http::StatusCode;
+use tidegate_testkit::servers::RedisServer;
 use tokio::time::timeout;
 
 /// The policy of this number: `counted` never changes, `other` always does, and every third time so does what there is to
@@ -107,4 +108,56 @@ async fn it_ends_in_order_when_it_is_told_to() {
     assert_eq!(get(gateway.address, "/").await.0, 200);
     gateway.signal("TERM");
     assert_eq!(gateway.ended().await.code(), Some(0));
+}
+
+/// A policy of this version, whose rules count in this store and refuse everything without it.
+fn stored(version: usize, server: &Server, store: &str) -> String {
+    format!(
+        "listen: 127.0.0.1:0
+{}store: {store}
+on-outage: closed
+rules:
+  - {{ name: load, match: {{ path: /load }}, key: ip, quota: 1000000/s }}
+  - {{ name: version, match: {{ path: /version }}, deny: all, on-limit: {{ status: 418, body: 'policy {version}' }} }}
+",
+        server.upstream(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reload_connects_to_the_new_store_before_it_takes_over() {
+    let server = Server::ok().await;
+    let stores = [RedisServer::start().unwrap(), RedisServer::start().unwrap()];
+    let gateway = Gateway::serve(&stored(0, &server, &stores[0].url())).await;
+    // The first requests wait for the first connection.
+    assert_eq!(get(gateway.address, "/load").await.0, StatusCode::OK);
+    let load = Load::start(gateway.address, "/load", 4);
+    for version in 1..=6 {
+        gateway.replace(&stored(version, &server, &stores[version % 2].url()));
+        gateway.signal("HUP");
+        is_in_force(&gateway, version).await;
+        let before = load.asked();
+        let served = async {
+            while load.asked() < before + 50 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LONG, served).await.expect("requests are served");
+    }
+    assert_eq!(load.lost().await, [""; 0]);
+    assert_eq!(gateway.count_told("store unavailable"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reload_to_an_unreachable_store_keeps_the_policy_in_force() {
+    let (server, redis) = (Server::ok().await, RedisServer::start().unwrap());
+    let gone = RedisServer::start().unwrap();
+    gone.kill();
+    let gateway = Gateway::serve(&stored(0, &server, &redis.url())).await;
+    assert_eq!(get(gateway.address, "/load").await.0, StatusCode::OK);
+    gateway.replace(&stored(1, &server, &gone.url()));
+    gateway.signal("HUP");
+    gateway.until_told("is a server running there", 1).await;
+    is_in_force(&gateway, 0).await;
+    assert_eq!(get(gateway.address, "/load").await.0, StatusCode::OK);
 }

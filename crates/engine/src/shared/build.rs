@@ -47,7 +47,7 @@ impl SharedLimiterBuilder {
         Self { store: Some(store), ..self }
     }
 
-    /// What is decided when the store is away.
+    /// What is decided while the store is unavailable.
     #[must_use]
     pub fn on_outage(self, outage: Outage) -> Self {
         Self { outage, ..self }
@@ -102,7 +102,8 @@ impl SharedLimiterBuilder {
             None => Home::Memory(Arc::new(self.memory.build_all(quotas)?)),
             Some(store) => {
                 let quotas: Vec<_> = quotas.iter().map(|quota| store.adapt(*quota)).collect();
-                let fallback = Fallback::new(self.outage, &quotas, choice)?;
+                let fallback = Arc::new(Fallback::new(self.outage, &quotas, choice)?);
+                store.add_mode(self.outage);
                 let limit_at_once = quotas.iter().map(Quota::limit).min().unwrap_or(0);
                 let counts_permits = quotas.iter().any(|quota| quota.rate().is_none());
                 let ahead = self.ahead.filter(|_| !counts_permits && choice == Choice::All);

@@ -1,10 +1,12 @@
 //! One decision over keys of several limiters that can be given back, question by question.
 
-use super::{Home, Remote, SharedLimiter, SharedPermit, SharedReservation, fold};
+use super::{
+    Home, Remote, SharedLimiter, SharedPermit, SharedReservation, fold, outage::Own, remote::NO_ANSWER,
+};
 use crate::{
     limiter::Limiter,
     memory::reserve_together,
-    store::{Answer, Inquiry, Reply, Request, Slots},
+    store::{Answer, Inquiry, Reply, Request, Slots, StoreError},
 };
 use std::{
     fmt,
@@ -231,15 +233,21 @@ fn in_memory<'a>(asks: impl Iterator<Item = &'a OwnedAsk>) -> Vec<Claim> {
 
 async fn in_store(remote: &Remote, asks: Vec<OwnedAsk>) -> Vec<Claim> {
     let count = asks.len();
+    let owns = match owns(&asks) {
+        Ok(owns) => owns,
+        Err(denied) => return denied,
+    };
     let (inquiries, groups) = inquiries(&asks);
     let reply = remote.store.perform(Request::Decide(inquiries.clone()));
     let claims = async move {
         match reply.await {
             Ok(Reply::Decided(answers)) if answers.len() == inquiries.len() => {
-                let of_asks = asks.iter().zip(groups);
-                of_asks.map(|(ask, group)| granted(ask, &inquiries[group], &answers[group])).collect()
+                let of_asks = asks.iter().zip(groups).zip(owns);
+                let claim = |((ask, group), own)| granted(ask, &inquiries[group], &answers[group], own);
+                of_asks.map(claim).collect()
             }
-            Ok(_) | Err(_) => without_store(&asks),
+            Ok(_) => without_store(&asks, owns, &StoreError::Refused(NO_ANSWER.to_owned())),
+            Err(error) => without_store(&asks, owns, &error),
         }
     };
     // A task that is never done belongs to a runtime that ends, or to a store that panics.
@@ -256,6 +264,35 @@ where
         Ok(runtime) => runtime.spawn(future).await.ok(),
         Err(_) => Some(future.await),
     }
+}
+
+/// What this process has counted of each question before the store is asked; all answers, if it denies one.
+fn owns(asks: &[OwnedAsk]) -> Result<Vec<Own>, Vec<Claim>> {
+    let mut owns = Vec::with_capacity(asks.len());
+    let mut denied = Vec::new();
+    for (place, ask) in asks.iter().enumerate() {
+        let (Some(remote), AskKey::Store(key)) = (ask.limiter.remote(), &ask.key) else { continue };
+        match remote.fallback.before(key, ask.tier, ask.demand(), Slots::Take) {
+            Ok(own) => owns.push(own),
+            Err(denial) => {
+                denied.push((place, *denial.decision()));
+                owns.push(Own::Uncounted);
+            }
+        }
+    }
+    if denied.is_empty() {
+        return Ok(owns);
+    }
+    let claims = asks.iter().zip(&owns).enumerate().map(|(place, (ask, own))| {
+        ask.limiter.degraded.fetch_add(1, Ordering::Relaxed);
+        let denial = denied.iter().find(|(denied, _)| *denied == place);
+        let granted = match own {
+            Own::Counted(taken) => taken.decision().degraded(),
+            Own::Uncounted => Decision::unlimited().degraded(),
+        };
+        Claim::denied(denial.map_or(granted, |(_, denial)| *denial))
+    });
+    Err(claims.collect())
 }
 
 /// One question for each key, and which of them each ask has become a part of.
@@ -284,7 +321,7 @@ fn inquiries(asks: &[OwnedAsk]) -> (Vec<Inquiry>, Vec<usize>) {
     (inquiries, groups)
 }
 
-fn granted(ask: &OwnedAsk, inquiry: &Inquiry, answer: &Answer) -> Claim {
+fn granted(ask: &OwnedAsk, inquiry: &Inquiry, answer: &Answer, own: Own) -> Claim {
     let decision = fold(answer, inquiry.place.tier);
     let (Some(remote), true) = (ask.limiter.remote(), decision.is_granted()) else {
         return Claim::denied(decision);
@@ -296,18 +333,20 @@ fn granted(ask: &OwnedAsk, inquiry: &Inquiry, answer: &Answer) -> Claim {
         return Claim::denied(decision);
     }
     let place = inquiry.place.clone();
-    let deposit = SharedReservation::of_deposit(remote, place, charged, ask.cost, decision);
+    let own = remote.fallback.after(own, &place.key, place.tier, ask.demand(), Slots::Take);
+    let deposit = SharedReservation::of_deposit(remote, place, charged, (ask.cost, own), decision);
     Claim::of(deposit, Some((remote, &inquiry.place.key)))
 }
 
 /// Each limiter decides as it was told to for an outage; still, all of them or none.
-fn without_store(asks: &[OwnedAsk]) -> Vec<Claim> {
+fn without_store(asks: &[OwnedAsk], owns: Vec<Own>, error: &StoreError) -> Vec<Claim> {
+    drop(owns);
     let claims = asks.iter().map(|ask| {
         ask.limiter.degraded.fetch_add(1, Ordering::Relaxed);
         let (Some(remote), AskKey::Store(key)) = (ask.limiter.remote(), &ask.key) else {
             return Claim::denied(Decision::unlimited());
         };
-        Claim::of(remote.fallback.take(key, ask.tier, ask.demand(), Slots::Take), None)
+        Claim::of(remote.fallback.take(error, key, ask.tier, ask.demand(), Slots::Take), None)
     });
     let mut claims: Vec<Claim> = claims.collect();
     if claims.iter().any(|claim| !claim.decision.is_granted()) {

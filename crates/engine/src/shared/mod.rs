@@ -24,6 +24,7 @@ use crate::{
     store::{Choice, Inquiry, Request, Slots, Store, StoreError},
 };
 use lease::Need;
+use outage::Own;
 use remote::{Remote, fold, only};
 use std::{
     fmt,
@@ -78,15 +79,19 @@ impl SharedLimiter {
     pub async fn check_cost(&self, key: &str, cost: u64) -> Decision {
         match &self.home {
             Home::Memory(limiter) => limiter.check_cost(key, cost),
-            Home::Store(Remote { leases: Some(leases), .. }) if cost > 0 => match leases.spend(key, cost) {
-                Some((decision, Need::Nothing)) => decision,
-                Some((decision, Need::Refill(balance))) => {
-                    self.refill(key, leases, balance);
-                    decision
+            Home::Store(Remote { leases: Some(leases), fallback, .. })
+                if cost > 0 && !fallback.asks_both() =>
+            {
+                match leases.spend(key, cost) {
+                    Some((decision, Need::Nothing)) => decision,
+                    Some((decision, Need::Refill(balance))) => {
+                        self.refill(key, leases, balance);
+                        decision
+                    }
+                    // Rare, and a future has room for everything in it.
+                    None => Box::pin(self.ask_beside_leases(leases, key, cost)).await,
                 }
-                // Rare, and a future has room for everything in it.
-                None => Box::pin(self.ask_beside_leases(leases, key, cost)).await,
-            },
+            }
             Home::Store(remote) => self.put(remote, key, FIRST, Demand::now(cost)).await,
         }
     }
@@ -117,14 +122,27 @@ impl SharedLimiter {
             Home::Memory(limiter) => return limiter.bucket(key, tier).take_up_to(most),
             Home::Store(remote) => remote,
         };
+        // As much as there is cannot be asked of both: this process is asked for one, and counts the rest.
+        let own = match remote.fallback.before(key, tier, Demand::now(1), Slots::Look) {
+            Ok(own) => own,
+            Err(denied) => return (0, self.without_store(*denied.decision())),
+        };
         let ask = Inquiry { receipt: true, ..remote.inquiry(key, tier, Demand::now(most), Slots::Look) };
         match remote.store.perform(Request::TakeUpTo(ask)).await.and_then(only) {
             Ok(answer) => {
                 let decision = fold(&answer, tier);
                 let taken = answer.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
-                (if decision.is_granted() { taken } else { 0 }, decision)
+                let taken = if decision.is_granted() { taken } else { 0 };
+                drop(own);
+                if taken > 0 {
+                    remote.keep_own(Own::Uncounted, key, tier, Demand::now(taken));
+                }
+                (taken, decision)
             }
-            Err(_) => self.without_store(remote.fallback.take_up_to(key, tier, most)),
+            Err(error) => {
+                drop(own);
+                self.without_store(remote.fallback.take_up_to(&error, key, tier, most))
+            }
         }
     }
 

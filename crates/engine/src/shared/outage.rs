@@ -1,24 +1,36 @@
-//! What is decided when the store is away.
+//! What is decided without the store.
+//!
+//! A decision that misses its deadline is refused, unless the limiter is open in an outage: the store may have decided
+//! otherwise, and it is not unavailable because of one late answer. While it is unavailable the declared mode decides.
+//!
+//! Where each process counts up to the whole quota ([`Outage::Local`] with one node, the default), it also counts what the
+//! store grants it. So an outage grants a key no more than this process has not granted it already, and after an outage
+//! both must grant, until what was granted without the store is forgotten: no process ever exceeds the bound, and all of
+//! them together no more than the bound times their number.
 
-use super::reservation::SharedReservation;
+use super::reservation::{Local, SharedReservation};
 use crate::{
     BuildError,
     limiter::Limiter,
-    store::{Choice, Slots},
+    store::{Choice, Slots, StoreError},
 };
 use arc_swap::ArcSwap;
-use std::sync::Arc;
-use tidegate_core::{Decision, Demand, Micros, Quota};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+use tidegate_core::{Decision, Demand, Effect, Kind, Micros, Quota, algorithm::Concurrency};
 
-/// What is decided when the store is away or too slow.
+/// What is decided while the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outage {
-    /// Allow everything.
+    /// Allow everything, a decision that misses its deadline included.
     Open,
     /// Deny everything.
     Closed,
-    /// Count in this process, with its share of the quota. A key starts anew when the outage does, so it gets at most
-    /// one more burst of that share.
+    /// Count in this process, with its share of the quota. With one node that is the whole quota, less what the store has
+    /// granted to this process. With several, a key starts anew when the outage does, so it gets at most one more burst of
+    /// that share.
     Local {
         /// How many processes share the quota.
         nodes: u64,
@@ -31,78 +43,226 @@ impl Default for Outage {
     }
 }
 
-/// When to ask a store again that is away.
+/// When to ask again after a decision that the store did not make.
 const RETRY: Micros = Micros::from_secs(1);
+/// How long slots are counted here and in the store after an outage: they have no time at which they are forgotten.
+const SLOTS_REMEMBERED: Micros = Micros::from_secs(3_600);
 
 /// Decides without the store.
 pub(super) enum Fallback {
     Open,
-    Closed { limit: u64 },
-    Local { nodes: u64, choice: Choice, limiter: ArcSwap<Limiter> },
+    Closed {
+        limit: u64,
+    },
+    Local {
+        nodes: u64,
+        choice: Choice,
+        limiter: ArcSwap<Limiter>,
+        /// By when all that was granted without the store is forgotten; zero if nothing was.
+        both_until: AtomicU64,
+    },
+}
+
+/// What this process has counted beside the store, before it was asked.
+pub(super) enum Own {
+    /// Nothing yet.
+    Uncounted,
+    /// What is kept if the store grants it, too.
+    Counted(SharedReservation<'static>),
+}
+
+/// Where this process counts what the store grants one key, if it does.
+pub(super) struct OwnKey {
+    limiter: Option<Arc<Limiter>>,
+    key: String,
+}
+
+impl OwnKey {
+    /// Counts tokens that the store has granted.
+    pub(super) fn count(&self, tokens: u64) {
+        if let Some(limiter) = self.limiter.as_ref().filter(|_| tokens > 0) {
+            limiter.key(&self.key).decide(Demand::forced(tokens));
+        }
+    }
 }
 
 impl Fallback {
     pub(super) fn new(outage: Outage, quotas: &[Quota], choice: Choice) -> Result<Self, BuildError> {
         Ok(match outage {
             Outage::Open => Self::Open,
-            Outage::Closed => Self::Closed { limit: quotas.iter().map(Quota::limit).min().unwrap_or(0) },
+            Outage::Closed => Self::Closed { limit: least(quotas) },
             Outage::Local { nodes } => {
                 let limiter = ArcSwap::from_pointee(share(nodes, quotas, choice)?);
-                Self::Local { nodes, choice, limiter }
+                Self::Local { nodes, choice, limiter, both_until: AtomicU64::new(0) }
             }
         })
     }
 
     pub(super) fn change_all(&self, quotas: &[Quota]) -> Result<(), BuildError> {
-        if let Self::Local { nodes, choice, limiter } = self {
+        if let Self::Local { nodes, choice, limiter, .. } = self {
             limiter.store(Arc::new(share(*nodes, quotas, *choice)?));
         }
         Ok(())
     }
 
-    pub(super) fn decide(&self, key: &str, tier: usize, demand: Demand) -> Decision {
-        self.answer(|limiter| limiter.bucket(key, tier).decide(demand))
+    pub(super) fn decide(&self, error: &StoreError, key: &str, tier: usize, demand: Demand) -> Decision {
+        match self.limiter_for(error) {
+            Ok(limiter) => self.remember(&limiter, limiter.bucket(key, tier).decide(demand)).degraded(),
+            Err(decision) => decision,
+        }
     }
 
-    pub(super) fn take_up_to(&self, key: &str, tier: usize, most: u64) -> (u64, Decision) {
-        match self {
-            Self::Local { limiter, .. } => {
-                let (taken, decision) = limiter.load().bucket(key, tier).take_up_to(most);
-                (taken, decision.degraded())
+    pub(super) fn take_up_to(
+        &self,
+        error: &StoreError,
+        key: &str,
+        tier: usize,
+        most: u64,
+    ) -> (u64, Decision) {
+        match self.limiter_for(error) {
+            Ok(limiter) => {
+                let (taken, decision) = limiter.bucket(key, tier).take_up_to(most);
+                (taken, self.remember(&limiter, decision).degraded())
             }
-            Self::Open => (most, self.answer(|limiter| limiter.key(key).check(0))),
-            Self::Closed { .. } => (0, self.answer(|limiter| limiter.key(key).check(0))),
+            Err(decision) if decision.is_granted() => (most, decision),
+            Err(decision) => (0, decision),
         }
     }
 
     pub(super) fn take(
         &self,
+        error: &StoreError,
         key: &str,
         tier: usize,
         demand: Demand,
         slots: Slots,
     ) -> SharedReservation<'static> {
-        match self {
-            Self::Local { limiter, .. } => {
-                SharedReservation::locally(&limiter.load(), key, tier, demand, slots).degraded()
+        match self.limiter_for(error) {
+            Ok(limiter) => {
+                let taken = SharedReservation::locally(&limiter, key, tier, demand, slots);
+                self.remember(&limiter, *taken.decision());
+                taken.degraded()
             }
-            Self::Open | Self::Closed { .. } => SharedReservation::settled(self.decide(key, tier, demand)),
+            Err(decision) => SharedReservation::settled(decision),
         }
     }
 
-    fn answer(&self, locally: impl Fn(&Limiter) -> Decision) -> Decision {
-        match self {
-            Self::Open => Decision::unlimited().degraded(),
-            Self::Closed { limit } => Decision::closed(*limit, RETRY),
-            Self::Local { limiter, .. } => locally(&limiter.load()).degraded(),
+    /// What this process has granted a key so far, where that matters before the store is asked; the denial if it is
+    /// too much.
+    pub(super) fn before(
+        &self,
+        key: &str,
+        tier: usize,
+        demand: Demand,
+        slots: Slots,
+    ) -> Result<Own, SharedReservation<'static>> {
+        let Some(limiter) = self.own().filter(|_| self.asks_both()) else { return Ok(Own::Uncounted) };
+        if demand.effect == Effect::Probe {
+            let decision = limiter.bucket(key, tier).decide(demand);
+            return match decision.is_granted() {
+                true => Ok(Own::Uncounted),
+                false => Err(SharedReservation::settled(decision.degraded())),
+            };
         }
+        let taken = SharedReservation::locally(&limiter, key, tier, demand, slots);
+        match taken.decision().is_allowed() {
+            true => Ok(Own::Counted(taken)),
+            false => Err(taken.degraded()),
+        }
+    }
+
+    /// Counts what the store has granted; what is to be undone with it.
+    pub(super) fn after(
+        &self,
+        own: Own,
+        key: &str,
+        tier: usize,
+        demand: Demand,
+        slots: Slots,
+    ) -> Option<Local> {
+        if demand.effect == Effect::Probe || demand.cost == 0 {
+            return None;
+        }
+        let taken = match own {
+            Own::Counted(taken) => taken,
+            Own::Uncounted => {
+                let forced = Demand::forced(demand.cost);
+                SharedReservation::locally(&self.own()?, key, tier, forced, slots)
+            }
+        };
+        taken.into_local()
+    }
+
+    /// Where this process counts what the store grants a key.
+    pub(super) fn own_of(&self, key: &str) -> OwnKey {
+        OwnKey { limiter: self.own(), key: key.to_owned() }
+    }
+
+    /// Whether this process must grant what the store grants: something was granted without the store, and is not
+    /// forgotten yet.
+    pub(super) fn asks_both(&self) -> bool {
+        match self {
+            Self::Local { both_until, limiter, .. } => {
+                let until = both_until.load(Ordering::Relaxed);
+                until != 0 && until > limiter.load().clock().now().get()
+            }
+            Self::Open | Self::Closed { .. } => false,
+        }
+    }
+
+    /// The limiter of this process, if it counts up to the whole quota.
+    fn own(&self) -> Option<Arc<Limiter>> {
+        match self {
+            Self::Local { nodes: 1, limiter, .. } => Some(limiter.load_full()),
+            _ => None,
+        }
+    }
+
+    /// Who decides after this error: the limiter of this process, or nobody.
+    fn limiter_for(&self, error: &StoreError) -> Result<Arc<Limiter>, Decision> {
+        match self {
+            Self::Open => Err(Decision::unlimited().degraded()),
+            Self::Closed { limit } => Err(Decision::closed(*limit, RETRY)),
+            Self::Local { limiter, .. } => match error {
+                StoreError::Late => Err(Decision::closed(least(&limiter.load().quotas()), RETRY)),
+                _ => Ok(limiter.load_full()),
+            },
+        }
+    }
+
+    /// Remembers for how long it matters what was granted without the store.
+    fn remember(&self, limiter: &Limiter, decision: Decision) -> Decision {
+        if let Self::Local { nodes: 1, both_until, .. } = self
+            && decision.is_granted()
+        {
+            let reset = match decision.reset_after() {
+                Micros::MAX => SLOTS_REMEMBERED,
+                reset => reset,
+            };
+            both_until.fetch_max(limiter.clock().now().plus(reset).get(), Ordering::Relaxed);
+        }
+        decision
     }
 }
 
+fn least(quotas: &[Quota]) -> u64 {
+    quotas.iter().map(Quota::limit).min().unwrap_or(0)
+}
+
 fn share(nodes: u64, quotas: &[Quota], choice: Choice) -> Result<Limiter, BuildError> {
-    let shares: Vec<_> = quotas.iter().map(|quota| quota.share(nodes)).collect();
+    let shares: Vec<_> = quotas.iter().map(|quota| without_lease(quota.share(nodes))).collect();
     match choice {
         Choice::All => Limiter::builder().build_all(&shares),
         Choice::Tier => Limiter::builder().build_tiers(&shares),
+    }
+}
+
+/// In this process a slot is given back by whoever holds it, however long that takes.
+fn without_lease(quota: Quota) -> Quota {
+    match quota.kind() {
+        Kind::Concurrency(_) => {
+            Concurrency::new(quota.limit()).map_or(quota, |it| Kind::Concurrency(it).into())
+        }
+        _ => quota,
     }
 }

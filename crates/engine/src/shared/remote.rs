@@ -4,7 +4,7 @@ use super::{
     FIRST, Home, SharedLimiter, SharedReservation, joint,
     lease::{Balance, Leases},
     line::Queue,
-    outage::Fallback,
+    outage::{Fallback, Own},
 };
 use crate::{
     clock::Clock,
@@ -19,7 +19,7 @@ use tidegate_core::{CarryOver, Decision, Demand, Quota};
 pub(super) struct Remote {
     pub(super) store: Arc<dyn Store>,
     pub(super) limit: ArcSwap<Limit>,
-    pub(super) fallback: Fallback,
+    pub(super) fallback: Arc<Fallback>,
     pub(super) leases: Option<Arc<Leases>>,
     pub(super) queue: Arc<Queue>,
     /// By which this process waits for what the store has promised it.
@@ -28,10 +28,23 @@ pub(super) struct Remote {
 
 impl SharedLimiter {
     pub(super) async fn put(&self, remote: &Remote, key: &str, tier: usize, demand: Demand) -> Decision {
+        let own = match remote.fallback.before(key, tier, demand, Slots::Look) {
+            Ok(own) => own,
+            Err(denied) => return self.without_store(*denied.decision()),
+        };
         let ask = remote.inquiry(key, tier, demand, Slots::Look);
         match remote.store.perform(Request::Decide(vec![ask])).await.and_then(only) {
-            Ok(answer) => fold(&answer, tier),
-            Err(_) => self.without_store(remote.fallback.decide(key, tier, demand)),
+            Ok(answer) => {
+                let decision = fold(&answer, tier);
+                if decision.is_granted() {
+                    remote.keep_own(own, key, tier, demand);
+                }
+                decision
+            }
+            Err(error) => {
+                drop(own);
+                self.without_store(remote.fallback.decide(&error, key, tier, demand))
+            }
         }
     }
 
@@ -73,12 +86,13 @@ impl SharedLimiter {
             return balance.filled();
         };
         let ask = Inquiry { receipt: true, ..remote.inquiry(key, FIRST, Demand::now(amount), Slots::Look) };
-        let (store, leases) = (remote.store.clone(), leases.clone());
+        let (store, leases, own) = (remote.store.clone(), leases.clone(), remote.fallback.own_of(key));
         drop(runtime.spawn(async move {
             let answer = store.perform(Request::TakeUpTo(ask)).await.and_then(only);
             if let Ok(answer) = answer {
                 let decision = fold(&answer, FIRST);
                 let taken = answer.steps.iter().map(|step| step.receipt.cost).max().unwrap_or(0);
+                own.count(taken);
                 let now = leases.now();
                 balance.knows(now, &decision);
                 if decision.is_granted()
@@ -99,16 +113,27 @@ impl SharedLimiter {
         demand: Demand,
         slots: Slots,
     ) -> SharedReservation<'static> {
+        let own = match remote.fallback.before(key, tier, demand, slots) {
+            Ok(own) => own,
+            Err(denied) => return self.without_store(denied),
+        };
         let ask = Inquiry { receipt: true, ..remote.inquiry(key, tier, demand, slots) };
         let (store, clock, place) = (remote.store.clone(), remote.clock.clone(), ask.place.clone());
+        let fallback = remote.fallback.clone();
         let taken = joint::to_its_end(async move {
             let answer = store.perform(Request::Decide(vec![ask])).await.and_then(only)?;
-            Ok::<_, StoreError>(SharedReservation::in_store((&store, &clock), place, demand, &answer))
+            let own = match fold(&answer, place.tier).is_granted() {
+                true => fallback.after(own, &place.key, place.tier, demand, slots),
+                false => None,
+            };
+            Ok::<_, StoreError>(SharedReservation::in_store((&store, &clock), place, demand, &answer, own))
         });
-        match taken.await {
-            Some(Ok(reservation)) => reservation,
-            None | Some(Err(_)) => self.without_store(remote.fallback.take(key, tier, demand, slots)),
-        }
+        let error = match taken.await {
+            Some(Ok(reservation)) => return reservation,
+            Some(Err(error)) => error,
+            None => StoreError::Away("the call was given up".to_owned()),
+        };
+        self.without_store(remote.fallback.take(&error, key, tier, demand, slots))
     }
 
     /// Counts what was answered without the store.
@@ -119,6 +144,13 @@ impl SharedLimiter {
 }
 
 impl Remote {
+    /// Counts in this process what the store has granted for good.
+    pub(super) fn keep_own(&self, own: Own, key: &str, tier: usize, demand: Demand) {
+        if let Some(own) = self.fallback.after(own, key, tier, demand, Slots::Look) {
+            own.keep();
+        }
+    }
+
     pub(super) fn place(&self, key: &str, tier: usize) -> Place {
         Place { limit: self.limit.load_full(), key: key.to_owned(), tier }
     }
@@ -149,7 +181,7 @@ pub(super) fn only(reply: Reply) -> Result<Answer, StoreError> {
     }
 }
 
-const NO_ANSWER: &str = "an answer to another question";
+pub(super) const NO_ANSWER: &str = "an answer to another question";
 
 /// One decision of all quotas that applied, or of the one tier that did.
 pub(super) fn fold(answer: &Answer, tier: usize) -> Decision {

@@ -45,7 +45,7 @@ enum Taken<'a> {
 }
 
 /// What was taken in this process, and borrows nothing.
-struct Local {
+pub(super) struct Local {
     limiter: Arc<Limiter>,
     /// What stands for the key.
     owner: u64,
@@ -55,6 +55,26 @@ struct Local {
 }
 
 impl Local {
+    /// Spends it.
+    pub(super) fn keep(mut self) {
+        self.outstanding = 0;
+    }
+
+    /// Takes it apart into tokens and slots.
+    fn divide(mut self) -> (Option<Self>, Option<Self>) {
+        let kinds = self.limiter.space().kinds(self.charge.tier);
+        let (tokens, slots) = divide(&kinds, &self.charge.receipts);
+        let cost = std::mem::take(&mut self.outstanding);
+        let part = |receipts: Vec<Receipt>, hold: Hold| {
+            let charge = Charge { receipts, hold, ..self.charge.clone() };
+            Self { limiter: self.limiter.clone(), owner: self.owner, charge, outstanding: cost }
+        };
+        (
+            tokens.map(|receipts| part(receipts, Hold::Nothing)),
+            slots.map(|receipts| part(receipts, Hold::Permit)),
+        )
+    }
+
     fn commit(mut self, cost: u64) {
         let reserved = std::mem::take(&mut self.outstanding);
         let bucket = Bucket::of_key(&self.limiter, self.owner);
@@ -81,6 +101,8 @@ struct Deposit {
     place: Place,
     charged: Charged,
     cost: u64,
+    /// What this process has counted of it beside the store.
+    own: Option<Local>,
 }
 
 impl<'a> SharedReservation<'a> {
@@ -102,13 +124,14 @@ impl<'a> SharedReservation<'a> {
         place: Place,
         demand: Demand,
         answer: &Answer,
+        own: Option<Local>,
     ) -> Self {
         let decision = super::fold(answer, place.tier);
         if !decision.is_granted() {
             return Self::settled(decision);
         }
-        let deposit = Deposit { store: store.clone(), place, charged: answer.charged(), cost: demand.cost };
-        Self::of_store(decision, clock, deposit)
+        let (store, charged, cost) = (store.clone(), answer.charged(), demand.cost);
+        Self::of_store(decision, clock, Deposit { store, place, charged, cost, own })
     }
 
     /// What was taken in this process, and borrows nothing.
@@ -145,10 +168,19 @@ impl<'a> SharedReservation<'a> {
         remote: &Remote,
         place: Place,
         charged: Charged,
-        cost: u64,
+        (cost, own): (u64, Option<Local>),
         decision: Decision,
     ) -> Self {
-        Self::of_store(decision, &remote.clock, Deposit { store: remote.store.clone(), place, charged, cost })
+        let store = remote.store.clone();
+        Self::of_store(decision, &remote.clock, Deposit { store, place, charged, cost, own })
+    }
+
+    /// What was taken in this process, apart from the decision.
+    pub(super) fn into_local(mut self) -> Option<Local> {
+        match std::mem::replace(&mut self.taken, Taken::Nothing) {
+            Taken::Local(local) => Some(local),
+            _ => None,
+        }
     }
 
     fn of_store(decision: Decision, clock: &Clock, deposit: Deposit) -> Self {
@@ -161,29 +193,23 @@ impl<'a> SharedReservation<'a> {
         let (decision, ready) = (self.decision, self.ready.take());
         let again = |taken| Self { decision, ready: ready.clone(), taken };
         match std::mem::replace(&mut self.taken, Taken::Nothing) {
-            Taken::Local(mut local) => {
-                let kinds = local.limiter.space().kinds(local.charge.tier);
-                let (tokens, slots) = divide(&kinds, &local.charge.receipts);
-                let cost = std::mem::take(&mut local.outstanding);
-                let part = |receipts: Vec<Receipt>, hold: Hold| {
-                    let charge = Charge { receipts, hold, ..local.charge.clone() };
-                    let limiter = local.limiter.clone();
-                    again(Taken::Local(Local { limiter, owner: local.owner, charge, outstanding: cost }))
-                };
-                (
-                    tokens.map(|receipts| part(receipts, Hold::Nothing)),
-                    slots.map(|receipts| part(receipts, Hold::Permit)),
-                )
+            Taken::Local(local) => {
+                let (tokens, slots) = local.divide();
+                let again = |local| again(Taken::Local(local));
+                (tokens.map(again), slots.map(again))
             }
-            Taken::Store(Deposit { store, place, charged, cost }) => {
+            Taken::Store(Deposit { store, place, charged, cost, own }) => {
                 let kinds: Vec<_> =
                     place.quotas().map(|index| Counts::of(&place.limit.quotas()[index])).collect();
                 let (tokens, slots) = divide(&kinds, &charged.receipts);
-                let part = |receipts| {
+                let (own_tokens, own_slots) = own.map_or((None, None), Local::divide);
+                let part = |receipts, own| {
                     let charged = Charged { receipts, generation: charged.generation };
-                    again(Taken::Store(Deposit { store: store.clone(), place: place.clone(), charged, cost }))
+                    let (store, place) = (store.clone(), place.clone());
+                    again(Taken::Store(Deposit { store, place, charged, cost, own }))
                 };
-                (tokens.map(part), slots.map(part))
+                let tokens = tokens.map(|receipts| part(receipts, own_tokens));
+                (tokens, slots.map(|receipts| part(receipts, own_slots)))
             }
             taken => (Some(again(taken)), None),
         }
@@ -251,8 +277,13 @@ impl<'a> SharedReservation<'a> {
             Taken::Memory(reservation) => {
                 reservation.keep();
             }
-            Taken::Local(mut local) => local.outstanding = 0,
-            Taken::Nothing | Taken::Store(_) => {}
+            Taken::Local(local) => local.keep(),
+            Taken::Store(deposit) => {
+                if let Some(own) = deposit.own {
+                    own.keep();
+                }
+            }
+            Taken::Nothing => {}
         }
         self.decision
     }
@@ -277,7 +308,10 @@ impl<'a> SharedReservation<'a> {
 }
 
 impl Deposit {
-    async fn commit(self, cost: u64) {
+    async fn commit(mut self, cost: u64) {
+        if let Some(own) = self.own.take() {
+            own.commit(cost);
+        }
         match cost.cmp(&self.cost) {
             Ordering::Less => {
                 let rest = self.cost - cost;
@@ -293,7 +327,8 @@ impl Deposit {
 
     /// An answer that never comes leaves it charged: twice given back would be tokens out of nothing.
     async fn refund(self, cost: u64) {
-        let Self { store, place, charged: charge, .. } = self;
+        let Self { store, place, charged: charge, own, .. } = self;
+        drop(own);
         let _ = store.perform(Request::Refund { place, charge, cost }).await;
     }
 
@@ -306,9 +341,10 @@ impl Deposit {
 
 impl Drop for SharedReservation<'_> {
     fn drop(&mut self) {
-        if let Taken::Store(deposit) = std::mem::replace(&mut self.taken, Taken::Nothing)
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
+        let Taken::Store(mut deposit) = std::mem::replace(&mut self.taken, Taken::Nothing) else { return };
+        // This process need not wait for its own.
+        drop(deposit.own.take());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let cost = deposit.cost;
             drop(runtime.spawn(deposit.refund(cost)));
         }
@@ -333,7 +369,7 @@ pub struct SharedPermit<'a> {
 /// Renews a lease in the background.
 struct Keeper {
     task: JoinHandle<()>,
-    /// The newest proof; `None` once the lease was lost.
+    /// The newest proof; `None` while the store does not know it.
     newest: Arc<Mutex<Option<Receipt>>>,
 }
 
@@ -357,7 +393,8 @@ impl<'a> SharedPermit<'a> {
         self.reservation.decision()
     }
 
-    /// Whether the slot has been lost: the store could not be reached to renew it in time, and another may have it.
+    /// Whether the slot has been lost: the store could not be reached to renew it in time, and another may have it. It is
+    /// taken again as soon as there is one.
     pub fn is_lost(&self) -> bool {
         let lost = |keeper: &Keeper| keeper.newest.lock().unwrap_or_else(PoisonError::into_inner).is_none();
         self.keeper.as_ref().is_some_and(lost)
@@ -376,6 +413,9 @@ impl Deposit {
                 *receipt = Receipt::default();
             }
         }
+        let (tokens, slots) = self.own.take().map_or((None, None), Local::divide);
+        tokens.into_iter().for_each(Local::keep);
+        self.own = slots;
     }
 
     fn keep_alive(&self) -> Option<Keeper> {
@@ -393,16 +433,45 @@ impl Deposit {
         let pause = Duration::from(lease) / RENEWALS;
         let task = runtime.spawn(async move {
             loop {
-                tokio::time::sleep(pause).await;
-                let Some(receipt) = *shared.lock().unwrap_or_else(PoisonError::into_inner) else { return };
-                let renew = Request::Renew { place: place.clone(), receipt };
-                if let Ok(Reply::Renewed(renewed)) = store.perform(renew).await {
-                    *shared.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
-                }
+                // A store that was unavailable may have lost it.
+                let _ = tokio::time::timeout(pause, store.recovered()).await;
+                let known = *shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let renewed = match known {
+                    None => None,
+                    Some(receipt) => {
+                        let renew = Request::Renew { place: place.clone(), receipt };
+                        match store.perform(renew).await {
+                            Ok(Reply::Renewed(renewed)) => renewed,
+                            Ok(_) | Err(_) => continue,
+                        }
+                    }
+                };
+                let newest = match renewed {
+                    Some(receipt) => Some(receipt),
+                    None => register(&store, &place, receipt.cost).await,
+                };
+                *shared.lock().unwrap_or_else(PoisonError::into_inner) = newest;
             }
         });
         Some(Keeper { task, newest })
     }
+}
+
+/// Takes a slot again that the store does not know any more, if there is one left; tokens beside it were charged before.
+async fn register(store: &Arc<dyn Store>, place: &Place, cost: u64) -> Option<Receipt> {
+    let (demand, slots) = (Demand::now(cost), Slots::Take);
+    let ask = Inquiry { place: place.clone(), demand, slots, receipt: true };
+    let answer = store.perform(Request::Decide(vec![ask])).await.and_then(super::only).ok()?;
+    if !super::fold(&answer, place.tier).is_granted() {
+        return None;
+    }
+    let mut charge = answer.charged();
+    let (index, _) = place.quotas().enumerate().find(|(_, index)| is_concurrency(place, *index))?;
+    let receipt = std::mem::take(charge.receipts.get_mut(index)?);
+    if charge.receipts.iter().any(|receipt| receipt.cost > 0) {
+        let _ = store.perform(Request::Refund { place: place.clone(), charge, cost }).await;
+    }
+    Some(receipt)
 }
 
 impl Drop for SharedPermit<'_> {

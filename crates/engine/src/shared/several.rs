@@ -1,9 +1,9 @@
 //! One decision over keys of several limiters, wherever they are counted.
 
-use super::{FIRST, Home, Remote, SharedLimiter, fold};
+use super::{FIRST, Home, Remote, SharedLimiter, fold, outage::Own, remote::NO_ANSWER};
 use crate::{
     limiter::decide_all,
-    store::{Inquiry, Reply, Request, Slots},
+    store::{Inquiry, Reply, Request, Slots, StoreError},
 };
 use std::sync::{Arc, atomic::Ordering};
 use tidegate_core::{Decision, Demand};
@@ -66,6 +66,15 @@ pub async fn decide_all_shared(asks: &[SharedAsk<'_>]) -> Option<Vec<Decision>> 
     if !asks.iter().all(is_same) {
         return None;
     }
+    let mut owns = Vec::with_capacity(asks.len());
+    for ask in asks {
+        let demand = Demand::now(ask.cost);
+        let Some(remote) = ask.limiter.remote() else { return None };
+        match remote.fallback.before(ask.key, FIRST, demand, Slots::Look) {
+            Ok(own) => owns.push(own),
+            Err(denied) => return Some(denied_here(asks, owns, *denied.decision())),
+        }
+    }
     let questions = asks.iter().filter_map(|ask| {
         let demand = Demand::now(ask.cost);
         ask.limiter.remote().map(|remote| remote.inquiry(ask.key, FIRST, demand, Slots::Look))
@@ -79,17 +88,46 @@ pub async fn decide_all_shared(asks: &[SharedAsk<'_>]) -> Option<Vec<Decision>> 
             for (answer, indices) in answers.iter().zip(places) {
                 indices.into_iter().for_each(|index| decisions[index] = fold(answer, FIRST));
             }
+            if decisions.iter().all(Decision::is_granted) {
+                for (own, ask) in owns.into_iter().zip(asks) {
+                    let Some(remote) = ask.limiter.remote() else { continue };
+                    remote.keep_own(own, ask.key, FIRST, Demand::now(ask.cost));
+                }
+            }
         }
-        Ok(_) | Err(_) => {
+        other => {
+            drop(owns);
+            let error = other.err().unwrap_or_else(|| StoreError::Refused(NO_ANSWER.to_owned()));
             for (decision, ask) in decisions.iter_mut().zip(asks) {
                 ask.limiter.degraded.fetch_add(1, Ordering::Relaxed);
                 if let Some(remote) = ask.limiter.remote() {
-                    *decision = remote.fallback.decide(ask.key, FIRST, Demand::now(ask.cost));
+                    *decision = remote.fallback.decide(&error, ask.key, FIRST, Demand::now(ask.cost));
                 }
             }
         }
     }
     Some(decisions)
+}
+
+/// All answers where this process denies one question: those before it are granted, those behind it are not asked.
+fn denied_here(asks: &[SharedAsk<'_>], owns: Vec<Own>, denied: Decision) -> Vec<Decision> {
+    let place = owns.len();
+    for ask in asks {
+        ask.limiter.degraded.fetch_add(1, Ordering::Relaxed);
+    }
+    let granted = owns.iter().map(|own| match own {
+        Own::Counted(taken) => taken.decision().degraded(),
+        Own::Uncounted => Decision::unlimited().degraded(),
+    });
+    let mut decisions: Vec<_> = granted.collect();
+    decisions.push(denied);
+    let behind = asks.iter().skip(place + 1).filter_map(|ask| {
+        let remote = ask.limiter.remote()?;
+        let denied = remote.fallback.before(ask.key, FIRST, Demand::probe(ask.cost), Slots::Look).err();
+        Some(denied.map_or_else(|| Decision::unlimited().degraded(), |denied| *denied.decision()))
+    });
+    decisions.extend(behind);
+    decisions
 }
 
 fn in_memory(asks: &[SharedAsk<'_>]) -> Option<Vec<Decision>> {

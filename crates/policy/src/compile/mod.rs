@@ -93,6 +93,22 @@ impl Compiler {
         Self { memory, ..self }
     }
 
+    /// Connects to the stores of a policy that are not in use yet, before it is put in force; an error if one cannot be
+    /// reached.
+    pub async fn connect_stores(&self, policy: &Policy) -> Result<(), PolicyError> {
+        let settings = rules::settings(policy, self).map_err(|error| {
+            let mut problems = Problems::default();
+            problems.add(None, &error);
+            problems.none().err()
+        });
+        match settings {
+            Ok(settings) => {
+                self.rules.connect_stores(&settings).await.map_err(|error| PolicyError::of_settings(&error))
+            }
+            Err(error) => error.map_or(Ok(()), Err),
+        }
+    }
+
     /// Puts a policy in force, in place of the one before. All that is wrong with it is told, and then nothing has changed.
     ///
     /// Counters of a rule that did not change stay, and those of one whose numbers did carry over what was used. Breakers,

@@ -253,7 +253,7 @@ fn check(source: &Rule, policy: &Policy) -> Result<(), SettingError> {
 }
 
 /// Where counts are kept, and what each rule says of that.
-fn settings(policy: &Policy, compiler: &Compiler) -> Result<Settings, SettingError> {
+pub(super) fn settings(policy: &Policy, compiler: &Compiler) -> Result<Settings, SettingError> {
     let variable = |name: &str| env::var(name).ok();
     let stores = &policy.stores;
     let mut settings = Settings::new();

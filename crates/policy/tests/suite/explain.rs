@@ -61,7 +61,7 @@ rule `login` applies
   key      192.0.2.1
   mode     enforce
   cost     1
-  counted  in the default store: the bound holds for all processes together; while it is away nothing is let through
+  counted  in the default store: the bound holds for all processes together; while it is unavailable nothing is admitted
   quota    5/min
     bound  at most 5 at once and 5/min on top: 10 in any 1min
     spent  429, retry-after: 12, content-type: application/problem+json
@@ -73,8 +73,8 @@ rule `plans` applies
   mode     enforce
   tier     gold
   cost     1
-  counted  in the default store: the bound holds for all processes together; while it is away each process counts by \
-itself, up to the whole quota
+  counted  in the default store: the bound holds for all processes together; while it is unavailable each \
+process counts by itself what it admits: at worst the bound times the number of processes
   quota    1000/s
     bound  at most 1000 at once and 1000/s on top: 2000 in any 1s
     spent  the connection is closed
@@ -82,8 +82,8 @@ rule `all` applies
   key      everybody together
   mode     shadow
   cost     1
-  counted  in the store `far`: the bound holds for all processes together; while it is away each process counts by itself, \
-up to the whole quota
+  counted  in the store `far`: the bound holds for all processes together; while it is unavailable each \
+process counts by itself what it admits: at worst the bound times the number of processes
   quota    3 at once
     bound  at most 3 in flight
     spent  let through, and noted

@@ -28,7 +28,8 @@ impl Node {
     }
 
     pub(super) async fn call(&self, lane: Lane, requests: &[Request], now: Option<Micros>) -> Vec<Answered> {
-        self.call_once(lane, requests, now).await.into_iter().map(settle).collect()
+        let said = self.call_once(lane, requests, now).await;
+        said.into_iter().zip(requests).map(|(said, request)| settle(said, || self.keys_of(request))).collect()
     }
 
     async fn call_once(
@@ -149,11 +150,12 @@ pub(super) fn garbled() -> StoreError {
 /// What a node of a cluster says of a key that it does not have.
 const NOT_LOCAL: &str = "non local key";
 
-pub(super) fn settle(said: Result<Said, Problem>) -> Answered {
+/// What a request is answered with; a refusal names its keys.
+pub(super) fn settle(said: Result<Said, Problem>, keys: impl FnOnce() -> String) -> Answered {
     match said? {
         Said::Reply(reply) => Ok(reply),
         Said::Stranger(tag) => Err(Problem::Stranger(tag)),
         Said::Refused(why) if why.contains(NOT_LOCAL) => Err(Problem::Elsewhere),
-        Said::Refused(why) => Err(StoreError::Refused(why).into()),
+        Said::Refused(why) => Err(StoreError::Refused(format!("{why}; key {}", keys())).into()),
     }
 }

@@ -1,6 +1,6 @@
 //! Whether the server is there, and of use.
 
-use super::{FIRST, Keys, LANES, Lane, Node};
+use super::{Answered, FIRST, Keys, LANES, Lane, Node, Problem};
 use crate::{error::ConnectError, script};
 use redis::RedisError;
 use std::{
@@ -10,12 +10,12 @@ use std::{
 use tidegate_engine::StoreError;
 use tokio::time::timeout;
 
-/// Calls in a row without an answer after which a connection is of no more use.
-const MOST_UNANSWERED: u32 = 8;
-/// How often a server that went away is looked for.
+/// How often a server that is unavailable is looked for.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long connecting may take.
-const RECONNECT: Duration = Duration::from_millis(500);
+const RECONNECT: Duration = Duration::from_secs(4);
+/// How often idle connections are used.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 impl Node {
     /// Says what makes this server of no use as a store, if anything does.
@@ -71,43 +71,47 @@ impl Node {
 
     /// Takes note of what was wrong with an answer, if anything was.
     pub(crate) fn take_note(self: &Arc<Self>, error: Option<&StoreError>) {
-        let went_down = match error {
-            Some(StoreError::Late) => self.health.late(self.deadline),
-            Some(StoreError::Away(why)) => self.health.away(why),
-            Some(StoreError::Refused(why)) => {
-                self.health.refused(why);
-                false
+        match error {
+            Some(StoreError::Away(cause)) => self.went_away(cause),
+            Some(StoreError::Refused(cause)) => self.health.rejected(cause),
+            Some(_) => {}
+            None => self.health.decided(),
+        }
+    }
+
+    /// Takes note of a call, and of how long it took.
+    pub(super) fn record_call(self: &Arc<Self>, answers: &[Answered], took: Duration) {
+        for answer in answers {
+            match answer {
+                Err(Problem::Store(error)) => self.take_note(Some(error)),
+                Ok(_) | Err(_) => self.take_note(None),
             }
-            Some(_) | None => {
-                self.health.answered();
-                false
-            }
-        };
-        if went_down {
+        }
+        let is_away = |answer: &Answered| matches!(answer, Err(Problem::Store(StoreError::Away(_))));
+        if !answers.iter().any(is_away) && self.health.answered(took, self.deadline) {
             self.look_after();
         }
     }
 
-    /// A lane that never answers while others do is out of step: the server counts as away until it is connected anew.
-    pub(super) fn note_lane(self: &Arc<Self>, lane: Lane, is_answered: bool) {
-        if is_answered {
-            return self.unanswered[lane].store(0, Ordering::Relaxed);
-        }
-        if self.unanswered[lane].fetch_add(1, Ordering::Relaxed) + 1 >= MOST_UNANSWERED {
-            self.unanswered[lane].store(0, Ordering::Relaxed);
-            self.take_note(Some(&StoreError::Away("a connection without answers".to_owned())));
+    fn went_away(self: &Arc<Self>, cause: &str) {
+        if self.health.unavailable(&ConnectError::of(cause)) {
+            self.look_after();
         }
     }
 
-    /// Tries to reach the server until it is there again.
+    /// Tries to reach the server until it is available.
     pub(crate) fn look_after(self: &Arc<Self>) {
         let node = Arc::downgrade(self);
         drop(tokio::spawn(async move {
             // A node that nobody needs any more is not looked for.
             while let Some(node) = node.upgrade() {
                 match node.reach().await {
-                    Ok(()) => return node.health.is_back(),
-                    Err(why) => node.health.still_away(why),
+                    Ok(()) if node.health.is_hold_off_over() => {
+                        node.health.available();
+                        return node.send_refunds();
+                    }
+                    Ok(()) => {}
+                    Err(cause) => drop(node.health.unavailable(&cause)),
                 }
                 drop(node);
                 tokio::time::sleep(RETRY).await;
@@ -115,25 +119,51 @@ impl Node {
         }));
     }
 
-    /// Says why the server still is of no use, if it is not.
-    async fn reach(&self) -> Result<(), String> {
-        // An answer that was lost leaves a connection out of step, so that it never has the right one again.
-        let all_lanes = async {
+    /// Returns why the server still is of no use, if it is not.
+    async fn reach(self: &Arc<Self>) -> Result<(), ConnectError> {
+        let in_time = async {
             for lane in LANES {
                 self.probe(lane).await?;
             }
             Ok::<_, RedisError>(())
         };
-        if matches!(timeout(self.deadline, all_lanes).await, Ok(Ok(()))) {
+        // An answer that was lost leaves a connection out of step, so that it never has the right one again.
+        if matches!(timeout(self.deadline, in_time).await, Ok(Ok(()))) {
             return Ok(());
         }
+        let late = |time: Duration| ConnectError::of(&format!("no answer within {time:?}"));
         let anew = async {
-            self.connect().await?;
-            self.probe(FIRST).await
+            self.connect().await.map_err(|error| ConnectError::refused(self.shown(), &error))?;
+            self.inspect().await
         };
-        match timeout(RECONNECT, anew).await {
-            Ok(reached) => reached.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no connection within {RECONNECT:?}")),
+        timeout(RECONNECT, anew).await.unwrap_or_else(|_| Err(late(RECONNECT)))?;
+        match timeout(self.deadline, self.probe(FIRST)).await {
+            Ok(probed) => probed.map_err(|error| ConnectError::useless(self.shown(), &error)),
+            Err(_) => Err(late(self.deadline)),
         }
+    }
+
+    /// Uses idle connections now and then: a server does not close them for being idle, and one that is gone is found
+    /// out before the next decision needs it.
+    pub(super) fn keep_alive(self: &Arc<Self>) {
+        if self.is_kept_alive.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let node = Arc::downgrade(self);
+        drop(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(KEEP_ALIVE).await;
+                let Some(node) = node.upgrade() else { return };
+                for lane in LANES {
+                    if !node.health.is_available() {
+                        break;
+                    }
+                    let ping = node.in_time(node.send_on(lane, &redis::cmd("PING"))).await;
+                    if let Err(StoreError::Away(cause)) = ping.map_err(|error| node.explain(&error)) {
+                        node.went_away(&cause);
+                    }
+                }
+            }
+        }));
     }
 }

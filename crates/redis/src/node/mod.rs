@@ -9,21 +9,22 @@ mod queue;
 
 use crate::{
     dial::Dial,
-    health::{Health, Mood},
+    health::{Health, Modes},
     message::{Message, Reader},
     names::Names,
     script,
 };
 use call::{garbled, settle};
 use queue::Queue;
+pub(crate) use queue::as_asked;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value, aio::MultiplexedConnection};
 use std::{
-    sync::{Arc, Mutex, PoisonError, RwLock, atomic::AtomicU32},
+    sync::{Arc, Mutex, PoisonError, RwLock, atomic::AtomicBool},
     time::Duration,
 };
 use tidegate_core::Micros;
 use tidegate_engine::{
-    StoreError,
+    Clock, StoreError,
     store::{Place, Reply, Request},
 };
 use tokio::time::timeout;
@@ -63,10 +64,11 @@ pub(crate) struct Node {
     keys: Keys,
     /// One for each lane, or none at all.
     connections: RwLock<Vec<MultiplexedConnection>>,
-    /// Lone calls in a row on each lane that had no answer in time.
-    unanswered: [AtomicU32; LANES.end],
+    /// Whether idle connections are kept in use.
+    is_kept_alive: AtomicBool,
     queue: Mutex<Queue>,
     health: Health,
+    clock: Clock,
 }
 
 /// What became of a request.
@@ -90,16 +92,23 @@ impl From<StoreError> for Problem {
 }
 
 impl Node {
-    pub(crate) fn new(names: Arc<Names>, dial: Dial, deadline: Duration, keys: Keys) -> Arc<Self> {
+    pub(crate) fn new(
+        names: Arc<Names>,
+        dial: Dial,
+        deadline: Duration,
+        keys: Keys,
+        modes: &Arc<Modes>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             names,
             keys,
             deadline,
-            health: Health::new(dial.shown().to_owned()),
+            health: Health::new(dial.shown().to_owned(), modes.clone()),
             dial,
             connections: RwLock::default(),
-            unanswered: Default::default(),
+            is_kept_alive: AtomicBool::new(false),
             queue: Mutex::default(),
+            clock: Clock::system(),
         })
     }
 
@@ -113,18 +122,31 @@ impl Node {
     }
 
     /// Connects, or says why it cannot.
-    pub(crate) async fn connect(&self) -> Result<(), RedisError> {
+    pub(crate) async fn connect(self: &Arc<Self>) -> Result<(), RedisError> {
         let connections = self.dial.connect(LANES.len()).await?;
         *self.connections.write().unwrap_or_else(PoisonError::into_inner) = connections;
+        self.keep_alive();
         Ok(())
+    }
+
+    /// Leaves its connections to the calls that still wait on them.
+    pub(super) fn disconnect(&self) {
+        self.connections.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Waits up to the deadline while the server is being connected to.
+    pub(crate) async fn ready(&self) -> Result<(), StoreError> {
+        match timeout(self.deadline, self.health.ready()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(cause)) => Err(StoreError::Away(cause.to_string())),
+            Err(_) => Err(StoreError::Late),
+        }
     }
 
     /// Does what is asked about a key whose slot is moving here. It is alone, so that nothing comes between the two
     /// commands that this takes.
     pub(crate) async fn submit_asking(self: &Arc<Self>, request: &Request) -> Answered {
-        if let Mood::Down(why) = self.health.mood() {
-            return Err(StoreError::Away(why).into());
-        }
+        self.ready().await?;
         let mut message = Message::default();
         message.add(request, |place| self.names.key(place));
         message.introduce(&self.names.strangers());
@@ -139,7 +161,7 @@ impl Node {
         match told? {
             Value::BulkString(bytes) => {
                 let said = Reader::new(&bytes).and_then(|mut reader| reader.next(request));
-                settle(said.map_err(|_| garbled().into()))
+                settle(said.map_err(|_| garbled().into()), || self.keys_of(request))
             }
             _ => Err(garbled().into()),
         }
@@ -158,9 +180,7 @@ impl Node {
 
     /// Sends a plain command by the deadline.
     pub(crate) async fn command(self: &Arc<Self>, command: &Cmd) -> Result<Value, StoreError> {
-        if let Mood::Down(why) = self.health.mood() {
-            return Err(StoreError::Away(why));
-        }
+        self.ready().await?;
         let told = match timeout(self.deadline, self.send(command)).await {
             Ok(told) => told.map_err(|error| self.explain(&error)),
             Err(_) => Err(StoreError::Late),
@@ -171,9 +191,7 @@ impl Node {
 
     /// Sends plain commands together, by the deadline. What the server says of each is in its answer.
     pub(crate) async fn commands(self: &Arc<Self>, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
-        if let Mood::Down(why) = self.health.mood() {
-            return Err(StoreError::Away(why));
-        }
+        self.ready().await?;
         let Some(mut connection) = self.connection(FIRST) else {
             let away = StoreError::Away("not connected".to_owned());
             self.take_note(Some(&away));
@@ -208,9 +226,15 @@ impl Node {
         timeout(self.patience(), answer).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// How long an answer may take before the server counts as away.
+    /// How long an answer may take before the server counts as unavailable.
     fn patience(&self) -> Duration {
-        ANSWER.max(self.deadline)
+        ANSWER.max(self.deadline * 2)
+    }
+
+    /// The keys in the server that a request is about, for messages.
+    fn keys_of(&self, request: &Request) -> String {
+        let keys: Vec<_> = places(request).map(|place| format!("`{}`", self.names.key(place))).collect();
+        keys.join(", ")
     }
 
     async fn send_on(&self, lane: Lane, command: &Cmd) -> Result<Value, RedisError> {
@@ -233,7 +257,7 @@ impl Node {
         );
         if error.is_unrecoverable_error() || error.is_io_error() || is_wrong_server {
             if !error.is_timeout() {
-                self.connections.write().unwrap_or_else(PoisonError::into_inner).clear();
+                self.disconnect();
             }
             return StoreError::Away(error.to_string());
         }
@@ -245,7 +269,7 @@ impl Node {
     }
 }
 
-/// How long an answer may take before the server counts as away, unless a decision may take longer.
+/// How long an answer may take before the server counts as unavailable, unless a decision may take half as long.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// The keys that a request is about.

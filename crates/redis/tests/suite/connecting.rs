@@ -227,6 +227,12 @@ async fn tls_trusts_only_the_authority_it_is_told() {
     let builder = || RedisStore::builder().deadline(AMPLE);
     let store = builder().tls_authority(&authority(&server)).connect(&url).await.unwrap();
     counts(&store).await;
+    let file = server.certificates().unwrap().authority.display().to_string();
+    builder().connect(&format!("{url}?ca={file}")).await.unwrap();
+    let text = builder().connect(&format!("{url}?ca=/no/such/file")).await.unwrap_err().to_string();
+    assert_says(&text, &["/no/such/file", "check its path"]);
+    let text = builder().connect(&format!("{}?ca={file}", server.url())).await.unwrap_err().to_string();
+    assert_says(&text, &["without TLS", "rediss://"]);
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
     let again = limiter(&store, "rule", FIVE);
     soon("it is back", async || !again.peek("key", 1).await.is_degraded()).await;

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
+mod availability;
 mod cluster;
 mod common;
 mod conformance;
 mod connecting;
+mod events;
 mod fleet;
 mod operations;
 mod outage;

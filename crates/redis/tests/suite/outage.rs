@@ -46,7 +46,11 @@ async fn suffer(url: &str, begin: impl Fn(), end: impl Fn()) {
         decides(&limiter).await;
 
         begin();
-        soon("the trouble is noticed", async || limiter.peek("other", 1).await.is_degraded()).await;
+        // A late answer is not an outage yet.
+        soon("the store is unavailable", async || {
+            limiter.peek("other", 1).await.is_degraded() && store.trouble().is_some()
+        })
+        .await;
         let before = limiter.degraded();
         let mut allowed = 0;
         for _ in 0..10 {

@@ -72,7 +72,7 @@ impl Store for Shelf {
         let mut state = self.0.lock().unwrap();
         state.asked += 1;
         let reply = match request {
-            _ if state.is_down => Err(StoreError::Late),
+            _ if state.is_down => Err(StoreError::Away("no answer".to_owned())),
             Request::Decide(asks) => Ok(Reply::Decided(state.decide(&asks))),
             Request::Refund { place, charge, cost } => {
                 let mut receipts = charge.receipts.into_iter();

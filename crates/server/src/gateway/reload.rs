@@ -61,6 +61,9 @@ impl Gateway {
             (Some(before), true) => before.again(&policy.admin)?,
             (None, true) => Admin::bind(&policy.admin)?,
         };
+        if policy.stores != self.policy.stores {
+            self.compiler.connect_stores(&policy).await.map_err(|error| self.source.error(error))?;
+        }
         let tokens = Tokens::of(&policy)?;
         let decisions = self.next_decisions(&policy)?;
         let sending = match &policy.metrics {

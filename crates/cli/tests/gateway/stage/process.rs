@@ -76,6 +76,11 @@ impl Gateway {
         }
     }
 
+    /// How often it has told this so far.
+    pub(crate) fn count_told(&self, part: &str) -> usize {
+        count(&self.told.borrow(), part)
+    }
+
     /// What it tells behind this word at the start of a line.
     pub(crate) async fn told_behind(&self, word: &str) -> String {
         let mut told = self.told.clone();

@@ -9,7 +9,7 @@ use std::{
 };
 use tidegate_core::{Micros, Quota};
 use tidegate_engine::{
-    Addition, Clock, Store, StoreError, Tally,
+    Addition, Clock, Outage, Store, StoreError, Tally,
     store::{Pending, Reply, Request},
 };
 
@@ -84,6 +84,14 @@ impl Store for Punctual<dyn Store> {
 
     fn adapt(&self, quota: Quota) -> Quota {
         self.store.adapt(quota)
+    }
+
+    fn recovered(&self) -> Pending<()> {
+        self.store.recovered()
+    }
+
+    fn add_mode(&self, mode: Outage) {
+        self.store.add_mode(mode);
     }
 }
 

@@ -20,7 +20,7 @@ pub struct Away;
 
 impl Store for Away {
     fn perform(&self, _: store::Request) -> Pending<Result<store::Reply, StoreError>> {
-        Box::pin(async { Err(StoreError::Late) })
+        Box::pin(async { Err(StoreError::Away("no answer".to_owned())) })
     }
 }
 

@@ -1,0 +1,218 @@
+//! Late is not down: what a missed deadline decides, what a late answer gives back, and how much an outage admits.
+
+#![cfg(target_os = "linux")]
+
+use crate::common::{AMPLE, FIVE, limiter, limiter_for, number, soon, store, verdict};
+use std::time::Duration;
+use tidegate_engine::{Outage, SharedLimiter};
+use tidegate_redis::RedisStore;
+use tidegate_testkit::servers::RedisServer;
+
+/// Longer than any answer of a server that runs, even on a busy machine.
+const DEADLINE: Duration = Duration::from_millis(300);
+
+async fn hasty(server: &RedisServer) -> RedisStore {
+    RedisStore::builder().deadline(DEADLINE).connect(&server.url()).await.unwrap()
+}
+
+/// Lets the server know the scripts and the quota, so that what is late later is a decision.
+async fn decides(limiter: &SharedLimiter) {
+    soon("the store decides", async || !limiter.check("other").await.is_degraded()).await;
+}
+
+/// How long the server stands still while one request is late.
+#[derive(Clone, Copy, Debug)]
+enum Pause {
+    /// Until the request has missed its deadline.
+    Short,
+    /// Until the store counts as unavailable.
+    Long,
+}
+
+/// One request misses its deadline; then the server goes on.
+async fn miss<T>(
+    server: &RedisServer,
+    store: &RedisStore,
+    pause: Pause,
+    request: impl Future<Output = T>,
+) -> T {
+    server.pause().unwrap();
+    let answer = request.await;
+    if let Pause::Long = pause {
+        soon("the store is unavailable", async || store.trouble().is_some()).await;
+    }
+    server.resume().unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn one_missed_deadline_is_not_an_outage() {
+    let server = RedisServer::start().unwrap();
+    for (mode, expected) in [
+        (Outage::default(), "deny 0 of 5 degraded"),
+        (Outage::Closed, "deny 0 of 5 degraded"),
+        (Outage::Open, "allow"),
+    ] {
+        let store = hasty(&server).await;
+        let limiter = limiter_for(&store, &format!("{mode:?}"), FIVE, mode);
+        decides(&limiter).await;
+        let missed = miss(&server, &store, Pause::Short, limiter.check("a")).await;
+        assert!(missed.is_degraded() && verdict(&missed).starts_with(expected), "{mode:?} {missed:?}");
+        soon("it decides", async || !limiter.peek("a", 1).await.is_degraded()).await;
+        assert_eq!((store.trouble(), store.outages()), (None, 0), "{mode:?}");
+    }
+}
+
+#[tokio::test]
+async fn late_slot_is_given_back_long_before_its_lease_ends() {
+    let server = RedisServer::start().unwrap();
+    for pause in [Pause::Short, Pause::Long] {
+        let store = hasty(&server).await;
+        let limiter = limiter_for(&store, &format!("{pause:?}"), "1 at once lease 1h", Outage::Closed);
+        soon("the store decides", async || limiter.permit("other").await.decision().is_granted()).await;
+        let missed = miss(&server, &store, pause, limiter.permit("a")).await;
+        assert!(!missed.decision().is_granted() && missed.decision().is_degraded());
+        soon("the slot is free", async || limiter.permit("a").await.decision().is_granted()).await;
+    }
+}
+
+#[tokio::test]
+async fn slot_released_during_an_outage_is_given_back_after_it() {
+    let server = RedisServer::start().unwrap();
+    let store = hasty(&server).await;
+    let limiter = limiter_for(&store, "released", "1 at once lease 1h", Outage::Closed);
+    soon("the store decides", async || limiter.permit("other").await.decision().is_granted()).await;
+    let held = limiter.permit("a").await;
+    assert!(held.decision().is_granted());
+    server.pause().unwrap();
+    soon("the store is unavailable", async || store.trouble().is_some()).await;
+    drop(held);
+    tokio::task::yield_now().await;
+    server.resume().unwrap();
+    soon("the slot is free", async || limiter.permit("a").await.decision().is_granted()).await;
+}
+
+#[tokio::test]
+async fn late_tokens_are_given_back() {
+    let server = RedisServer::start().unwrap();
+    let observer = store(&server.url()).await;
+    for pause in [Pause::Short, Pause::Long] {
+        for quota in [FIVE, "5 per 52w sliding-log", "5 per 52w fixed-window"] {
+            let (name, store) = (format!("{pause:?} {quota}"), hasty(&server).await);
+            let (ours, observed) =
+                (limiter_for(&store, &name, quota, Outage::Closed), limiter(&observer, &name, quota));
+            decides(&ours).await;
+            assert!(!miss(&server, &store, pause, ours.check("check")).await.is_granted());
+            soon("the store decides again", async || !ours.peek("b", 1).await.is_degraded()).await;
+            let reserved = miss(&server, &store, pause, ours.reserve("reserve", 3, Duration::ZERO)).await;
+            assert!(!reserved.decision().is_granted());
+            for key in ["check", "reserve"] {
+                let what = format!("{name}: {key} has all its tokens");
+                soon(&what, async || observed.peek(key, 1).await.remaining() == 5).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn caller_that_leaves_gets_nothing_and_pays_nothing() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server.url()).await;
+    let limiter = limiter(&store, "leaves", FIVE);
+    decides(&limiter).await;
+    server.pause().unwrap();
+    assert!(tokio::time::timeout(DEADLINE, limiter.check("a")).await.is_err());
+    server.resume().unwrap();
+    soon("it has all its tokens", async || limiter.peek("a", 1).await.remaining() == 5).await;
+}
+
+#[tokio::test]
+async fn default_mode_admits_no_more_than_the_bound_in_each_process() {
+    let server = RedisServer::start().unwrap();
+    let store = hasty(&server).await;
+    let limiter = limiter_for(&store, "bound", "10 per 52w", Outage::default());
+    decides(&limiter).await;
+    let mut admitted = 0;
+    for _ in 0..6 {
+        admitted += u32::from(limiter.check("a").await.is_granted());
+    }
+    assert_eq!(admitted, 6);
+    server.kill();
+    soon("the store is unavailable", async || store.trouble().is_some()).await;
+    for _ in 0..10 {
+        admitted += u32::from(limiter.check("a").await.is_granted());
+    }
+    assert_eq!(admitted, 10, "what the store had granted counts");
+    // It comes back with nothing, and would grant everything again.
+    server.restart().unwrap();
+    soon("the store is available", async || store.trouble().is_none()).await;
+    for _ in 0..10 {
+        admitted += u32::from(limiter.check("a").await.is_granted());
+        admitted += u32::from(limiter.reserve("a", 1, Duration::ZERO).await.keep().is_granted());
+    }
+    assert_eq!(admitted, 10, "what was granted without the store counts");
+    assert!(limiter.check("another").await.is_granted());
+}
+
+#[tokio::test]
+async fn default_mode_holds_no_more_slots_than_the_limit_in_each_process() {
+    let server = RedisServer::start().unwrap();
+    let store = hasty(&server).await;
+    let limiter = limiter_for(&store, "slots", "3 at once", Outage::default());
+    soon("the store decides", async || limiter.permit("other").await.decision().is_granted()).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push(limiter.permit("a").await);
+    }
+    assert!(held.iter().all(|permit| permit.decision().is_granted()));
+    server.kill();
+    soon("the store is unavailable", async || store.trouble().is_some()).await;
+    let more = [limiter.permit("a").await, limiter.permit("a").await];
+    assert_eq!(more.iter().filter(|permit| permit.decision().is_granted()).count(), 1);
+    drop(held);
+    let last = [limiter.permit("a").await, limiter.permit("a").await, limiter.permit("a").await];
+    assert_eq!(last.iter().filter(|permit| permit.decision().is_granted()).count(), 2);
+}
+
+#[tokio::test]
+async fn held_slots_are_registered_again_when_the_store_lost_its_data() {
+    let server = RedisServer::start().unwrap();
+    let (ours, observer) = (hasty(&server).await, store(&server.url()).await);
+    let ours = limiter(&ours, "held", "2 at once lease 1h");
+    let observed = limiter(&observer, "held", "2 at once lease 1h");
+    soon("the store decides", async || ours.permit("other").await.decision().is_granted()).await;
+    let held = ours.permit("a").await;
+    assert!(held.decision().is_granted());
+    server.kill();
+    server.restart().unwrap();
+    let look = async || {
+        let decision = observed.peek("a", 1).await;
+        !decision.is_degraded() && decision.remaining() == 1
+    };
+    soon("the slot is known again", look).await;
+    assert!(!held.is_lost());
+    drop(held);
+    soon("it is given back", async || observed.peek("a", 1).await.remaining() == 2).await;
+}
+
+#[tokio::test]
+async fn idle_connection_that_was_closed_degrades_no_decision() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server.url()).await;
+    let limiter = limiter(&store, "idle", FIVE);
+    decides(&limiter).await;
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+    soon("it is found out", async || store.outages() == 1 && store.trouble().is_none()).await;
+    assert_eq!(verdict(&limiter.check("a").await), "allow 4 of 5");
+    assert_eq!(limiter.degraded(), 0);
+}
+
+#[tokio::test]
+async fn decisions_wait_for_the_first_connection() {
+    let server = RedisServer::start().unwrap();
+    let store = RedisStore::builder().deadline(AMPLE).open(&server.url()).unwrap();
+    let limiter = limiter_for(&store, "first", FIVE, Outage::Closed);
+    assert_eq!(verdict(&limiter.check("a").await), "allow 4 of 5");
+    assert_eq!((limiter.degraded(), store.outages()), (0, 0));
+    assert!(number(&server, &["DBSIZE"]) > 0);
+}

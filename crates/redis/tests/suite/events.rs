@@ -1,0 +1,218 @@
+//! What the store logs: one event with cause and advice when something is wrong, and nothing per request.
+
+#![cfg(target_os = "linux")]
+
+use crate::common::{AMPLE, FIVE, limiter, limiter_for, soon, verdict};
+use std::{
+    fmt::{self, Write as _},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tidegate_engine::Outage;
+use tidegate_redis::RedisStore;
+use tidegate_testkit::servers::{RedisCluster, RedisServer};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+    subscriber::{DefaultGuard, set_default},
+};
+
+/// What is logged on this thread from now on.
+struct Log {
+    lines: Arc<Mutex<Vec<String>>>,
+    _guard: DefaultGuard,
+}
+
+impl Log {
+    fn start() -> Self {
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        Self { _guard: set_default(Recorder(lines.clone())), lines }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    fn count(&self, part: &str) -> usize {
+        self.lines().iter().filter(|line| line.contains(part)).count()
+    }
+}
+
+struct Recorder(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let _ = write!(self.0, "{field}={value:?} ");
+    }
+}
+
+impl Subscriber for Recorder {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("tidegate")
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[tokio::test]
+async fn healthy_start_logs_nothing() {
+    let server = RedisServer::start().unwrap();
+    let cluster = tokio::task::spawn_blocking(|| RedisCluster::start().unwrap()).await.unwrap();
+    let nodes: Vec<_> = cluster.nodes().iter().map(|node| node.address().to_string()).collect();
+    for url in [server.url(), format!("redis+cluster://{}", nodes.join(","))] {
+        let log = Log::start();
+        let store = RedisStore::builder().deadline(AMPLE).open(&url).unwrap();
+        let limiter = limiter(&store, "healthy", FIVE);
+        assert_eq!(verdict(&limiter.check("a").await), "allow 4 of 5", "{url}");
+        assert_eq!(log.lines(), [""; 0], "{url}");
+    }
+}
+
+/// One event, however many requests come and however often connecting is tried.
+async fn says(url: &str, cause: &str, advice: &str) {
+    let log = Log::start();
+    let store = RedisStore::builder().deadline(AMPLE).open(url).unwrap();
+    let limiter = limiter_for(&store, "wrong", FIVE, Outage::Closed);
+    for _ in 0..20 {
+        assert!(limiter.check("a").await.is_degraded());
+    }
+    soon("the store has been tried again", async || store.trouble().is_some_and(|why| why.contains(cause)))
+        .await;
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    let says = |part: &str| assert!(lines[0].contains(part), "no {part:?} in {}", lines[0]);
+    ["message=store unavailable", "store=", "cause=", "mode=closed", cause, advice]
+        .into_iter()
+        .for_each(says);
+    assert!(!lines[0].contains("wr0ng"), "{}", lines[0]);
+}
+
+#[tokio::test]
+async fn misconfigured_store_logs_its_cause_and_advice_once() {
+    let server = RedisServer::builder().password("right").start().unwrap();
+    let address = server.address();
+    says(&format!("redis://:wr0ng@{address}"), "authentication failed", "check user and password").await;
+    says(&format!("redis://{address}"), "NOAUTH", "check user and password").await;
+    says(&format!("redis://:right@{address}/999"), "DB index", "check the number of the database").await;
+    says(
+        &format!("rediss://:right@{address}"),
+        "no connection to",
+        "a rediss:// address needs a server that speaks TLS",
+    )
+    .await;
+
+    let plain = RedisServer::start().unwrap();
+    let cluster_url = format!("redis+cluster://{}", plain.address());
+    says(&cluster_url, "is a single server", "write redis:// instead of redis+cluster://").await;
+    says("redis://no-such-host.invalid:6379", "no connection to", "check the name of the host").await;
+    plain.command(&["ACL", "SETUSER", "poor", "on", ">wr0ng", "~*", "+get", "+info", "+ping"]).unwrap();
+    says(&format!("redis://poor:wr0ng@{}", plain.address()), "NoPerm", "grant the user").await;
+    let primary = server.port().to_string();
+    plain.command(&["CONFIG", "SET", "masterauth", "right"]).unwrap();
+    plain.command(&["REPLICAOF", "127.0.0.1", &primary]).unwrap();
+    says(&plain.url(), "is a read-only replica", "connect to its primary").await;
+
+    let cluster = tokio::task::spawn_blocking(|| RedisCluster::start().unwrap()).await.unwrap();
+    let node = cluster.nodes()[0].url();
+    says(&node, "is a node of a cluster", "write redis+cluster:// instead of redis://").await;
+}
+
+#[tokio::test]
+async fn outage_logs_its_start_and_its_end() {
+    let server = RedisServer::start().unwrap();
+    let store = RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap();
+    let limiter = limiter(&store, "outage", FIVE);
+    assert!(!limiter.check("a").await.is_degraded());
+    let log = Log::start();
+    server.kill();
+    soon("the store is unavailable", async || store.trouble().is_some()).await;
+    for _ in 0..100 {
+        assert!(limiter.check("a").await.is_degraded());
+    }
+    server.restart().unwrap();
+    soon("the store is available", async || store.trouble().is_none()).await;
+    assert_eq!(log.count("message=store available again"), 1, "{:#?}", log.lines());
+    assert_eq!(log.count("message=store unavailable"), 1, "{:#?}", log.lines());
+    assert_eq!(log.count("mode=local"), 1, "{:#?}", log.lines());
+}
+
+#[tokio::test]
+async fn cause_that_changes_is_logged_again() {
+    let server = RedisServer::start().unwrap();
+    let log = Log::start();
+    server.kill();
+    let url = format!("redis://:wr0ng@{}", server.address());
+    let store = RedisStore::builder().deadline(AMPLE).open(&url).unwrap();
+    soon("it is refused", async || store.trouble().is_some_and(|why| why.contains("refused"))).await;
+    server.restart().unwrap();
+    soon("it wants a password", async || log.count("check user and password") == 1).await;
+    assert_eq!(log.count("message=store unavailable"), 2, "{:#?}", log.lines());
+}
+
+#[tokio::test]
+async fn wrong_type_names_the_key_and_does_not_flood_the_log() {
+    let server = RedisServer::start().unwrap();
+    let store = RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap();
+    for (rule, quota) in [("short", FIVE), ("long", "5 per 52w sliding-log")] {
+        let limiter = limiter_for(&store, rule, quota, Outage::Closed);
+        assert!(limiter.check("b").await.is_granted());
+        let key = format!("tidegate:{{{rule}:a}}:1");
+        server.command(&["LPUSH", &key, "not ours"]).unwrap();
+        let log = Log::start();
+        for _ in 0..100 {
+            assert!(limiter.check("a").await.is_degraded());
+            limiter.check("b").await;
+        }
+        let lines = log.lines();
+        match rule {
+            "short" => {
+                assert_eq!(lines.len(), 1, "{lines:#?}");
+                let says = |part: &str| assert!(lines[0].contains(part), "no {part:?} in {}", lines[0]);
+                ["message=store rejects decisions", "WRONGTYPE", &key, "advice="].into_iter().for_each(says);
+            }
+            // The same cause within the same minute.
+            _ => assert_eq!(lines, [""; 0]),
+        }
+        let why = limiter.check("a").await;
+        assert!(why.is_degraded() && store.trouble().unwrap().contains(&key), "{:?}", store.trouble());
+    }
+}
+
+#[tokio::test]
+async fn store_that_relapses_does_not_flood_the_log() {
+    let server = RedisServer::start().unwrap();
+    let store =
+        RedisStore::builder().deadline(Duration::from_millis(300)).connect(&server.url()).await.unwrap();
+    let limiter = limiter(&store, "relapse", FIVE);
+    let log = Log::start();
+    for times in 1..=4 {
+        server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+        soon("it is noticed", async || {
+            limiter.peek("a", 1).await;
+            store.outages() == times
+        })
+        .await;
+        soon("it is available again", async || store.trouble().is_none()).await;
+    }
+    assert_eq!(log.count("message=store unavailable"), 4, "{:#?}", log.lines());
+    assert_eq!(log.count("message=store available again"), 4, "{:#?}", log.lines());
+}
