@@ -191,13 +191,13 @@ impl Domain {
     fn metric(&self, entries: &[Entry], limit: &DescriptorLimit) -> Metric {
         let mut name = self.name.to_string();
         for (entry, node, how) in self.path(entries) {
-            match node.shares(how) {
-                true => push(&mut name, &node.key, &node.value),
-                // The value is always told, also an empty one.
-                false if limit.flags.detailed_metric => {
+            let tells = limit.flags.detailed_metric || node.flags.value_to_metric;
+            match tells && !node.shares(how) {
+                // The value is always part of a detailed name, also an empty one.
+                true if limit.flags.detailed_metric => {
                     name.extend([".", &entry.key, "_", &entry.value]);
                 }
-                false if node.flags.value_to_metric => push(&mut name, &entry.key, &entry.value),
+                true => push(&mut name, &entry.key, &entry.value),
                 false => push(&mut name, &node.key, &node.value),
             }
         }

@@ -74,6 +74,7 @@ async fn a_store_that_is_away_or_hangs_is_answered_as_declared() {
 
 /// Time is virtual here: it passes when everybody waits.
 #[tokio::test(start_paused = true)]
+#[allow(clippy::disallowed_methods, reason = "the clock of the runtime, which is virtual here")]
 async fn caller_that_waits_for_less_gets_its_answer_earlier() {
     let store: Option<Arc<dyn Store>> = Some(Arc::new(Broken::Hanging));
     let service = DescriptorService::new(ServiceSettings { store, ..ServiceSettings::default() }).unwrap();

@@ -102,7 +102,7 @@ pub enum SourceSettings {
         dotfiles: Dotfiles,
     },
     /// `GRPC_XDS_SOTW`: from a management server.
-    Xds(XdsVariables),
+    Xds(Box<XdsVariables>),
 }
 
 /// A management server, `CONFIG_GRPC_XDS_*`.
@@ -346,7 +346,7 @@ fn server_tls(variables: &Variables) -> Result<Option<ServerTls>, EnvironmentErr
 
 fn source(variables: &Variables) -> Result<SourceSettings, EnvironmentError> {
     if variables.choice("CONFIG_TYPE", &["FILE", "GRPC_XDS_SOTW"])? == "GRPC_XDS_SOTW" {
-        return xds(variables).map(SourceSettings::Xds);
+        return xds(variables).map(Box::new).map(SourceSettings::Xds);
     }
     let mut folder = PathBuf::from(variables.or("RUNTIME_ROOT", "/srv/runtime_data/current"));
     folder.extend(variables.text("RUNTIME_SUBDIRECTORY"));
