@@ -1,25 +1,22 @@
 //! What a policy would do with a request, for programs.
 
-use serde_json::{Value, json as value};
-use tidegate_policy::{Applied, Explained, Explanation, Finding, KeyFound, SpentQuota, compile::Instead};
+use serde_json::{Map, Value, json as value};
+use tidegate_policy::{Applied, Explained, Explanation, Finding, KeyFound, Listed, SpentQuota};
 use tidegate_rule::request::Missing;
 
 /// The explanation, in the words that people get.
 pub(crate) fn json(explanation: &Explanation) -> Value {
     value!({
         "request": explanation.request,
-        "upstream": explanation.upstream,
-        "respond": explanation.respond.as_ref().map(respond),
+        "outcome": {
+            "text": explanation.outcome.to_string(),
+            "status": explanation.outcome.status(),
+            "upstream": explanation.outcome.upstream(),
+            "location": explanation.outcome.location(),
+            "rule": explanation.outcome.rule(),
+        },
         "rules": explanation.rules.iter().map(rule).collect::<Vec<_>>(),
     })
-}
-
-/// What the gateway answers itself.
-fn respond(respond: &Instead) -> Value {
-    match respond {
-        Instead::Answer(answer) => value!({ "status": answer.status, "location": answer.get("location") }),
-        _ => value!("drop"),
-    }
 }
 
 fn rule(explained: &Explained) -> Value {
@@ -36,6 +33,7 @@ fn rule(explained: &Explained) -> Value {
 fn how(applied: &Applied) -> Value {
     let (key, missing) = match &applied.key {
         KeyFound::Key(key) => (Some(key), None),
+        KeyFound::Address(key) => (Some(key), Some("ip")),
         KeyFound::Missing(Missing::Address) => (None, Some("ip")),
         KeyFound::Missing(Missing::Share) => (None, Some("share")),
         KeyFound::Missing(Missing::Skip) => (None, Some("skip")),
@@ -50,13 +48,19 @@ fn how(applied: &Applied) -> Value {
         "tier": applied.tier,
         "counted": applied.counted.to_string(),
         "quotas": applied.quotas.iter().map(quota).collect::<Vec<_>>(),
-        "more": applied.more,
+        "lists": applied.listed.as_ref().map(|listed| match listed {
+            Listed::Allowed => "allowed",
+            Listed::Denied => "denied",
+            Listed::Unlisted => "unlisted",
+        }),
+        "more": applied.more.iter().map(|(key, text)| ((*key).to_owned(), text.as_str().into())).collect::<Map<_, _>>(),
     })
 }
 
 fn quota(spent: &SpentQuota) -> Value {
     value!({
         "quota": spent.quota.to_string(),
+        "declared": spent.declared.map(|quota| quota.to_string()),
         "bound": spent.bound.to_string(),
         "spent": spent.spent.to_string(),
     })

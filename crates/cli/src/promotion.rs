@@ -16,7 +16,7 @@ pub(crate) struct WhereArgs {
     #[command(flatten)]
     admin: AdminArgs,
 
-    /// Change this file instead of asking a gateway; one that serves it reads it again by itself
+    /// Use this policy file instead of asking a gateway; a gateway that serves it reloads it when it changes
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
     policy: Option<PathBuf>,
 }
@@ -95,7 +95,7 @@ impl Place {
     /// What becomes of a change now.
     pub(crate) fn effect(&self) -> &'static str {
         match self {
-            Self::Gateway(_) => "It is in force.",
+            Self::Gateway(_) => "The gateway has applied it.",
             Self::File(_) => "A gateway that serves this file reads it again by itself.",
         }
     }

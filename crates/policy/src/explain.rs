@@ -1,29 +1,100 @@
-//! What a policy would do with a request, in words.
+//! What a policy does with a request, in words.
+//!
+//! The prediction is made by the gate that a gateway asks, compiled from the same policy and counting in memory.
 
 use crate::{
-    compile::{Compiler, Instead, Made, PolicyError, PolicyRule, without_stores},
+    compile::{
+        Ahead, Compiler, Foresight, Instead, Passage, PolicyAsked, PolicyError, PolicyGate, Why,
+        without_stores,
+    },
     matching::{Mismatch, Seen},
-    model::{Enforcement, Key, Policy, Quotas, RouteAction, Rule},
+    model::{self, Enforcement, Key, Policy, Priority, Quotas, RouteAction, Rule},
 };
 use std::{fmt, path::Path, time::Duration};
 use tidegate_core::{Bound, Demand, Micros, Outcome, Quota};
-use tidegate_engine::{Cause, Outage};
+use tidegate_engine::{BanRule, Cause, Outage, Standing};
 use tidegate_rule::{
     Answer, Fields, Limited, Mode, Rules,
     request::{Head, Missing},
 };
 
-/// What a policy would do with a request.
+/// What a policy does with a request that is the first to come.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The request, in a line.
     pub request: String,
-    /// The upstream that it goes to; `None` if no route matches, or the gateway answers.
-    pub upstream: Option<String>,
-    /// What the gateway answers itself, if its route says so.
-    pub respond: Option<Instead>,
+    /// What becomes of it.
+    pub outcome: Predicted,
     /// What each rule says, in their order.
     pub rules: Vec<Explained>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Predicted {
+    /// It is forwarded.
+    Forwarded {
+        /// To this upstream.
+        upstream: String,
+        /// After this wait.
+        delay: Duration,
+    },
+    /// It is admitted, and the gateway answers it, as its route says.
+    Responded {
+        /// With this.
+        response: Instead,
+        /// After this wait.
+        delay: Duration,
+    },
+    /// It is admitted, and no route matches.
+    NoRoute,
+    /// It is refused.
+    Refused {
+        /// By this rule.
+        rule: String,
+        /// For this reason.
+        why: Why,
+        /// This happens instead.
+        instead: Instead,
+    },
+}
+
+impl Predicted {
+    /// The status of the gateway's own answer; `None` where an upstream answers, or nobody.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::NoRoute => Some(404),
+            Self::Refused { instead: Instead::Answer(answer), .. }
+            | Self::Responded { response: Instead::Answer(answer), .. } => Some(answer.final_status()),
+            Self::Forwarded { .. } | Self::Responded { .. } | Self::Refused { .. } => None,
+        }
+    }
+
+    /// Where the gateway's own answer redirects to, if it does.
+    pub fn location(&self) -> Option<&str> {
+        match self {
+            Self::Refused { instead: Instead::Answer(answer), .. }
+            | Self::Responded { response: Instead::Answer(answer), .. } => answer.get("location"),
+            Self::Forwarded { .. } | Self::Responded { .. } | Self::NoRoute | Self::Refused { .. } => None,
+        }
+    }
+
+    /// The upstream that answers, if one does.
+    pub fn upstream(&self) -> Option<&str> {
+        match self {
+            Self::Forwarded { upstream, .. } => Some(upstream),
+            Self::Refused { instead: Instead::Upstream(name), .. } => Some(name),
+            Self::Responded { .. } | Self::NoRoute | Self::Refused { .. } => None,
+        }
+    }
+
+    /// The rule that refuses, if one does.
+    pub fn rule(&self) -> Option<&str> {
+        match self {
+            Self::Refused { rule, .. } => Some(rule),
+            Self::Forwarded { .. } | Self::Responded { .. } | Self::NoRoute => None,
+        }
+    }
 }
 
 /// What one rule says.
@@ -61,10 +132,23 @@ pub struct Applied {
     pub tier: Option<String>,
     /// Where it is counted.
     pub counted: Counted,
-    /// Its quotas, and what becomes of a request when each is spent.
+    /// What its lists say of the client; `None` where it has none.
+    pub listed: Option<Listed>,
+    /// Its quotas, and what becomes of a request when each is spent; none apply to a client that is allowed.
     pub quotas: Vec<SpentQuota>,
-    /// What else it does: lists, breaker and so on.
-    pub more: Vec<&'static str>,
+    /// What else it does, by the key of the policy: `charge`, `ban`, `schedule` and so on.
+    pub more: Vec<(&'static str, String)>,
+}
+
+/// What the lists of a rule say of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// It is allowed, and no other limit of the rule applies.
+    Allowed,
+    /// It is denied.
+    Denied,
+    /// It is on neither list.
+    Unlisted,
 }
 
 /// For whom a request is counted.
@@ -72,6 +156,8 @@ pub struct Applied {
 pub enum KeyFound {
     /// For this one, as it is in the key of a store; empty for everybody together.
     Key(String),
+    /// It has no such key, and is counted by the address of its client.
+    Address(String),
     /// It has no such key, and this becomes of it.
     Missing(Missing),
 }
@@ -90,8 +176,10 @@ pub enum Counted {
 /// A quota, and what becomes of a request when it is spent.
 #[derive(Clone, Debug)]
 pub struct SpentQuota {
-    /// The quota.
+    /// The quota that applies now.
     pub quota: Quota,
+    /// What the policy declares, where a schedule has changed it.
+    pub declared: Option<Quota>,
     /// The most that it lets through, whatever clients do: for each process in memory, for all of them in a store.
     pub bound: Bound,
     /// What becomes of a request when it is spent.
@@ -109,76 +197,192 @@ pub enum Spent {
     Watched,
 }
 
-/// What a policy would do with a request: nothing is counted, and no store is asked. Names of files start from `base`.
+/// Explains what a policy does with a request that is the first to come: nothing is counted, nobody is banned, and no store is
+/// asked. Names of files start from `base`.
 pub fn explain(policy: &Policy, head: &dyn Head, base: &Path) -> Result<Explanation, PolicyError> {
-    let made = Made::of(&without_stores(policy), &Compiler::new(Rules::new()).base(base), None)?;
-    let seen = Seen::new(head, &made.proxies);
-    let explain = |(made, said): (&PolicyRule, &Rule)| Explained {
+    let compile =
+        || Compiler::new(Rules::new()).base(base).memory(MEMORY).compile(&without_stores(policy), None);
+    let gate = compile()?;
+    let seen = gate.see(head);
+    let explain = |(place, said): (usize, &Rule)| Explained {
         rule: said.name.clone(),
-        finding: match made.matcher.mismatch(&seen) {
+        finding: match gate.matcher(place).and_then(|matcher| matcher.mismatch(&seen)) {
             _ if said.enforcement == Enforcement::All(Mode::Off) => Finding::Off,
             Some(mismatch) => Finding::Differs(mismatch),
-            None => Finding::Applies(Box::new(applied(policy, said, made, &seen))),
+            None => Finding::Applies(Box::new(applied(policy, (place, said), &gate, &seen))),
         },
     };
     let client = seen.client().map(|client| format!(" from {client}")).unwrap_or_default();
-    let route = made.route_index.first(&seen).and_then(|place| policy.routes.get(place));
-    let (upstream, respond) = match route.map(|route| &route.action) {
-        Some(RouteAction::Forward(upstream)) => (Some(upstream.clone()), None),
-        Some(RouteAction::Respond(respond)) => (None, Some(Instead::respond(respond, &seen))),
-        None => (None, None),
-    };
     Ok(Explanation {
         request: format!("{} {}{}{client}", head.method(), seen.host().unwrap_or_default(), head.path()),
-        upstream,
-        respond,
-        rules: made.rules.iter().zip(&policy.rules).map(explain).collect(),
+        rules: policy.rules.iter().enumerate().map(explain).collect(),
+        outcome: predict(policy, &compile()?, head),
     })
 }
 
-fn applied(policy: &Policy, said: &Rule, made: &PolicyRule, seen: &Seen<'_>) -> Applied {
-    let head = seen.head();
-    let key = match made.key_of(head) {
-        Some(key) => KeyFound::Key(key.to_string()),
-        None => KeyFound::Missing(said.missing),
+/// What the tables of a gate that is asked once may take.
+const MEMORY: u64 = 1 << 20;
+
+/// Asks a gate that has counted nothing.
+fn predict(policy: &Policy, gate: &PolicyGate, head: &dyn Head) -> Predicted {
+    let seen = gate.see(head);
+    let route = gate.place_of_route(&seen).and_then(|place| gate.routes().get(place));
+    let admitted = |delay| match route.map(|route| &route.action) {
+        Some(RouteAction::Forward(upstream)) => Predicted::Forwarded { upstream: upstream.clone(), delay },
+        Some(RouteAction::Respond(respond)) => {
+            Predicted::Responded { response: Instead::respond(respond, &seen), delay }
+        }
+        None => Predicted::NoRoute,
     };
-    let mode = made.mode(head);
-    let cost = made.limiting.as_ref().map_or(1, |limiting| limiting.cost_of(head));
-    let place = made.limiting.as_ref().and_then(|limiting| limiting.tier_of(head));
-    let (tier, quotas) = match &said.quotas {
+    match gate.ask_seen(&seen) {
+        PolicyAsked::Now(Passage::Admitted(_)) => admitted(Duration::ZERO),
+        PolicyAsked::Now(Passage::Refused(refusal)) => {
+            Predicted::Refused { rule: refusal.rule.to_string(), why: refusal.why, instead: refusal.instead }
+        }
+        // It waits; what comes of that is known without waiting.
+        PolicyAsked::Later(asking) => {
+            drop(asking);
+            let (mut ahead, mut foresight) = (Ahead::default(), Foresight::default());
+            gate.approach(&seen, &mut ahead);
+            gate.foresee(head, (&ahead, 0), &mut foresight);
+            match foresight.refusal().and_then(|place| policy.rules.get(place)) {
+                None => admitted(foresight.delay()),
+                Some(rule) => {
+                    let limited =
+                        Limited::new(rule.name.as_str(), Cause::Rejected(tidegate_core::Rejection::Full));
+                    let instead = Instead::of(&rule.on_limit, Answer::from(&limited), head.header("accept"));
+                    Predicted::Refused { rule: rule.name.clone(), why: Why::Limited, instead }
+                }
+            }
+        }
+    }
+}
+
+fn applied(policy: &Policy, (place, said): (usize, &Rule), gate: &PolicyGate, seen: &Seen<'_>) -> Applied {
+    let head = seen.head();
+    let rule = gate.rule(place);
+    let key = match (rule.and_then(|rule| rule.key_of(head)), said.missing) {
+        (Some(key), Missing::Address) if !gate.has_key(place, head) => KeyFound::Address(key.to_string()),
+        (Some(key), _) => KeyFound::Key(key.to_string()),
+        (None, missing) => KeyFound::Missing(missing),
+    };
+    let mode = rule.map_or(Mode::Off, |rule| rule.mode(head));
+    let limiting = rule.and_then(|rule| rule.limiting.as_ref());
+    let cost = limiting.map_or(1, |limiting| limiting.cost_of(head));
+    let tier_place = limiting.and_then(|limiting| limiting.tier_of(head));
+    let (tier, quotas): (_, Vec<(usize, Quota)>) = match &said.quotas {
         Quotas::All(quotas) => (None, quotas.iter().copied().enumerate().collect()),
         Quotas::Tiers(tiers) => {
-            let place = place.unwrap_or(tiers.each.len());
+            let place = tier_place.unwrap_or(tiers.each.len());
             match tiers.each.get(place) {
                 Some((name, quota)) => (Some(name.clone()), vec![(place, *quota)]),
                 None => (Some("else".to_owned()), vec![(place, tiers.otherwise)]),
             }
         }
     };
-    let spent = |(place, quota): (usize, Quota)| SpentQuota {
-        quota,
-        bound: quota.bound(),
-        spent: match mode {
-            Mode::Enforce => spend(said, policy.headers, place, quota, cost, head),
-            Mode::Shadow | Mode::Off => Spent::Watched,
-        },
+    let now = gate.view(place).map(|view| view.quotas()).unwrap_or_default();
+    let spent = |(place, declared): (usize, Quota)| {
+        let quota = now.get(place).copied().unwrap_or(declared);
+        SpentQuota {
+            quota,
+            declared: (quota != declared).then_some(declared),
+            bound: quota.bound(),
+            spent: match mode {
+                Mode::Enforce => spend(said, policy.headers, place, quota, cost, head),
+                Mode::Shadow | Mode::Off => Spent::Watched,
+            },
+        }
     };
-    let parts = [
-        (said.access.is_some(), "lists"),
-        (said.adaptive.is_some(), "an adaptive limit"),
-        (said.breaker.is_some(), "a breaker"),
-        (said.bandwidth.is_some(), "bandwidth"),
-        (said.schedule.is_some(), "a schedule, by which these quotas are multiplied"),
-    ];
+    let listed = said.access.as_ref().filter(|access| !access.deny.is_empty() || !access.allow.is_empty());
+    let listed = listed.and_then(|_| rule?.door.as_ref()).map(|door| match door.knock(head) {
+        Ok(guest) if guest.standing() == Standing::Allowed => Listed::Allowed,
+        Ok(_) => Listed::Unlisted,
+        Err(_) => Listed::Denied,
+    });
     Applied {
-        path: made.matcher.path_of(seen).map(|path| path.shown().to_owned()),
+        path: rule.and_then(|rule| rule.matcher.path_of(seen)).map(|path| path.shown().to_owned()),
         key,
         mode,
         cost,
         tier,
         counted: counted(policy, said),
+        listed,
         quotas: quotas.into_iter().map(spent).collect(),
-        more: parts.into_iter().filter(|(is_there, _)| *is_there).map(|(_, part)| part).collect(),
+        more: more(said, gate, place, head),
+    }
+}
+
+/// What else a rule does with a request.
+fn more(said: &Rule, gate: &PolicyGate, place: usize, head: &dyn Head) -> Vec<(&'static str, String)> {
+    let mut more = Vec::new();
+    let rule = gate.rule(place);
+    if let Some(charge) = &said.charge {
+        more.push(("charge", charged(charge)));
+    }
+    if let Some(ban) = said.access.as_ref().and_then(|access| access.ban.as_ref()) {
+        more.push(("ban", banned(ban, rule.and_then(|rule| rule.banned_as(head)).as_deref())));
+    }
+    if let (Some(schedule), false) = (&said.schedule, quotas_of(said).is_empty()) {
+        more.push(("schedule", format!("{schedule}; the quotas above are those of now")));
+    }
+    if let Some(view) = gate.view(place).and_then(|view| view.adaptive())
+        && let Some(adaptive) = &said.adaptive
+    {
+        let (min, max) = (adaptive.least.unwrap_or(1), adaptive.most.unwrap_or(1_000));
+        let target = Micros::from(adaptive.target);
+        more.push(("adaptive", format!("starts at {} in flight, then {min} to {max} by the latency, target {target}; beyond that 503", view.limit)));
+    }
+    if said.breaker.is_some() {
+        more.push(("breaker", "closed at first; 503 while it is open".to_owned()));
+    }
+    if let Some(bandwidth) = &said.bandwidth {
+        let rate = |way: &str, quota: Option<Quota>| quota.map(|quota| format!("{way} {quota}"));
+        let rates: Vec<_> =
+            [rate("down", bandwidth.down), rate("up", bandwidth.up)].into_iter().flatten().collect();
+        more.push(("bandwidth", format!("{}: slowed down, never refused", rates.join(", "))));
+    }
+    if let Some(priority) = &said.priority {
+        let class = match (priority, rule) {
+            (Priority::Always(name), _) => Some(name.as_str()),
+            (_, Some(rule)) => crate::compile::CLASSES.get(rule.class_of(head)).map(|(name, _)| *name),
+            _ => None,
+        };
+        more.extend(class.map(|class| ("priority", class.to_owned())));
+    }
+    if !said.wait.is_zero() {
+        more.push(("wait", format!("up to {} for its turn", Micros::from(said.wait))));
+    }
+    more
+}
+
+fn quotas_of(rule: &Rule) -> Vec<Quota> {
+    match &rule.quotas {
+        Quotas::All(quotas) => quotas.clone(),
+        Quotas::Tiers(tiers) => tiers.each.iter().map(|(_, quota)| *quota).chain([tiers.otherwise]).collect(),
+    }
+}
+
+fn charged(charge: &model::Charge) -> String {
+    let list = |dues: &[model::Due]| {
+        let due = |due: &model::Due| match due {
+            model::Due::Status(status) => status.to_string(),
+            model::Due::Hundred(hundred) => {
+                format!("{}xx", if *hundred >= 100 { hundred / 100 } else { *hundred })
+            }
+        };
+        dues.iter().map(due).collect::<Vec<_>>().join(", ")
+    };
+    match charge {
+        model::Charge::If(dues) => format!("only if answered with {}; otherwise refunded", list(dues)),
+        model::Charge::Unless(dues) => format!("refunded if answered with {}", list(dues)),
+        model::Charge::Header(name) => format!("what the response header `{name}` says"),
+    }
+}
+
+fn banned(ban: &BanRule, whom: Option<&str>) -> String {
+    match whom {
+        Some(whom) => format!("{ban}: `{}`, who is not banned now", whom.escape_debug()),
+        None => format!("{ban}: the client is not known"),
     }
 }
 
@@ -218,16 +422,43 @@ fn spend(rule: &Rule, fields: Fields, place: usize, quota: Quota, cost: u64, hea
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.request)?;
-        match (&self.upstream, &self.respond) {
-            (Some(upstream), _) => writeln!(f, "  goes to `{upstream}`")?,
-            (None, Some(Instead::Answer(answer))) => {
-                let location = answer.get("location").map(|location| format!(" {location}"));
-                writeln!(f, "  the gateway answers {}{}", answer.status, location.unwrap_or_default())?;
-            }
-            (None, Some(_)) => writeln!(f, "  the gateway closes its connection")?,
-            (None, None) => writeln!(f, "  goes nowhere: no route matches")?,
-        }
+        writeln!(f, "  {}", self.outcome)?;
         self.rules.iter().try_for_each(|rule| rule.fmt(f))
+    }
+}
+
+impl fmt::Display for Predicted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forwarded { upstream, delay } if delay.is_zero() => write!(f, "goes to `{upstream}`"),
+            Self::Forwarded { upstream, delay } => {
+                write!(f, "goes to `{upstream}` after a wait of {}", Micros::from(*delay))
+            }
+            Self::Responded { response, delay } => {
+                match response {
+                    Instead::Answer(answer) => {
+                        let location = answer.get("location").map(|location| format!(" {location}"));
+                        write!(f, "the gateway answers {}{}", answer.status, location.unwrap_or_default())?;
+                    }
+                    _ => f.write_str("the gateway closes its connection")?,
+                }
+                match delay.is_zero() {
+                    true => Ok(()),
+                    false => write!(f, " after a wait of {}", Micros::from(*delay)),
+                }
+            }
+            Self::NoRoute => f.write_str("goes nowhere: no route matches, 404"),
+            Self::Refused { rule, why, instead } => {
+                let why = match why {
+                    Why::Limited => "its quota is exceeded",
+                    Why::NoKey => "the key is missing",
+                    Why::Denied => "the client is denied",
+                    Why::Banned => "the client is banned",
+                    Why::Guarded => "it protects what is behind it",
+                };
+                write!(f, "refused by rule `{rule}`, since {why}: {}", Spent::Refused(instead.clone()))
+            }
+        }
     }
 }
 
@@ -249,6 +480,10 @@ impl fmt::Display for Applied {
         match &self.key {
             KeyFound::Key(key) if key.is_empty() => writeln!(f, "  key      everybody together")?,
             KeyFound::Key(key) => writeln!(f, "  key      {}", key.escape_debug())?,
+            KeyFound::Address(key) => {
+                let address = key.rsplit('?').next().unwrap_or(key);
+                writeln!(f, "  key      not there: counted by the address {}", address.escape_debug())?;
+            }
             KeyFound::Missing(Missing::Share | Missing::Address) => {
                 writeln!(f, "  key      not there: shared with all others without it")?;
             }
@@ -259,19 +494,30 @@ impl fmt::Display for Applied {
         if let Some(tier) = &self.tier {
             writeln!(f, "  tier     {tier}")?;
         }
+        match &self.listed {
+            None => {}
+            Some(Listed::Allowed) => {
+                return writeln!(f, "  lists    allowed: no other limit of this rule applies");
+            }
+            Some(Listed::Denied) if self.mode == Mode::Enforce => return writeln!(f, "  lists    denied"),
+            Some(Listed::Denied) => writeln!(f, "  lists    denied, which is only noted")?,
+            Some(Listed::Unlisted) => writeln!(f, "  lists    on none of them")?,
+        }
         if !self.quotas.is_empty() {
             writeln!(f, "  cost     {}", self.cost)?;
             writeln!(f, "  counted  {}", self.counted)?;
         }
         for quota in &self.quotas {
-            writeln!(f, "  quota    {}", quota.quota)?;
+            match quota.declared {
+                Some(declared) => {
+                    writeln!(f, "  quota    {} by the schedule, {declared} without it", quota.quota)?;
+                }
+                None => writeln!(f, "  quota    {}", quota.quota)?,
+            }
             writeln!(f, "    bound  {}", quota.bound)?;
             writeln!(f, "    spent  {}", quota.spent)?;
         }
-        match self.more.is_empty() {
-            true => Ok(()),
-            false => writeln!(f, "  also     {}", self.more.join(", ")),
-        }
+        self.more.iter().try_for_each(|(key, text)| writeln!(f, "  {key:<8} {text}"))
     }
 }
 

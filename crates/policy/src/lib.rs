@@ -22,6 +22,7 @@
 pub mod compile;
 mod credentials;
 pub mod descriptors;
+mod document;
 pub mod edit;
 mod explain;
 pub mod import;
@@ -37,7 +38,11 @@ mod source;
 mod table;
 
 pub use credentials::{is_credential, without_credentials};
-pub use explain::{Applied, Counted, Explained, Explanation, Finding, KeyFound, Spent, SpentQuota, explain};
+pub use document::{Diagnostic, Document};
+pub use explain::{
+    Applied, Counted, Explained, Explanation, Finding, KeyFound, Listed, Predicted, Spent, SpentQuota,
+    explain,
+};
 pub use lint::{Advice, Lint, lint};
 pub use model::Policy;
 pub use problem::{Problem, Problems};

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
     slice, vec,
 };
+use unicode_width::UnicodeWidthStr as _;
 
 /// Everything that is wrong with a policy, in the order of its lines. There is at least one thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +149,11 @@ impl fmt::Display for Problem {
         };
         writeln!(f, "{line}:{column}: {problem}; {fix}")?;
         writeln!(f, "  {shown}")?;
-        write!(f, "  {:2$}{}", "", "^".repeat(carets.len()), carets.start)
+        // Wide characters take two columns of a terminal.
+        let before: String = shown.chars().take(carets.start).collect();
+        let pointed: String = shown.chars().skip(carets.start).take(carets.len()).collect();
+        let (indent, width) = (before.width(), pointed.width().max(1));
+        write!(f, "  {:indent$}{}", "", "^".repeat(width))
     }
 }
 
@@ -250,8 +255,9 @@ fn shortened(line: &str, carets: Range<usize>) -> (String, Range<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::Excerpt;
-    use crate::source::{Secrecy, Span};
+    use super::{Excerpt, Problems};
+    use crate::source::{Fault, Secrecy, Sources, Span};
+    use std::path::Path;
 
     #[test]
     fn lines_are_shown_and_secrets_are_not() {
@@ -279,5 +285,18 @@ mod tests {
         assert!(cut.shown.chars().count() < 170);
         let endless = Excerpt::of(&"x".repeat(9_000), Span { file: 0, start: 305, end: 306 }, Secrecy::Shown);
         assert_eq!((endless.column, endless.shown.as_str()), (306, "…"));
+    }
+
+    #[test]
+    fn carets_stand_under_what_is_behind_wide_characters() {
+        let text = "name: 登录, quota: 100/分钟";
+        let at = text.find("分").unwrap();
+        let mut sources = Sources::default();
+        sources.take(Path::new("p.yaml"), text.as_bytes()).unwrap();
+        let fault = Fault::new(Span { file: 0, start: at, end: text.len() }, "unknown period", "write `min`");
+        let shown = Problems::of(vec![fault], &sources).to_string();
+        let lines: Vec<_> = shown.lines().collect();
+        assert_eq!(lines[0], "p.yaml:1:21: unknown period; write `min`");
+        assert_eq!(lines[2], format!("  {}^^^^", " ".repeat(22)), "two columns for each of four characters");
     }
 }

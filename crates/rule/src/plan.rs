@@ -145,6 +145,11 @@ impl Line {
     }
 }
 
+/// Whether an address can be one of a store.
+pub(crate) fn check_address(url: &str, connect: Option<Connect>) -> Result<(), SettingsError> {
+    Line { url: url.to_owned(), prefix: None, deadline: None }.connect(&None, connect).map(drop)
+}
+
 /// What is to become of a rule.
 pub(crate) struct Plan {
     terms: Terms,

@@ -4,7 +4,7 @@ use crate::{
     declaration::Declaration,
     measured::StoreStatus,
     notice::Notice,
-    plan::{Connect, Plan, Stores},
+    plan::{Connect, Plan, Stores, check_address},
     rule::{Live, Rule},
     settings::{Settings, SettingsError},
 };
@@ -143,6 +143,12 @@ impl Rules {
     pub fn stores(&self) -> Vec<StoreStatus> {
         let stores = self.lock().stores.clone();
         stores.statuses()
+    }
+
+    /// Whether an address can be one of a store. No store is asked.
+    pub fn check_address(&self, url: &str) -> Result<(), SettingsError> {
+        let connect = self.with(|inner| inner.connect);
+        check_address(url, connect)
     }
 
     /// To be held by whoever applies settings, so that nobody comes between what they looked at and what they do.

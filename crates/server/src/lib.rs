@@ -54,7 +54,7 @@ pub use amend::{AmendError, Amended, Change, PolicyFile};
 pub use config::{Config, Target};
 pub use fault::Fault;
 pub use files::{FileWatch, ReadFiles};
-pub use gateway::{Gateway, GatewayError, Handle, PolicySource, Reloaded};
+pub use gateway::{Gateway, GatewayError, Handle, PolicySource, Preflight, Reloaded};
 pub use judge::{AnsweredBy, Judge, Judged, Origin, Outcome, Rates, Scheme, Settled};
 pub use listen::Bound;
 pub use log::LogNote;

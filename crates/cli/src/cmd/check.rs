@@ -9,18 +9,20 @@ use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
 };
-use tidegate_policy::{Advice, Policy, Problem, compile, lint};
+use tidegate_policy::{Document, Policy, Problem, Problems, compile, lint};
+use tidegate_server::Preflight;
 
-/// Say everything that is wrong with a policy file, and what is hardly meant.
+/// Report all errors and likely mistakes in a policy file.
 ///
-/// Every problem is told at once, with its place and the way out. Nothing is started and no store is asked.
+/// Everything that `tidegate serve` refuses is an error: so are missing files, unset variables of the environment and wrong addresses
+/// of stores. Each is reported with its place and its fix. Nothing is started, and no store is asked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The policy, in YAML, TOML or JSON
     file: PathBuf,
 
-    /// Refuse what is hardly meant, too
+    /// Treat likely mistakes as errors
     #[arg(long)]
     strict: bool,
 
@@ -30,7 +32,7 @@ pub(crate) struct Args {
 }
 
 const EXAMPLES: &str = "\
-Exit codes: 0 it can be used, 2 it cannot, 3 it holds what is hardly meant (with --strict).
+Exit codes: 0 it can be used, 2 it cannot, 3 it holds likely mistakes (with --strict).
 
 Examples:
   tidegate check policy.yaml
@@ -38,41 +40,73 @@ Examples:
   tidegate check --json policy.yaml | jq '.problems[] | [.line, .problem]'";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let checked = Checked::of(&args.file);
     if args.json {
-        return run_json(args);
+        return run_json(args, &checked);
     }
-    let policy = read(&args.file)?;
-    let advice = lint(&policy);
-    let text = report(&args.file, &policy, &advice, Paint::of_stdout());
+    let Checked { policy: Some(policy), advice, .. } = &checked else {
+        let problems = checked.problems.iter().map(ToString::to_string).collect::<Vec<_>>();
+        return Err(Failure::input(problems.join("\n\n")));
+    };
+    let text = report(&args.file, policy, advice, Paint::of_stdout());
     if args.strict && !advice.is_empty() {
         return Err(Failure::Advice(text.trim_end().to_owned()));
     }
     terminal::print(&text)
 }
 
+/// What there is to report of a policy file.
+struct Checked {
+    /// What cannot be served.
+    problems: Vec<Problem>,
+    /// Likely mistakes, each with the name of its lint and its rule.
+    advice: Vec<(String, String, Problem)>,
+    /// The policy, where it can be served.
+    policy: Option<Policy>,
+}
+
+impl Checked {
+    fn of(path: &Path) -> Self {
+        let document = match Document::from_file(path) {
+            Ok(document) => document,
+            Err(problems) => return Self::refused(problems),
+        };
+        let (policy, rules) = (document.policy(), tidegate::rules());
+        let connects = |url: &str| rules.check_address(url).map_err(|error| error.to_string());
+        let Preflight { errors, warnings } = Preflight::of(policy, &connects).resolved(policy);
+        if !errors.is_empty() {
+            return Self::refused(document.problems(errors));
+        }
+        let advice = lint(policy).into_iter().filter_map(|advice| {
+            Some((advice.lint.to_string(), advice.rule.clone(), document.advice(&advice)?))
+        });
+        let warnings = warnings.into_iter().flat_map(|warning| document.problems([warning]));
+        let warnings = warnings.map(|warning| ("gateway".to_owned(), String::new(), warning));
+        let advice = advice.chain(warnings).collect();
+        Self { problems: Vec::new(), advice, policy: Some(document.into_policy()) }
+    }
+
+    fn refused(problems: Problems) -> Self {
+        Self { problems: problems.into_iter().collect(), advice: Vec::new(), policy: None }
+    }
+}
+
 /// The same for programs: all of it is on standard output, and the exit code says the rest.
-fn run_json(args: &Args) -> Result<(), Failure> {
+fn run_json(args: &Args, checked: &Checked) -> Result<(), Failure> {
     let file = args.file.display().to_string();
-    let (problems, policy) = match Policy::from_file(&args.file) {
-        Err(problems) => (problems.iter().map(problem).collect(), None),
-        Ok(policy) => match compile::check(&policy) {
-            Err(error) => (vec![json!({ "file": file, "problem": error.to_string() })], None),
-            Ok(()) => (Vec::new(), Some(policy)),
-        },
-    };
-    let advice = policy.as_ref().map(lint).unwrap_or_default();
+    let Checked { problems, advice, policy } = checked;
     let told = json!({
         "file": file,
         "usable": policy.is_some(),
         "rules": policy.as_ref().map(|policy| policy.rules.len()),
         "upstreams": policy.as_ref().map(|policy| policy.upstreams.len()),
-        "problems": problems,
+        "problems": problems.iter().map(problem).collect::<Vec<_>>(),
         "advice": advice.iter().map(advised).collect::<Vec<_>>(),
     });
     terminal::print(&format!("{told:#}\n"))?;
     match (policy, advice.len()) {
         (None, _) => Err(Failure::input(format!("{file} cannot be used"))),
-        (Some(_), 1..) if args.strict => Err(Failure::Advice(format!("{file} holds what is hardly meant"))),
+        (Some(_), 1..) if args.strict => Err(Failure::Advice(format!("{file} holds likely mistakes"))),
         _ => Ok(()),
     }
 }
@@ -87,29 +121,32 @@ fn problem(problem: &Problem) -> Value {
     })
 }
 
-fn advised(advice: &Advice) -> Value {
+fn advised((lint, rule, place): &(String, String, Problem)) -> Value {
     json!({
-        "lint": advice.lint.to_string(),
-        "rule": advice.rule,
-        "reason": advice.reason,
-        "fix": advice.fix,
+        "lint": lint,
+        "rule": rule,
+        "file": place.path().display().to_string(),
+        "line": place.line(),
+        "column": place.column(),
+        "reason": place.problem(),
+        "fix": place.fix(),
     })
 }
 
-/// A policy that can be put in force, or all that keeps it from that.
+/// A policy that can be put in force, apart from its stores and from what a gateway needs.
 pub(super) fn read(path: &Path) -> Result<Policy, Failure> {
-    let policy = Policy::from_file(path).map_err(|problems| Failure::input(problems.to_string()))?;
-    match compile::check(&policy) {
-        Ok(()) => Ok(policy),
-        Err(error) => Err(Failure::input(format!("{}: {error}", path.display()))),
+    let document = Document::from_file(path).map_err(|problems| Failure::input(problems.to_string()))?;
+    match compile::check(document.policy()) {
+        Ok(()) => Ok(document.into_policy()),
+        Err(error) => Err(Failure::input(document.policy_problems(&error).to_string())),
     }
 }
 
-fn report(path: &Path, policy: &Policy, advice: &[Advice], paint: Paint) -> String {
+fn report(path: &Path, policy: &Policy, advice: &[(String, String, Problem)], paint: Paint) -> String {
     let mut text = String::new();
-    for advice in advice {
+    for (_, _, advice) in advice {
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{}: {advice}", path.display());
+        let _ = writeln!(text, "{advice}\n");
     }
     let (rules, upstreams) = (policy.rules.len(), policy.upstreams.len());
     let counted = format!("{}, {}", counted(rules, "rule"), counted(upstreams, "upstream"));

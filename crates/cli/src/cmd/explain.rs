@@ -7,7 +7,7 @@ use tidegate_rule::request::Head;
 
 /// Show which rules of a policy apply to a request, for whom they count, and what would be answered.
 ///
-/// Nothing is counted and no store is asked.
+/// The answer is that of a gateway which has counted nothing yet and has banned nobody. No store is asked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

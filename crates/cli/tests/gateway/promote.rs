@@ -55,14 +55,14 @@ async fn a_rule_is_promoted_and_rolled_back() {
     assert!(told.contains("100.0 %  127.0.0.1\n"), "{told}");
 
     let told = said(&["mode", "watched", "enforce", at[0], at[1]]).await;
-    assert_eq!(told, "watched: shadow → enforce\nIt is in force.\n");
+    assert_eq!(told, "watched: shadow → enforce\nThe gateway has applied it.\n");
     assert_eq!(ask().await, StatusCode::TOO_MANY_REQUESTS, "what was counted in shadow mode counts");
     assert_eq!(text(), before.replace("mode: shadow", "mode: enforce"));
     let told = said(&["mode", "watched", "enforce", at[0], at[1]]).await;
     assert_eq!(told, "watched: it is in that mode already; nothing was changed\n");
 
     let told = said(&["rollback", at[0], at[1]]).await;
-    assert_eq!(told, "watched: enforce → shadow, change 1 is taken back\nIt is in force.\n");
+    assert_eq!(told, "watched: enforce → shadow, change 1 is taken back\nThe gateway has applied it.\n");
     assert_eq!(ask().await, StatusCode::OK);
     assert_eq!(text(), before);
 

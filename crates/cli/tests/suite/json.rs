@@ -36,7 +36,8 @@ fn no_verb_is_without_it() {
 
 #[test]
 fn check_tells_places_and_keeps_its_exit_codes() {
-    let fine = file("json-fine.yaml", "rules: [{ name: all, key: ip, quota: 5/min }]");
+    let routed = "upstreams: { app: 'http://127.0.0.1:9000' }\nroutes: app\nrules: [{ name: all, key: ip, quota: 5/min }]";
+    let fine = file("json-fine.yaml", routed);
     let (value, code) = told(&["check", "--json", "--strict", name(&fine)]);
     assert_eq!((code, &value["usable"], &value["rules"]), (Some(0), &json!(true), &json!(1)), "{value:#}");
     let odd = file("json-odd.yaml", "rules: [{ name: wide, key: ip, quota: 10/min, cost: 20 }]");

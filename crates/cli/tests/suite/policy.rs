@@ -97,3 +97,83 @@ fn explain_says_how_a_request_is_written() {
         assert!(text(&output.stderr).contains(word), "{}", text(&output.stderr));
     }
 }
+
+/// What `check` and `serve` both refuse, and where.
+const REFUSED: [(&str, &str); 8] = [
+    ("store: redsi://127.0.0.1\nrules: []", ":1:8: "),
+    ("store: redis://127.0.0.1:abc\nrules: []", ":1:8: "),
+    ("store: redis://:$TIDEGATE_NO_SUCH_VARIABLE@db\nrules: []", ":1:8: "),
+    ("rules: []\nadmin: { listen: 127.0.0.1:18471, token: $TIDEGATE_NO_SUCH_VARIABLE }", ":2:42: "),
+    (
+        "listen: 127.0.0.1:18471\nadmin: 127.0.0.1:18471",
+        ":2:8: `127.0.0.1:18471` is taken: `listen` listens on",
+    ),
+    ("listen: { address: 127.0.0.1:18471, tls: { certificate: nowhere.pem, key: nowhere.key } }", ":1:57: "),
+    ("lists: { bad: { files: nowhere.txt } }\nrules: [{ name: a, deny: bad }]", ":1:15: list `bad`: "),
+    ("log: { format: json, file: nowhere/access.log }", ":1:28: cannot write the log to "),
+];
+
+#[test]
+fn check_reports_what_serve_refuses() {
+    for (number, (policy, place)) in REFUSED.iter().enumerate() {
+        let path = file(&format!("refused-{number}.yaml"), policy);
+        let path = path.to_str().expect("a name in UTF-8");
+        let checked = tidegate(&["check", path]);
+        let said = text(&checked.stderr);
+        assert_eq!(checked.status.code(), Some(2), "{policy}: {said}{}", text(&checked.stdout));
+        assert!(said.contains(place), "no word of {place}: {said}");
+        assert!(said.contains("; ") && said.lines().count() >= 3, "place, line and caret: {said}");
+        let served = tidegate(&["serve", path]);
+        assert_eq!(served.status.code(), Some(2), "{policy}: {}", text(&served.stderr));
+    }
+}
+
+#[test]
+fn check_reports_what_forwards_nothing() {
+    let cases = [
+        ("", "the policy is empty"),
+        (
+            "rules: [{ name: a, key: ip, quota: 5/min }]",
+            "1:8: no route: a gateway answers every request with 404",
+        ),
+        (
+            "listen: 127.0.0.1:18472\nupstreams: { app: 'http://127.0.0.1:18472' }\nroutes: app",
+            "127.0.0.1:18472 is this gateway itself",
+        ),
+    ];
+    for (number, (policy, expected)) in cases.into_iter().enumerate() {
+        let path = file(&format!("nothing-{number}.yaml"), policy);
+        let path = path.to_str().expect("a name in UTF-8");
+        let checked = tidegate(&["check", path]);
+        assert_eq!(checked.status.code(), Some(0), "{}", text(&checked.stderr));
+        assert!(text(&checked.stdout).contains(expected), "{}", text(&checked.stdout));
+        assert_eq!(tidegate(&["check", "--strict", path]).status.code(), Some(3));
+    }
+}
+
+#[test]
+fn advice_has_line_caret_and_rule() {
+    let policy = "upstreams: { app: 'http://127.0.0.1:9000' }\nroutes: app\nrules:\n  - name: login\n    quota: 5/min\n    \
+                  priority: high\n";
+    let path = file("advised.yaml", policy);
+    let output = tidegate(&["check", path.to_str().expect("a name in UTF-8")]);
+    let said = text(&output.stdout);
+    let expected = "advised.yaml:6:15: rule `login`: `priority` has no effect on a plain quota; ";
+    assert!(said.contains(expected), "{said}");
+    assert!(said.contains("\n      priority: high\n                ^^^^\n"), "{said}");
+}
+
+#[test]
+fn explain_evaluates_lists() {
+    let policy = "upstreams: { app: 'http://127.0.0.1:9000' }\nroutes: app\nlists: { office: [192.0.2.0/24] }\nrules:\n  \
+                  - { name: closed, match: { path: /internal/** }, deny: all, allow: office }\n";
+    let path = file("closed.yaml", policy);
+    let explain = |ip: &str| {
+        let output =
+            tidegate(&["explain", path.to_str().expect("a name in UTF-8"), "/internal/x", "--ip", ip]);
+        text(&output.stdout)
+    };
+    let (office, stranger) = (explain("192.0.2.1"), explain("203.0.113.7"));
+    assert!(office.contains("goes to `app`") && office.contains("allowed"), "{office}");
+    assert!(stranger.contains("refused by rule `closed`, since the client is denied: 403"), "{stranger}");
+}

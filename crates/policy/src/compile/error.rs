@@ -1,5 +1,6 @@
 //! Why a policy was not put in force.
 
+use crate::{document::Diagnostic, model::Policy};
 use std::{error, fmt};
 use tidegate_core::SettingError;
 use tidegate_rule::SettingsError;
@@ -15,6 +16,8 @@ pub struct PolicyError {
 pub struct PolicyProblem {
     /// The rule, if it is one.
     pub rule: Option<String>,
+    /// The keys of the policy that lead to it, where that is not a rule.
+    pub at: Vec<String>,
     /// What is wrong.
     pub problem: String,
     /// What to write instead.
@@ -27,9 +30,43 @@ impl PolicyError {
         &self.problems
     }
 
+    /// These.
+    pub fn of(found: Vec<Diagnostic>) -> Self {
+        let problem = |found: Diagnostic| PolicyProblem {
+            rule: None,
+            at: found.at,
+            problem: found.problem,
+            fix: found.fix,
+        };
+        Self { problems: found.into_iter().map(problem).collect() }
+    }
+
+    /// Each of them, with its place in a policy.
+    pub fn diagnostics(&self, policy: &Policy) -> Vec<Diagnostic> {
+        self.problems.iter().map(|problem| problem.diagnostic(policy)).collect()
+    }
+
     pub(super) fn of_settings(error: &SettingsError) -> Self {
-        let problem = PolicyProblem { rule: None, problem: error.to_string(), fix: String::new() };
+        let problem =
+            PolicyProblem { rule: None, at: Vec::new(), problem: error.to_string(), fix: String::new() };
         Self { problems: vec![problem] }
+    }
+}
+
+impl PolicyProblem {
+    /// The same, with its place.
+    pub(crate) fn diagnostic(&self, policy: &Policy) -> Diagnostic {
+        let Self { rule, at, problem, fix } = self;
+        let place = rule.as_ref().and_then(|rule| policy.rules.iter().position(|known| known.name == *rule));
+        let (at, problem) = match (rule, place) {
+            (Some(rule), Some(place)) => {
+                (vec!["rules".to_owned(), place.to_string()], format!("rule `{rule}`: {problem}"))
+            }
+            _ => (at.clone(), problem.clone()),
+        };
+        let is_store = matches!(at.first().map(String::as_str), Some("store" | "stores"));
+        let found = Diagnostic::new(at, problem, fix);
+        if is_store { found.secret() } else { found }
     }
 }
 
@@ -66,7 +103,15 @@ pub(super) struct Problems(Vec<PolicyProblem>);
 impl Problems {
     pub(super) fn add(&mut self, rule: Option<&str>, error: &SettingError) {
         let (problem, fix) = (error.problem().to_owned(), error.fix().to_owned());
-        self.0.push(PolicyProblem { rule: rule.map(str::to_owned), problem, fix });
+        self.0.push(PolicyProblem { rule: rule.map(str::to_owned), at: Vec::new(), problem, fix });
+    }
+
+    /// The same, of what these keys lead to.
+    pub(super) fn add_at(&mut self, at: &[&str], error: &SettingError) {
+        self.add(None, error);
+        if let Some(last) = self.0.last_mut() {
+            last.at = at.iter().map(|key| (*key).to_owned()).collect();
+        }
     }
 
     /// What could be made, or nothing and a note of why.

@@ -145,6 +145,13 @@ impl PolicyRule {
         self.single.iter().any(|key| key.has_duplicates(head)) && self.mode(head) == Mode::Enforce
     }
 
+    /// Whom a ban of this rule is for, by a request; `None` where that is not known.
+    pub(crate) fn banned_as(&self, head: &dyn Head) -> Option<String> {
+        let door = self.door.as_ref()?;
+        let address = || door.who(head).map(|address| address.to_string());
+        door.ban_key(head).map(String::from).or_else(address)
+    }
+
     /// The class of a request.
     pub(crate) fn class_of(&self, head: &dyn Head) -> usize {
         self.class.as_ref().map_or(NORMAL, |class| class(head))

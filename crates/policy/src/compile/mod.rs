@@ -36,17 +36,16 @@ use crate::{
 use error::Problems;
 pub(crate) use guards::PolicyRule;
 pub(crate) use keys::{CLASSES, is_always_there};
-pub(crate) use rules::Made;
-use rules::declare;
+use rules::{Made, declare};
 use std::{
-    fmt,
+    env, fmt,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
-use tidegate_core::Ratio;
+use tidegate_core::{Ratio, SettingError};
 use tidegate_engine::{Clock, LoadMonitor, Scaled, SharedLimiter, load::Scalable as _};
 use tidegate_rule::{
-    Gate, Rules,
+    Gate, Rules, StoreAddress,
     request::{Head, Key, KeyValue, TrustedProxies},
 };
 
@@ -96,17 +95,10 @@ impl Compiler {
     /// Connects to the stores of a policy that are not in use yet, before it is put in force; an error if one cannot be
     /// reached.
     pub async fn connect_stores(&self, policy: &Policy) -> Result<(), PolicyError> {
-        let settings = rules::settings(policy, self).map_err(|error| {
-            let mut problems = Problems::default();
-            problems.add(None, &error);
-            problems.none().err()
-        });
-        match settings {
-            Ok(settings) => {
-                self.rules.connect_stores(&settings).await.map_err(|error| PolicyError::of_settings(&error))
-            }
-            Err(error) => error.map_or(Ok(()), Err),
-        }
+        let mut problems = Problems::default();
+        let settings = rules::settings(policy, self, &mut problems);
+        problems.none()?;
+        self.rules.connect_stores(&settings).await.map_err(|error| PolicyError::of_settings(&error))
     }
 
     /// Puts a policy in force, in place of the one before. All that is wrong with it is told, and then nothing has changed.
@@ -231,6 +223,15 @@ impl PolicyGate {
         }
     }
 
+    pub(crate) fn matcher(&self, place: usize) -> Option<&Matcher> {
+        self.rule(place).map(|rule| &rule.matcher)
+    }
+
+    /// The rule at this place of the policy.
+    pub(crate) fn rule(&self, place: usize) -> Option<&PolicyRule> {
+        self.inner.rules.get(place)
+    }
+
     /// A request as this policy sees it. What rules and routes look at is worked out once.
     pub fn see<'a>(&'a self, head: &'a dyn Head) -> Seen<'a> {
         Seen::new(head, &self.inner.proxies)
@@ -347,6 +348,27 @@ impl fmt::Debug for PolicyGate {
 /// Whether a policy can be put in force, as far as can be told without its stores. Names of files are as they were read.
 pub fn check(policy: &Policy) -> Result<(), PolicyError> {
     Made::of(&without_stores(policy), &Compiler::new(Rules::new()), None).map(drop)
+}
+
+/// The same, with its stores: that variables of the environment are set, and that `connects` accepts each address. No store is asked.
+pub fn check_with_stores(
+    policy: &Policy,
+    connects: &dyn Fn(&str) -> Result<(), String>,
+) -> Result<(), PolicyError> {
+    Made::of(policy, &Compiler::new(Rules::new()), None)?;
+    let mut problems = Problems::default();
+    let default = policy.stores.default.iter().map(|address| (vec!["store"], address));
+    let named = policy.stores.named.iter().map(|(name, address)| (vec!["stores", name], address));
+    for (at, address) in default.chain(named) {
+        let address = StoreAddress::expanded(address, &|name| env::var(name).ok());
+        if let Ok(StoreAddress::Url(url)) = address
+            && let Err(problem) = connects(&url)
+        {
+            let fix = "write an address as in `redis://127.0.0.1:6379`";
+            problems.add_at(&at, &SettingError::new(problem, fix));
+        }
+    }
+    problems.none()
 }
 
 /// The same, counted in memory: stores are not asked, and their addresses may name what is not known here.

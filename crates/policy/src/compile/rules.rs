@@ -49,7 +49,7 @@ impl Made {
     ) -> Result<Self, PolicyError> {
         let mut problems = Problems::default();
         let (lists, wrong) = Lists::read_all(policy, &compiler.base);
-        wrong.iter().for_each(|error| problems.add(None, error));
+        wrong.iter().for_each(|(list, error)| problems.add_at(&["lists", list], error));
         let proxies = TrustedProxies::from(policy.trusted_proxies.clone());
         let memory = compiler.memory / u64::try_from(policy.rules.len().max(1)).unwrap_or(u64::MAX);
         let memory = memory.clamp(1 << 20, 64 << 20);
@@ -91,7 +91,7 @@ impl Made {
         }
         // What is wrong with it is told by the rules that count by it.
         let user = policy.user.as_ref().and_then(|user| user_key(user, policy, &lists, &proxies).ok());
-        let settings = problems.take(None, settings(policy, compiler));
+        let settings = settings(policy, compiler, &mut problems);
         let monitor = problems.take(None, monitor(policy, compiler)).flatten();
         problems.none()?;
         Ok(Self {
@@ -102,7 +102,7 @@ impl Made {
             proxies,
             lists,
             declarations,
-            settings: settings.unwrap_or_default(),
+            settings,
             commits,
             monitor,
             user,
@@ -253,17 +253,20 @@ fn check(source: &Rule, policy: &Policy) -> Result<(), SettingError> {
 }
 
 /// Where counts are kept, and what each rule says of that.
-pub(super) fn settings(policy: &Policy, compiler: &Compiler) -> Result<Settings, SettingError> {
+pub(super) fn settings(policy: &Policy, compiler: &Compiler, problems: &mut Problems) -> Settings {
     let variable = |name: &str| env::var(name).ok();
     let stores = &policy.stores;
     let mut settings = Settings::new();
-    if let Some(StoreAddress::Url(url)) =
-        stores.default.as_deref().map(|text| StoreAddress::expanded(text, &variable)).transpose()?
-    {
-        settings = settings.store_at(url);
+    match stores.default.as_deref().map(|text| StoreAddress::expanded(text, &variable)) {
+        Some(Ok(StoreAddress::Url(url))) => settings = settings.store_at(url),
+        Some(Err(error)) => problems.add_at(&["store"], &error),
+        Some(Ok(_)) | None => {}
     }
     for (name, address) in &stores.named {
-        settings = settings.named_store(name, StoreAddress::expanded(address, &variable)?);
+        match StoreAddress::expanded(address, &variable) {
+            Ok(address) => settings = settings.named_store(name, address),
+            Err(error) => problems.add_at(&["stores", name], &error),
+        }
     }
     if let Some(prefix) = &stores.prefix {
         settings = settings.prefix(prefix);
@@ -287,7 +290,7 @@ pub(super) fn settings(policy: &Policy, compiler: &Compiler) -> Result<Settings,
         }
         settings = settings.rule(&rule.name, its);
     }
-    Ok(settings)
+    settings
 }
 
 fn monitor(policy: &Policy, compiler: &Compiler) -> Result<Option<LoadMonitor>, SettingError> {

@@ -1,25 +1,29 @@
-//! What a policy says that is hardly meant.
+//! Likely mistakes in a policy.
 
 mod cover;
+mod effect;
 
 use crate::{
     compile::is_always_there,
     explain::{Counted, counted, is_everybody},
+    matching::{CompiledExpression, Purpose},
     model::{Cost, Enforcement, Key, Match, Part, Policy, Quotas, Rule, Segment},
 };
 use cover::{are_disjoint, covers};
 use std::{collections::BTreeMap, fmt, mem};
-use tidegate_core::{Demand, Kind, Micros, Outcome, Quota, Retry};
+use tidegate_core::{Demand, Kind, Micros, Outcome, Quota, Retry, spelling};
 use tidegate_engine::Outage;
 use tidegate_rule::{Mode, request::Missing};
 
-/// Something that is hardly meant: where, why, and what to do about it.
+/// A likely mistake: where, why, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
     /// What it is.
     pub lint: Lint,
-    /// The rule.
+    /// The rule; empty where it is about all of the policy.
     pub rule: String,
+    /// The keys of the policy that lead to it: `rules`, `0`, `quota`.
+    pub at: Vec<String>,
     /// Why.
     pub reason: String,
     /// What to do about it.
@@ -39,6 +43,12 @@ pub enum Lint {
     OpenLogin,
     /// `key-not-carried`: requests do not have what they are counted by.
     KeyNotCarried,
+    /// `without-effect`: a key that this kind of rule ignores.
+    WithoutEffect,
+    /// `may-fail`: an expression fails for some requests, to which the rule then applies.
+    MayFail,
+    /// `unknown-method`: a method that looks like another one.
+    UnknownMethod,
 }
 
 impl fmt::Display for Lint {
@@ -49,40 +59,51 @@ impl fmt::Display for Lint {
             Self::NeverMatches => "never-matches",
             Self::OpenLogin => "open-login",
             Self::KeyNotCarried => "key-not-carried",
+            Self::WithoutEffect => "without-effect",
+            Self::MayFail => "may-fail",
+            Self::UnknownMethod => "unknown-method",
         })
     }
 }
 
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule `{}`: {}; {} ({})", self.rule, self.reason, self.fix, self.lint)
+        if !self.rule.is_empty() {
+            write!(f, "rule `{}`: ", self.rule)?;
+        }
+        write!(f, "{}; {} ({})", self.reason, self.fix, self.lint)
     }
 }
 
-/// Looks for what is hardly meant. It is careful: what it finds is so, and it does not find everything. Rules that are off
-/// are left alone.
+/// Looks for likely mistakes. It is careful: what it finds is so, and it does not find everything. Rules that are off are
+/// left alone.
 pub fn lint(policy: &Policy) -> Vec<Advice> {
     let mut found = Vec::new();
     for (place, rule) in policy.rules.iter().enumerate() {
         if rule.enforcement == Enforcement::All(Mode::Off) {
             continue;
         }
-        let mut add = |lint: Lint, reason: String, fix: &str| {
-            found.push(Advice { lint, rule: rule.name.clone(), reason, fix: fix.to_owned() });
+        let mut add = |lint: Lint, key: &str, reason: String, fix: String| {
+            let keys = ["rules", &place.to_string()].map(str::to_owned).into_iter();
+            let at = keys.chain(key.split('.').filter(|key| !key.is_empty()).map(str::to_owned)).collect();
+            found.push(Advice { lint, rule: rule.name.clone(), at, reason, fix });
         };
         match never_matches(policy, rule) {
-            Some((reason, fix)) => add(Lint::NeverMatches, reason, fix),
+            Some((reason, fix)) => add(Lint::NeverMatches, "match", reason, fix.to_owned()),
             None => {
                 if let Some(reason) = unreachable(policy, place) {
-                    add(Lint::Unreachable, reason, "leave it out, or tighten it");
+                    let fix = format!("leave `{}` out, or give it a tighter quota", rule.name);
+                    add(Lint::Unreachable, "", reason, fix);
                 }
             }
         }
-        if let Some(reason) = needless_quota(rule) {
-            add(Lint::Unreachable, reason, "leave it out, or tighten it");
+        if let Some((quota, reason)) = needless_quota(rule) {
+            let fix = format!("leave `{quota}` out of `{}`, or tighten it", rule.name);
+            add(Lint::Unreachable, "quotas", reason, fix);
         }
         if let Some(reason) = cost_over_burst(rule) {
-            add(Lint::CostOverBurst, reason, "give a burst that is as large, or a smaller cost");
+            let fix = "give a burst that is as large, or a smaller cost".to_owned();
+            add(Lint::CostOverBurst, "cost", reason, fix);
         }
         let outage = match counted(policy, rule) {
             Counted::Memory => None,
@@ -90,13 +111,73 @@ pub fn lint(policy: &Policy) -> Vec<Advice> {
         };
         if outage == Some(Outage::Open) && is_like_a_login(rule) {
             let reason = "while its store is away, passwords can be guessed without a limit".to_owned();
-            add(Lint::OpenLogin, reason, "write `on-outage: local`, or `closed`");
+            add(Lint::OpenLogin, "on-outage", reason, "write `on-outage: local`, or `closed`".to_owned());
         }
         for (reason, fix) in not_carried(policy, rule) {
-            add(Lint::KeyNotCarried, reason, fix);
+            add(Lint::KeyNotCarried, "key", reason, fix.to_owned());
+        }
+        for effect::Finding { key, reason, fix } in effect::without_effect(rule) {
+            add(Lint::WithoutEffect, key, reason, fix);
+        }
+        for reason in may_fail(&rule.matching) {
+            let fix = "ask whether it is there first, as in `'x-plan' in request.headers && …`".to_owned();
+            add(Lint::MayFail, "match.when", reason, fix);
+        }
+        for (method, meant) in unknown_methods(&rule.matching) {
+            let reason = format!("`{method}` is no method that clients send");
+            add(Lint::UnknownMethod, "match.method", reason, format!("did you mean `{meant}`?"));
+        }
+    }
+    for (place, route) in policy.routes.iter().enumerate() {
+        for (method, meant) in unknown_methods(&route.matching) {
+            let at = ["routes", &place.to_string(), "method"].map(str::to_owned).to_vec();
+            let reason = format!("`{method}` is no method that clients send");
+            let fix = format!("did you mean `{meant}`?");
+            found.push(Advice { lint: Lint::UnknownMethod, rule: String::new(), at, reason, fix });
         }
     }
     found
+}
+
+/// The values that an expression fails without.
+fn may_fail(matching: &Match) -> Vec<String> {
+    let inner = matching.not.iter().map(|not| &**not).chain(&matching.any).flat_map(may_fail);
+    let own = matching.when.as_ref().and_then(|when| {
+        let compiled = CompiledExpression::new(when, Purpose::Condition { on_failure: true }).ok()?;
+        let values = compiled.unguarded();
+        let reason = || {
+            let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
+            format!("its `when` fails for requests without {values}, and the rule applies to them")
+        };
+        (!values.is_empty()).then(reason)
+    });
+    own.into_iter().chain(inner).collect()
+}
+
+/// Methods of RFC 9110, RFC 5789, and of what clients send besides.
+const METHODS: [&str; 16] = [
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "CONNECT",
+    "OPTIONS",
+    "TRACE",
+    "PATCH",
+    "PROPFIND",
+    "PROPPATCH",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "QUERY",
+];
+
+fn unknown_methods(matching: &Match) -> Vec<(&str, &'static str)> {
+    let inner = matching.not.iter().map(|not| &**not).chain(&matching.any).flat_map(unknown_methods);
+    let own = matching.methods.iter().filter(|method| !METHODS.contains(&method.as_str()));
+    own.filter_map(|method| Some((method.as_str(), spelling::meant(method, METHODS)?))).chain(inner).collect()
 }
 
 /// No request is meant: by what the rule says itself, or since no route is for it.
@@ -184,13 +265,15 @@ fn key_covers(outer: &Rule, inner: &Rule) -> bool {
 }
 
 /// Two quotas of one rule, one of which is always reached first.
-fn needless_quota(rule: &Rule) -> Option<String> {
+fn needless_quota(rule: &Rule) -> Option<(Quota, String)> {
     let Quotas::All(quotas) = &rule.quotas else { return None };
     quotas.iter().enumerate().find_map(|(place, quota)| {
         let tighter = quotas.iter().enumerate().find(|(other_place, other)| {
             *other_place != place && is_within(other, quota) && (*other != quota || *other_place < place)
         });
-        tighter.map(|(_, other)| format!("its quota `{quota}` is never reached, since `{other}` is before"))
+        tighter.map(|(_, other)| {
+            (*quota, format!("its quota `{quota}` is never reached, since `{other}` is before"))
+        })
     })
 }
 

@@ -40,16 +40,16 @@ impl Lists {
     /// Those of a policy, with their files read; `base` is where names of files start from. All that is wrong is told.
     pub fn read(policy: &Policy, base: &Path) -> Result<Self, Vec<SettingError>> {
         let (lists, wrong) = Self::read_all(policy, base);
-        if wrong.is_empty() { Ok(lists) } else { Err(wrong) }
+        if wrong.is_empty() { Ok(lists) } else { Err(wrong.into_iter().map(|(_, error)| error).collect()) }
     }
 
     /// The same, with an empty list for each that is wrong: whoever names it is not to blame.
-    pub(crate) fn read_all(policy: &Policy, base: &Path) -> (Self, Vec<SettingError>) {
+    pub(crate) fn read_all(policy: &Policy, base: &Path) -> (Self, Vec<(String, SettingError)>) {
         let (mut named, mut wrong) = (BTreeMap::new(), Vec::new());
         for (name, list) in &policy.lists {
             let files: Vec<_> = list.files.iter().map(|file| base.join(file)).collect();
             let content = content(name, &list.networks, &files).unwrap_or_else(|error| {
-                wrong.push(error);
+                wrong.push((name.clone(), error));
                 Content::default()
             });
             let now = Arc::new(ArcSwap::from_pointee(content));

@@ -17,7 +17,7 @@ pub(super) enum Type {
     Text,
     Bytes,
     Null,
-    List(Box<Type>),
+    List(Box<Self>),
 }
 
 impl Type {
@@ -35,7 +35,7 @@ impl Type {
             }),
             Expr::List(list) => {
                 let each: Result<Vec<_>, _> = list.elements.iter().map(Self::of).collect();
-                let joined = each?.into_iter().reduce(Self::join).unwrap_or(Self::Any);
+                let joined = each?.into_iter().reduce(|one, other| one.join(&other)).unwrap_or(Self::Any);
                 Ok(Self::List(Box::new(joined)))
             }
             // `has(request.headers.accept)`
@@ -50,7 +50,7 @@ impl Type {
                 let of = Self::of(&select.operand)?;
                 match of {
                     Self::Any => Ok(Self::Any),
-                    of => Err(error(format!("{of} has no field `{}`", select.field))),
+                    of => Err(error(&format!("{of} has no field `{}`", select.field))),
                 }
             }
             Expr::Call(call) => Self::of_call(call),
@@ -68,11 +68,11 @@ impl Type {
         }
         let target = call.target.iter().map(|target| Self::of(target));
         let args: Vec<Self> = target.chain(call.args.iter().map(Self::of)).collect::<Result<_, _>>()?;
-        let refuse = |what: String| Err(error(what));
+        let refuse = |what: String| Err(error(&what));
         match (name, &args[..]) {
             ("_?_:_", [condition, yes, no]) => {
                 condition.expect_bool("?:")?;
-                Ok(yes.clone().join(no.clone()))
+                Ok(yes.join(no))
             }
             ("_&&_" | "_||_", [left, right]) => {
                 let sign = name.trim_matches('_');
@@ -146,10 +146,8 @@ impl Type {
             (Self::Int, Self::Int) | (Self::UInt, Self::UInt) => Ok(self.clone()),
             (Self::Double, Self::Double) if name != "_%_" => Ok(Self::Double),
             (Self::Text, Self::Text) | (Self::Bytes, Self::Bytes) if is_sum => Ok(self.clone()),
-            (Self::List(left), Self::List(right)) if is_sum => {
-                Ok(Self::List(Box::new((**left).clone().join((**right).clone()))))
-            }
-            _ => Err(error(format!("`{}` of {self} and {right}", name.trim_matches('_')))),
+            (Self::List(left), Self::List(right)) if is_sum => Ok(Self::List(Box::new(left.join(right)))),
+            _ => Err(error(&format!("`{}` of {self} and {right}", name.trim_matches('_')))),
         }
     }
 
@@ -175,26 +173,26 @@ impl Type {
         }
     }
 
-    fn join(self, other: Self) -> Self {
-        if self == other { self } else { Self::Any }
+    fn join(&self, other: &Self) -> Self {
+        if self == other { self.clone() } else { Self::Any }
     }
 
     fn expect_bool(&self, sign: &str) -> Result<(), SettingError> {
         match self.can_be_bool() {
             true => Ok(()),
-            false => Err(error(format!("`{sign}` needs true or false, not {self}"))),
+            false => Err(error(&format!("`{sign}` needs true or false, not {self}"))),
         }
     }
 
     fn expect_text(&self, name: &str) -> Result<(), SettingError> {
         match self {
             Self::Any | Self::Text => Ok(()),
-            _ => Err(error(format!("`{name}` needs a text, not {self}"))),
+            _ => Err(error(&format!("`{name}` needs a text, not {self}"))),
         }
     }
 }
 
-fn error(problem: String) -> SettingError {
+fn error(problem: &str) -> SettingError {
     SettingError::new(
         format!("types in the expression do not fit: {problem}"),
         "compare values of one type, as in `request.size > 1000` or `int(request.query['page']) > 2`",

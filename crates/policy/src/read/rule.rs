@@ -85,7 +85,7 @@ pub(crate) static RULE: Table<Rule> = Table {
             "quota",
             "How much.",
             Shape::Several(&QUOTA),
-            |reader, node, it| it.quotas = Quotas::All(reader.several(node, Reader::parse)),
+            |reader, node, it| it.quotas = Quotas::All(reader.several(node, Reader::quota)),
             |it| match &it.quotas {
                 Quotas::All(quotas) if quotas.len() == 1 => Written::texts(quotas),
                 _ => None,
@@ -95,7 +95,7 @@ pub(crate) static RULE: Table<Rule> = Table {
             "quotas",
             "How much, of which all hold.",
             Shape::Several(&QUOTA),
-            |reader, node, it| it.quotas = Quotas::All(reader.several(node, Reader::parse)),
+            |reader, node, it| it.quotas = Quotas::All(reader.several(node, Reader::quota)),
             |it| match &it.quotas {
                 Quotas::All(quotas) if quotas.len() > 1 => Written::texts(quotas),
                 _ => None,

@@ -106,6 +106,19 @@ impl Reader<'_> {
         })
     }
 
+    /// A quota; what nginx and others write for one is understood well enough to name the right spelling.
+    pub(super) fn quota(&mut self, node: &Node) -> Option<Quota> {
+        let text = self.text(node)?;
+        match (text.parse::<Quota>(), suggested_quota(text)) {
+            (Err(_), Some(meant)) => {
+                let problem = format!("`{}` is not a quota", short(text));
+                self.blame_inside(node.at, text, Mistake::new(problem, format!("did you mean `{meant}`?")));
+                None
+            }
+            _ => self.parse(node),
+        }
+    }
+
     pub(super) fn blame_inside(&mut self, at: Span, text: &str, mistake: Mistake) {
         let Mistake { problem, fix, span } = mistake;
         let inside = self.sources.inside(at, text);
@@ -167,15 +180,16 @@ impl Reader<'_> {
         match number.filter(|number| range.contains(number)) {
             Some(number) => Some(number),
             None => {
-                let found = match &node.value {
-                    Value::Number(text) => format!("`{}`", short(text)),
-                    _ => node.kind().to_owned(),
+                let problem = match &node.value {
+                    Value::Number(text) if number.is_some() => format!("`{}` is out of range", short(text)),
+                    Value::Number(text) => format!("a whole number is needed here, not `{}`", short(text)),
+                    _ => format!("a whole number is needed here, not {}", node.kind()),
                 };
                 let fix = match *range.end() {
                     u64::MAX => format!("write one, {} or more", range.start()),
                     most => format!("write one from {} to {most}", range.start()),
                 };
-                self.blame(node.at, format!("a whole number is needed here, not {found}"), fix);
+                self.blame(node.at, problem, fix);
                 None
             }
         }
@@ -268,6 +282,23 @@ impl Reader<'_> {
             })
         })
     }
+}
+
+/// `10r/s`, `100rps`, `5 req/min`: the quota that is meant.
+fn suggested_quota(text: &str) -> Option<String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).filter(|digits| *digits > 0)?;
+    let (number, rest) = text.split_at(digits);
+    let unit = rest.split_whitespace().next()?.to_ascii_lowercase();
+    let tail = rest.trim_start().get(unit.len()..).unwrap_or_default();
+    let period = match unit.as_str() {
+        "rps" | "qps" | "r/s" | "req/s" | "reqs/s" | "requests/s" | "r/sec" => "s",
+        "rpm" | "qpm" | "r/m" | "r/min" | "req/m" | "req/min" | "reqs/min" | "requests/min" => "min",
+        "rph" | "r/h" | "req/h" | "requests/h" => "h",
+        "rpd" | "r/d" | "req/d" | "requests/d" => "d",
+        _ => return None,
+    };
+    let meant = format!("{number}/{period}{tail}");
+    meant.parse::<Quota>().is_ok().then_some(meant)
 }
 
 /// What a word that is none of these is told.

@@ -49,6 +49,10 @@ pub(super) fn parsed<'a, T: Text<'a>>(
     };
     for event in Parser::new_from_str(text) {
         let (event, marked) = event.map_err(|error| {
+            // A quote that is not closed hides what closes a bracket.
+            if let Some(fault) = builder.unclosed().filter(|_| !error.info().contains("quoted scalar")) {
+                return fault;
+            }
             let at = builder.places.marker(*error.marker());
             Fault::new(Span { end: at.start + 1, ..at }, error.info(), advice(error.info()))
         })?;
@@ -70,6 +74,27 @@ fn advice(info: &str) -> &'static str {
     ];
     let known = KNOWN.iter().find(|(part, _)| info.contains(part));
     known.map_or("write YAML, with texts in quotes where they have signs in them", |(_, advice)| advice)
+}
+
+/// Whether the bracket that a text starts with is closed in it. What is quoted or remarked does not count.
+fn is_closed(text: &str) -> bool {
+    let (mut depth, mut quote, mut is_remark, mut before) = (0_usize, None, false, ' ');
+    for sign in text.chars() {
+        match (quote, sign) {
+            _ if is_remark => is_remark = sign != '\n',
+            (Some(open), sign) if open == sign && before != '\\' => quote = None,
+            (None, '"' | '\'') if matches!(before, ' ' | '{' | '[' | ',' | '\n' | ':') => quote = Some(sign),
+            (None, '#') if before.is_whitespace() => is_remark = true,
+            (None, '{' | '[') => depth += 1,
+            (None, '}' | ']') => depth = depth.saturating_sub(1),
+            (Some(_) | None, _) => {}
+        }
+        if depth == 0 {
+            return true;
+        }
+        before = sign;
+    }
+    false
 }
 
 struct Builder<'a, T> {
@@ -95,6 +120,21 @@ enum Holds<T> {
 }
 
 impl<'a, T: Text<'a>> Builder<'a, T> {
+    /// The bracket that was opened last and is never closed.
+    fn unclosed(&self) -> Option<Fault> {
+        self.open.iter().rev().find_map(|open| {
+            let rest = self.text.get(open.at.start..)?;
+            let (sign, end) = match rest.chars().next()? {
+                '{' => ('{', '}'),
+                '[' => ('[', ']'),
+                _ => return None,
+            };
+            let at = Span { end: open.at.start + 1, ..open.at };
+            let fix = format!("close it with `{end}`");
+            (!is_closed(rest)).then(|| Fault::new(at, format!("`{sign}` is not closed"), fix))
+        })
+    }
+
     fn hear(&mut self, event: Event<'a>, marked: Marked) -> Result<(), Fault> {
         let at = self.places.span(marked);
         match event {

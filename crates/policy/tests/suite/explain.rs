@@ -69,7 +69,7 @@ rule `login` applies
     bound  at most 40 in any 1h
     spent  429, retry-after: 3599, content-type: application/problem+json
 rule `plans` applies
-  key      everybody together
+  key      not there: counted by the address 192.0.2.1
   mode     enforce
   tier     gold
   cost     1
@@ -90,7 +90,7 @@ process counts by itself what it admits: at worst the bound times the number of 
 rule `lists` applies
   key      everybody together
   mode     enforce
-  also     lists
+  lists    on none of them
 ";
     assert!(told.starts_with(expected), "{told}");
     assert!(told.contains("rule `old` is off\n"), "{told}");
@@ -102,4 +102,55 @@ rule `lists` applies
 fn what_cannot_be_compiled_cannot_be_explained() {
     let wrong = policy([Rule { matching: any().when("1 +"), ..rule("one", &["1/s"]) }]);
     assert!(explain(&wrong, &Request::of("GET /"), Path::new("")).is_err());
+}
+
+#[test]
+fn explain_names_charge_ban_schedule_bandwidth_and_adaptive_limit() {
+    let policy: Policy = "\
+rules:
+  - { name: login, key: header x-user, quota: 5/min, charge: { if-status: [401, 5xx] }, ban: 10/min for 1h }
+  - { name: night, key: ip, quota: 10/min, schedule: 00:00-24:00 x2 }
+  - { name: bytes, key: ip, bandwidth: 1MB/s }
+  - { name: load, adaptive: { target: 250ms, least: 4, most: 200 } }
+"
+    .parse()
+    .unwrap();
+    let request = Request::of("POST /login").header("x-user", "ann");
+    let told = explain(&policy, &request, Path::new("")).unwrap().to_string();
+    for line in [
+        "  charge   only if answered with 401, 5xx; otherwise refunded",
+        "  ban      10/min sliding-log for 1h: `ann`, who is not banned now",
+        "  quota    20/min by the schedule, 10/min without it",
+        "    bound  at most 20 at once and 20/min on top: 40 in any 1min",
+        "  bandwidth down 1MB/s: slowed down, never refused",
+        "  adaptive starts at 20 in flight, then 4 to 200 by the latency, target 250ms; beyond that 503",
+    ] {
+        assert!(told.lines().any(|told| told == line), "no line {line}: {told}");
+    }
+    let without = explain(&policy, &Request::of("POST /login"), Path::new("")).unwrap().to_string();
+    assert!(without.contains("  key      not there: counted by the address 192.0.2.1\n"), "{without}");
+}
+
+#[test]
+fn explain_evaluates_lists_and_keys() {
+    let policy: Policy = "\
+lists: { office: [203.0.113.0/24] }
+rules:
+  - { name: closed, match: { path: /internal/** }, deny: all, allow: office }
+  - { name: wanted, match: { path: /api/** }, key: header x-user, missing: refuse, quota: 5/min }
+  - { name: dear, match: { path: /dear }, quota: 5/min, cost: 6 }
+  - { name: watched, match: { path: /watched }, deny: all, mode: shadow }
+"
+    .parse()
+    .unwrap();
+    let outcome = |request: &str, peer: &str| {
+        let explained = explain(&policy, &Request::of(request).from(peer), Path::new("")).unwrap();
+        (explained.outcome.status(), explained.outcome.rule().unwrap_or_default().to_owned())
+    };
+    let nowhere = (Some(404), String::new());
+    assert_eq!(outcome("GET /internal/x", "192.0.2.1"), (Some(403), "closed".to_owned()));
+    assert_eq!(outcome("GET /internal/x", "203.0.113.7"), nowhere);
+    assert_eq!(outcome("GET /api/x", "192.0.2.1"), (Some(400), "wanted".to_owned()));
+    assert_eq!(outcome("GET /dear", "192.0.2.1"), (Some(429), "dear".to_owned()));
+    assert_eq!(outcome("GET /watched", "192.0.2.1"), nowhere);
 }

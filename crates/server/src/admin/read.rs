@@ -97,6 +97,7 @@ impl Office {
             json!({
                 "lint": advice.lint.to_string(),
                 "rule": advice.rule,
+                "at": advice.at,
                 "reason": advice.reason,
                 "fix": advice.fix,
             })

@@ -20,7 +20,7 @@ pub(super) fn listeners(policy: &Policy, before: &[Bound]) -> Result<Vec<Bound>,
 }
 
 /// The usual one where none is declared; none where there is nothing to go to, and decisions are asked for elsewhere.
-fn declared(policy: &Policy) -> Cow<'_, [Listener]> {
+pub(super) fn declared(policy: &Policy) -> Cow<'_, [Listener]> {
     let only_decides = policy.decisions.is_some() && policy.upstreams.is_empty() && policy.routes.is_empty();
     match policy.listen.is_empty() {
         true if only_decides => Cow::Borrowed(&[]),

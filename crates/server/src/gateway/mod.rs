@@ -16,12 +16,14 @@ mod head;
 mod judge;
 mod listeners;
 mod note;
+mod preflight;
 mod reload;
 mod source;
 
 pub use error::GatewayError;
 pub(crate) use head::GatewayHead;
 pub(crate) use judge::{DENIAL, name_denial};
+pub use preflight::Preflight;
 pub use reload::Reloaded;
 pub use source::PolicySource;
 
@@ -300,6 +302,9 @@ impl Serving {
 fn advise(policy: &Policy) {
     for advice in lint(policy) {
         tracing::warn!("{advice}");
+    }
+    for warning in Preflight::of(policy, &|_| Ok(())).warnings {
+        tracing::warn!("{}; {}", warning.problem, warning.fix);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Where a policy comes from.
 
-use super::GatewayError;
+use super::{GatewayError, Preflight};
 use crate::ReadFiles;
 use std::path::{Path, PathBuf};
-use tidegate_policy::{Files as _, Policy, compile::PolicyError};
+use tidegate_policy::{Document, Files as _, Policy, compile::PolicyError};
 
 /// Where a policy comes from.
 #[derive(Clone, Debug)]
@@ -25,13 +25,25 @@ impl PolicySource {
         Self::Given(Box::new(policy))
     }
 
-    /// Reads it, and notes down in `files` what was read, those of its lists too.
+    /// Reads it, and notes down in `files` what was read, those of its lists too. What a gateway cannot serve is an error.
     pub(super) fn read(&self, files: &ReadFiles) -> Result<Policy, GatewayError> {
+        // Addresses of stores are tried when the policy is put in force.
+        let preflight = |policy: &Policy| Preflight::of(policy, &|_| Ok(()));
         let file = match self {
-            Self::Given(policy) => return Ok(Policy::clone(policy)),
+            Self::Given(policy) => {
+                return match preflight(policy).error() {
+                    None => Ok(Policy::clone(policy)),
+                    Some(error) => Err(self.error(error)),
+                };
+            }
             Self::File(file) => file,
         };
-        let policy = Policy::read(file, files).map_err(GatewayError::Text)?;
+        let document = Document::read(file, files).map_err(GatewayError::Text)?;
+        let errors = preflight(document.policy()).errors;
+        if !errors.is_empty() {
+            return Err(GatewayError::Text(document.problems(errors)));
+        }
+        let policy = document.into_policy();
         for list in policy.lists.values().flat_map(|list| &list.files) {
             // Whoever needs it says what is wrong with it.
             let _ = files.read(list);

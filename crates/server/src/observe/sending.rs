@@ -19,11 +19,18 @@ pub(crate) struct Sending(JoinHandle<()>);
 impl Sending {
     /// Sends from now on. Only inside of a runtime.
     pub(crate) fn start(terms: &Metrics, observer: &Arc<Observer>) -> Result<Self, Fault> {
-        let posting = Posting::to(&terms.endpoint, "/v1/metrics", &Roots::default());
-        let endpoint = terms.endpoint.clone();
-        let posting = posting.map_err(|reason| Fault::Metrics { endpoint, reason })?;
-        Ok(Self(tokio::spawn(send(posting, terms.clone(), observer.clone()))))
+        Ok(Self(tokio::spawn(send(posting(terms)?, terms.clone(), observer.clone()))))
     }
+
+    /// Whether metrics can be sent there.
+    pub(crate) fn check(terms: &Metrics) -> Result<(), Fault> {
+        posting(terms).map(drop)
+    }
+}
+
+fn posting(terms: &Metrics) -> Result<Posting, Fault> {
+    let posting = Posting::to(&terms.endpoint, "/v1/metrics", &Roots::default());
+    posting.map_err(|reason| Fault::Metrics { endpoint: terms.endpoint.clone(), reason })
 }
 
 impl Drop for Sending {

@@ -52,6 +52,11 @@ const MOST_PAUSES: u32 = 10;
 const FLUSH: Duration = Duration::from_secs(5);
 
 impl Tracer {
+    /// Whether traces can be sent there.
+    pub(crate) fn check(tracing: &Tracing, roots: &Roots) -> Result<(), Fault> {
+        Collector::of(tracing, roots).map(drop)
+    }
+
     pub(crate) fn open(tracing: &Tracing, roots: &Roots) -> Result<(Self, Exporting), Fault> {
         let collector = Collector::of(tracing, roots)?;
         let (queue, handed) = mpsc::channel(WAITING);

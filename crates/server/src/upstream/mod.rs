@@ -10,7 +10,7 @@ mod server;
 pub(crate) use health::{Health, HealthReport, Standing, check};
 pub(crate) use line::{Ask, Line, Unsent};
 pub(crate) use pace::Pace;
-pub(crate) use plan::Plan;
+pub(crate) use plan::{Plan, ServerPlan};
 pub(crate) use server::{Server, Visit};
 
 use crate::{proxy::RequestBody, watch::Watch};

@@ -80,7 +80,7 @@ impl Plan {
 const LOOKUP: Duration = Duration::from_secs(10);
 
 impl ServerPlan {
-    fn of(server: &UpstreamServer, upstream: &Upstream) -> Result<Self, String> {
+    pub(crate) fn of(server: &UpstreamServer, upstream: &Upstream) -> Result<Self, String> {
         let uri: Uri = server.url.parse().map_err(|_| "write it as `http://host:port`".to_owned())?;
         let port = match uri.scheme_str() {
             Some("http") => 80,

@@ -10,6 +10,7 @@
 
 mod decisions;
 mod edge;
+mod explain;
 mod files;
 mod fuzz;
 mod import;

@@ -1,0 +1,117 @@
+//! Keys that this kind of rule ignores.
+
+use crate::model::{Access, Cost, Enforcement, Network, QueueOrder, Quotas, Rule};
+use tidegate_core::{CarryOver, Kind, Quota};
+use tidegate_rule::Mode;
+
+/// A key without effect: where, why, and what to do about it.
+pub(super) struct Finding {
+    /// Dots part the keys.
+    pub(super) key: &'static str,
+    pub(super) reason: String,
+    pub(super) fix: String,
+}
+
+/// The keys of a rule that change nothing.
+pub(super) fn without_effect(rule: &Rule) -> Vec<Finding> {
+    let quotas = quotas(rule);
+    let mut found = Vec::new();
+    let mut add = |key: &'static str, reason: String, fix: &str| {
+        found.push(Finding { key, reason, fix: fix.to_owned() });
+    };
+    let is_concurrency = |quota: &Quota| quota.rate().is_none();
+    let waits_for_slots = rule.adaptive.is_some() || quotas.iter().any(is_concurrency);
+
+    if let Some(key) = limited_beside_deny_all(rule) {
+        let reason = format!(
+            "`{key}` beside `deny: all` has no effect: a client is denied, or allowed past all limits"
+        );
+        add(key, reason, "leave one of them out, or put it into a rule of its own");
+        return found;
+    }
+    if let Some(queue) = &rule.queue {
+        if rule.wait.is_zero() {
+            add(
+                "queue",
+                "`queue` has no effect without `wait`".to_owned(),
+                "say how long requests may wait, as in `wait: 1s`",
+            );
+        } else if queue.order == QueueOrder::Priority && !waits_for_slots {
+            let reason =
+                "`order: priority` has no effect on a rate, which is first come, first served".to_owned();
+            add("queue.order", reason, "leave it out, or limit a number at once, as in `quota: 20 at once`");
+        }
+    }
+    let is_ordered = rule.queue.as_ref().is_some_and(|queue| queue.order == QueueOrder::Priority);
+    let has_line = is_ordered && !rule.wait.is_zero() && waits_for_slots;
+    if rule.priority.is_some() && rule.adaptive.is_none() && !has_line {
+        let reason = "`priority` has no effect on a plain quota".to_owned();
+        add(
+            "priority",
+            reason,
+            "use `adaptive`, or a number at once with `wait` and `queue: { order: priority }`",
+        );
+    }
+    if let Some(queue) = quotas.iter().find_map(waiting_places)
+        && rule.wait.is_zero()
+    {
+        let reason =
+            format!("`queue {queue}` of its leaky bucket has no effect without `wait`: nobody waits");
+        add("quota", reason, "say how long requests may wait, as in `wait: 1s`, or write `queue 0`");
+    }
+    if rule.schedule.is_some() && rule.bandwidth.is_some() {
+        let reason = "`schedule` does not change `bandwidth`".to_owned();
+        add("schedule", reason, "leave it out, or put the bandwidth into a rule of its own");
+    } else if rule.schedule.is_some() && quotas.is_empty() {
+        add(
+            "schedule",
+            "`schedule` has no effect without a quota".to_owned(),
+            "leave it out, or give a quota",
+        );
+    }
+    let needs_quota = [
+        ("cost", rule.cost != Cost::Fixed(1)),
+        ("charge", rule.charge.is_some()),
+        ("store", rule.store.is_some()),
+        ("inherit", rule.inherit != CarryOver::default()),
+        ("ban", rule.access.as_ref().is_some_and(|access| access.ban.is_some())),
+        ("wait", !rule.wait.is_zero() && rule.adaptive.is_none()),
+    ];
+    for (key, _) in needs_quota.into_iter().filter(|(_, is_there)| *is_there && quotas.is_empty()) {
+        add(key, format!("`{key}` has no effect without a quota"), "leave it out, or give a quota");
+    }
+    found
+}
+
+fn quotas(rule: &Rule) -> Vec<Quota> {
+    match &rule.quotas {
+        Quotas::All(quotas) => quotas.clone(),
+        Quotas::Tiers(tiers) => tiers.each.iter().map(|(_, quota)| *quota).chain([tiers.otherwise]).collect(),
+    }
+}
+
+/// Places in which nobody waits without a `wait`: those beyond what goes at once.
+fn waiting_places(quota: &Quota) -> Option<u64> {
+    match quota.kind() {
+        Kind::LeakyBucket(bucket) if bucket.queue() > bucket.delay() => Some(bucket.queue()),
+        _ => None,
+    }
+}
+
+/// The key of a limit that nobody reaches.
+fn limited_beside_deny_all(rule: &Rule) -> Option<&'static str> {
+    let Access { deny, ban, .. } = rule.access.as_ref()?;
+    let is_all = deny.iter().any(|network| matches!(network, Network::List(name) if name == "all"));
+    if !is_all || rule.enforcement != Enforcement::All(Mode::Enforce) {
+        return None;
+    }
+    match &rule.quotas {
+        Quotas::Tiers(_) => Some("tiers"),
+        Quotas::All(quotas) if quotas.len() > 1 => Some("quotas"),
+        Quotas::All(quotas) if !quotas.is_empty() => Some("quota"),
+        Quotas::All(_) if rule.adaptive.is_some() => Some("adaptive"),
+        Quotas::All(_) if rule.breaker.is_some() => Some("breaker"),
+        Quotas::All(_) if rule.bandwidth.is_some() => Some("bandwidth"),
+        Quotas::All(_) => ban.as_ref().map(|_| "ban"),
+    }
+}
