@@ -53,8 +53,8 @@ impl Entries {
         let reads = |quota: &Quota, writer: &Quota| {
             quota.shares_state(writer) && (carry_over == CarryOver::Keep || is_concurrency(quota))
         };
-        let passes: [&dyn Fn(&Quota, &Quota) -> bool; 2] = [&|quota, writer| quota == writer, &reads];
-        for fits in passes {
+        for is_exact in [true, false] {
+            let fits = |quota, writer| if is_exact { quota == writer } else { reads(quota, writer) };
             for (quota, found) in quotas.iter().zip(&mut found) {
                 if found.is_none() {
                     *found = (0..writers.len()).find(|index| !used[*index] && fits(quota, &writers[*index]));

@@ -68,7 +68,7 @@ pub(super) enum Own {
     /// Nothing yet.
     Uncounted,
     /// What is kept if the store grants it, too.
-    Counted(SharedReservation<'static>),
+    Counted(Box<SharedReservation<'static>>),
 }
 
 /// Where this process counts what the store grants one key, if it does.
@@ -155,19 +155,19 @@ impl Fallback {
         tier: usize,
         demand: Demand,
         slots: Slots,
-    ) -> Result<Own, SharedReservation<'static>> {
+    ) -> Result<Own, Box<SharedReservation<'static>>> {
         let Some(limiter) = self.own().filter(|_| self.asks_both()) else { return Ok(Own::Uncounted) };
         if demand.effect == Effect::Probe {
             let decision = limiter.bucket(key, tier).decide(demand);
             return match decision.is_granted() {
                 true => Ok(Own::Uncounted),
-                false => Err(SharedReservation::settled(decision.degraded())),
+                false => Err(Box::new(SharedReservation::settled(decision.degraded()))),
             };
         }
         let taken = SharedReservation::locally(&limiter, key, tier, demand, slots);
         match taken.decision().is_allowed() {
-            true => Ok(Own::Counted(taken)),
-            false => Err(taken.degraded()),
+            true => Ok(Own::Counted(Box::new(taken))),
+            false => Err(Box::new(taken.degraded())),
         }
     }
 
@@ -184,7 +184,7 @@ impl Fallback {
             return None;
         }
         let taken = match own {
-            Own::Counted(taken) => taken,
+            Own::Counted(taken) => *taken,
             Own::Uncounted => {
                 let forced = Demand::forced(demand.cost);
                 SharedReservation::locally(&self.own()?, key, tier, forced, slots)

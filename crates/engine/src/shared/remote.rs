@@ -115,7 +115,7 @@ impl SharedLimiter {
     ) -> SharedReservation<'static> {
         let own = match remote.fallback.before(key, tier, demand, slots) {
             Ok(own) => own,
-            Err(denied) => return self.without_store(denied),
+            Err(denied) => return self.without_store(*denied),
         };
         let ask = Inquiry { receipt: true, ..remote.inquiry(key, tier, demand, slots) };
         let (store, clock, place) = (remote.store.clone(), remote.clock.clone(), ask.place.clone());

@@ -69,10 +69,10 @@ pub async fn decide_all_shared(asks: &[SharedAsk<'_>]) -> Option<Vec<Decision>> 
     let mut owns = Vec::with_capacity(asks.len());
     for ask in asks {
         let demand = Demand::now(ask.cost);
-        let Some(remote) = ask.limiter.remote() else { return None };
+        let remote = ask.limiter.remote()?;
         match remote.fallback.before(ask.key, FIRST, demand, Slots::Look) {
             Ok(own) => owns.push(own),
-            Err(denied) => return Some(denied_here(asks, owns, *denied.decision())),
+            Err(denied) => return Some(denied_here(asks, &owns, *denied.decision())),
         }
     }
     let questions = asks.iter().filter_map(|ask| {
@@ -110,7 +110,7 @@ pub async fn decide_all_shared(asks: &[SharedAsk<'_>]) -> Option<Vec<Decision>> 
 }
 
 /// All answers where this process denies one question: those before it are granted, those behind it are not asked.
-fn denied_here(asks: &[SharedAsk<'_>], owns: Vec<Own>, denied: Decision) -> Vec<Decision> {
+fn denied_here(asks: &[SharedAsk<'_>], owns: &[Own], denied: Decision) -> Vec<Decision> {
     let place = owns.len();
     for ask in asks {
         ask.limiter.degraded.fetch_add(1, Ordering::Relaxed);

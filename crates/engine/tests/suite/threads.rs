@@ -251,34 +251,33 @@ fn changes_run_beside_decisions() {
         ("100/h fixed-window", "300/h fixed-window"),
     ];
     for (first, second) in pairs {
-        for how in [CarryOver::Keep] {
-            let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Keys(50));
-            let limiter = builder.build(first).unwrap();
-            let other = Limiter::builder().clock(Clock::manual().0).build("1000000/h").unwrap();
-            let together = AtomicU64::new(0);
-            let admitted = all_at_once(|thread| match thread {
-                0 => {
-                    for quota in [second, first, second].iter().cycle().take(60) {
-                        let _refused = limiter.change(*quota, how);
-                    }
-                    0
+        let how = CarryOver::Keep;
+        let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Keys(50));
+        let limiter = builder.build(first).unwrap();
+        let other = Limiter::builder().clock(Clock::manual().0).build("1000000/h").unwrap();
+        let together = AtomicU64::new(0);
+        let admitted = all_at_once(|thread| match thread {
+            0 => {
+                for quota in [second, first, second].iter().cycle().take(60) {
+                    let _refused = limiter.change(*quota, how);
                 }
-                1..4 => count(400, |_| {
-                    let asks = [limiter.ask(&0_u64), other.ask("k")];
-                    let all = decide_all(&asks).iter().all(Decision::is_allowed);
-                    together.fetch_add(u64::from(all), Ordering::Relaxed);
-                    all
-                }),
-                _ => count(400, |time| {
-                    limiter.check(&(1 + time % 20));
-                    limiter.check(&0_u64).is_allowed()
-                }),
-            });
-            // Waiting for nothing, each change may round one token against the callers, and none for them.
-            assert!(admitted <= 300, "{first} and {second} {how:?}: {admitted}");
-            let charged = 1_000_000 - other.key("k").peek(0).remaining();
-            assert_eq!(charged, together.into_inner(), "{first}: all or none");
-        }
+                0
+            }
+            1..4 => count(400, |_| {
+                let asks = [limiter.ask(&0_u64), other.ask("k")];
+                let all = decide_all(&asks).iter().all(Decision::is_allowed);
+                together.fetch_add(u64::from(all), Ordering::Relaxed);
+                all
+            }),
+            _ => count(400, |time| {
+                limiter.check(&(1 + time % 20));
+                limiter.check(&0_u64).is_allowed()
+            }),
+        });
+        // Waiting for nothing, each change may round one token against the callers, and none for them.
+        assert!(admitted <= 300, "{first} and {second} {how:?}: {admitted}");
+        let charged = 1_000_000 - other.key("k").peek(0).remaining();
+        assert_eq!(charged, together.into_inner(), "{first}: all or none");
     }
 }
 

@@ -65,7 +65,7 @@ fn a_suggestion_denies_what_it_said() {
             match target {
                 Target::Keys(share) => assert!(tried.keys <= share.rest().of(group.keys), "{group:?}"),
                 Target::Requests(share) => {
-                    assert!(tried.usual_denied <= share.of(group.requests), "{group:?}")
+                    assert!(tried.usual_denied <= share.of(group.requests), "{group:?}");
                 }
             }
             said += group.denied;

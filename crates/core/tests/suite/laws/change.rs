@@ -6,7 +6,7 @@
 use super::admissions::{Admission, check, play};
 use super::{is_concurrency, is_shaper};
 use proptest::{prelude::*, strategy::Union, test_runner::TestCaseResult};
-use tidegate_core::{CarryOver, Demand, Entries, Kind, LARGEST_EXACT, Micros, Outcome, Quota, Retry};
+use tidegate_core::{CarryOver, Demand, Entries, Kind, LARGEST_EXACT, Micros, Outcome, Quota, Rate, Retry};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
 /// The largest burst and, on top, the fastest rate, over one microsecond more: waits are whole microseconds under each quota. The
@@ -152,7 +152,7 @@ fn is_no_longer_than_the_worst(
     let one = |it: &Sample| {
         let tokens = it.quota.rate().filter(|_| is_level(&it.quota) || is_shaper(&it.quota));
         let cold = if let Kind::WarmUp(it) = it.quota.kind() { it.cold_factor().ceil() as u64 } else { 1 };
-        it.period.get().saturating_mul(2 * cold).div_ceil(tokens.map_or(1, |rate| rate.amount()))
+        it.period.get().saturating_mul(2 * cold).div_ceil(tokens.map_or(1, Rate::amount))
     };
     let one = samples.iter().map(one).max().unwrap_or(0).saturating_add(samples.len() as u64);
     let worst = forgets.unwrap_or_default().plus(Micros::new(one));
@@ -253,7 +253,7 @@ fn change_that_is_taken_back_restores_the_state() {
         prop_assert!(after.remaining() <= before.remaining(), "{} then {}", before, after);
         prop_assert!(after.remaining() + 1 >= before.remaining(), "{} then {}", before, after);
         // Rounded by less than a token.
-        let one = sample.period.get().div_ceil(sample.quota.rate().map_or(1, |rate| rate.amount())) + 1;
+        let one = sample.period.get().div_ceil(sample.quota.rate().map_or(1, Rate::amount)) + 1;
         prop_assert!(after.wait() >= before.wait(), "{} then {}", before, after);
         prop_assert!(after.wait() <= before.wait().plus(Micros::new(one)), "{} then {}", before, after);
         Ok(())
