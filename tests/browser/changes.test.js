@@ -1,8 +1,8 @@
-// Changes: read-only without a token, and what happens to a wrong one.
+// Changes: nothing is shown without a token, and what happens to a wrong one.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { Browser, Gateway, TOKEN, barriers } from './stage.js';
+import { Browser, Gateway, TOKEN, barriers, giveToken, tokenDialog } from './stage.js';
 
 let gateway;
 let browser;
@@ -16,35 +16,37 @@ after(async () => {
   await browser.close();
 });
 
-const dialog = (page) => page.getByRole('dialog', { name: 'Token of operators' });
-
-async function give(page, token) {
-  await dialog(page).getByLabel('Token').fill(token);
-  await dialog(page).getByRole('button', { name: 'Go on' }).click();
-}
-
 async function ban(page, who) {
   await page.getByLabel('Who', { exact: true }).fill(who);
   await page.getByRole('button', { name: 'Ban', exact: true }).click();
 }
 
-test('a ban asks for the token, holds, and is lifted', async () => {
-  const page = await browser.open(gateway, 'bans');
-  await page.getByText('Nobody is banned.').waitFor();
-  await ban(page, '127.0.0.0/8');
-  await dialog(page).waitFor();
+test('nothing is read without the token', async () => {
+  const page = await browser.openLocked(gateway, 'bans');
+  await tokenDialog(page).waitFor();
   assert.deepEqual(await barriers(page), []);
   await page.keyboard.press('Escape');
-  await dialog(page).waitFor({ state: 'hidden' });
-  await page.getByText('Nobody is banned.').waitFor();
-  assert.equal((await gateway.ask(1, '/')).status, 200);
+  await tokenDialog(page).waitFor({ state: 'hidden' });
+  await page.getByText('Locked').waitFor();
+  assert.equal(await page.getByText('Nobody is banned.').isVisible(), false);
 
+  await page.getByRole('button', { name: 'Give token' }).click();
+  await giveToken(page, 'a guess');
+  await tokenDialog(page).getByText('That is not the token of operators.').waitFor();
+  await giveToken(page, TOKEN);
+  await page.getByText('Nobody is banned.').waitFor();
+
+  await page.getByRole('button', { name: 'Forget token' }).click();
+  await tokenDialog(page).waitFor();
+  assert.equal(await page.getByText('Nobody is banned.').isVisible(), false);
+});
+
+test('a ban holds, and is lifted', async () => {
+  const page = await browser.open(gateway, 'bans');
+  await page.getByText('Nobody is banned.').waitFor();
   await page.getByLabel('What', { exact: true }).selectOption('network');
   await page.getByLabel('Reason').fill('too curious');
-  await page.getByRole('button', { name: 'Ban', exact: true }).click();
-  await give(page, 'a guess');
-  await dialog(page).getByText('That is not the token of operators.').waitFor();
-  await give(page, TOKEN);
+  await ban(page, '127.0.0.0/8');
   await page.getByText('127.0.0.0/8 is banned for 10').waitFor();
   const row = page.getByRole('row', { name: /127\.0\.0\.0\/8 by an operator: too curious/ });
   await row.waitFor();
@@ -54,15 +56,10 @@ test('a ban asks for the token, holds, and is lifted', async () => {
   await row.getByRole('button', { name: 'Lift' }).click();
   await page.getByText('Nobody is banned.').waitFor();
   assert.equal((await gateway.ask(1, '/')).status, 200);
-
-  await page.getByRole('button', { name: 'Forget token' }).click();
-  await page.getByRole('button', { name: 'Read-only' }).waitFor();
 });
 
 test('a ban of nearly everybody is asked about', async () => {
   const page = await browser.open(gateway, 'bans');
-  await page.getByRole('button', { name: 'Read-only' }).click();
-  await give(page, TOKEN);
   await page.getByLabel('What', { exact: true }).selectOption('network');
   const question = page.getByRole('dialog', { name: 'Ban 0.0.0.0/0?' });
   await ban(page, '0.0.0.0/0');
@@ -80,9 +77,6 @@ test('a ban of nearly everybody is asked about', async () => {
 
 test('what is wrong with a ban is told beside it', async () => {
   const page = await browser.open(gateway, 'bans');
-  await page.getByRole('button', { name: 'Read-only' }).click();
-  await give(page, TOKEN);
-  await page.getByRole('button', { name: 'Forget token' }).waitFor();
   await ban(page, 'somebody');
   await page.getByRole('alert').filter({ hasText: 'is not an address' }).waitFor();
 });
@@ -99,24 +93,20 @@ test('a key that is reset passes again', async () => {
   assert.equal(await form.getByLabel('Key').inputValue(), 'alice');
   assert.equal(await form.getByLabel('Rule').inputValue(), 'login');
   await form.getByRole('button', { name: 'Reset' }).click();
-  await give(page, TOKEN);
   await page.getByText('What rule login counted for alice is forgotten.').waitFor();
   assert.equal((await gateway.ask(1, '/login', post)).status, 200);
 });
 
 test('a token that has expired is told and asked for again', async () => {
   const page = await browser.open(gateway, 'bans');
-  await page.getByRole('button', { name: 'Read-only' }).click();
-  await give(page, TOKEN);
-  await page.getByRole('button', { name: 'Forget token' }).waitFor();
   await gateway.stop();
   await page.getByText('Connection lost').waitFor();
   await gateway.again({ token: 'another-token' });
+  await tokenDialog(page).getByText('it is wrong, or has expired').waitFor();
+  await giveToken(page, 'another-token');
   await page.locator('#connection[data-state="live"]').waitFor();
 
   await ban(page, '192.0.2.7');
-  await dialog(page).getByText('it is wrong, or has expired').waitFor();
-  await give(page, 'another-token');
   await page.getByText('192.0.2.7 is banned').waitFor();
   await page.getByRole('row', { name: /192\.0\.2\.7/ }).waitFor();
 });

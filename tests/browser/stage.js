@@ -140,11 +140,18 @@ export class Browser {
     return it;
   }
 
-  /** A page at this place of the dashboard. */
+  /** A page at this place of the dashboard, with the token where the gateway needs one. */
   async open(gateway, place = '', look = {}) {
+    const page = await this.openLocked(gateway, place, look);
+    if (gateway.policy.includes('token:')) await giveToken(page, TOKEN);
+    await page.locator('#connection[data-state="live"]').waitFor();
+    return page;
+  }
+
+  /** The same, without a token. */
+  async openLocked(gateway, place = '', look = {}) {
     const page = await this.#page(place, look);
     await page.goto(`${gateway.admin}/#/${place}`);
-    await page.locator('#connection[data-state="live"]').waitFor();
     return page;
   }
 
@@ -178,6 +185,13 @@ export class Browser {
     await this.#browser.close();
     if (this.#broken.length > 0) throw new Error(this.#broken.join('\n'));
   }
+}
+
+export const tokenDialog = (page) => page.getByRole('dialog', { name: 'Token of operators' });
+
+export async function giveToken(page, token) {
+  await tokenDialog(page).getByLabel('Token').fill(token);
+  await tokenDialog(page).getByRole('button', { name: 'Go on' }).click();
 }
 
 /** What is hard to use for somebody, as axe-core sees it. */

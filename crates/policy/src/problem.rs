@@ -296,7 +296,7 @@ mod tests {
         let fault = Fault::new(Span { file: 0, start: at, end: text.len() }, "unknown period", "write `min`");
         let shown = Problems::of(vec![fault], &sources).to_string();
         let lines: Vec<_> = shown.lines().collect();
-        assert_eq!(lines[0], "p.yaml:1:21: unknown period; write `min`");
-        assert_eq!(lines[2], format!("  {}^^^^", " ".repeat(22)), "two columns for each of four characters");
+        assert_eq!(lines[0], "p.yaml:1:22: unknown period; write `min`");
+        assert_eq!(lines[2], format!("  {}^^^^", " ".repeat(23)), "two columns for each of four characters");
     }
 }

@@ -243,7 +243,7 @@ mod tests {
             at 100ms  cost 1                   deny
             at 100ms  cancel a
             at 100ms  cost 2                   allow  remaining 0
-            at 1.5s   change as-is quota 20/s burst 1
+            at 1.5s   change quota 20/s burst 1
             at 1.5s   cost 1                   allow
             quota 1 at once
             at 0s     cost 1                   allow

@@ -71,8 +71,8 @@ fn import_tells_the_policy_and_what_was_lost() {
     let conf = "http {\n  limit_req_zone $binary_remote_addr zone=a:1m rate=5r/s;\n  perl_set $x 'y';\n  \
                 server { listen 80; location / { limit_req zone=a; proxy_pass http://127.0.0.1:9000; } }\n}\n";
     let conf = file("json-nginx.conf", conf);
-    let (value, code) = told(&["import", "nginx", name(&conf), "--json"]);
-    assert_eq!(code, Some(0));
+    let (value, code) = told(&["import", "nginx", name(&conf), "--accept-loss", "perl_set", "--json"]);
+    assert_eq!(code, Some(0), "{value:#}");
     assert!(value["policy"].as_str().is_some_and(|policy| policy.contains("5/s")), "{value:#}");
     let places: Vec<_> =
         value["losses"].as_array().into_iter().flatten().map(|loss| &loss["place"]).collect();

@@ -364,7 +364,7 @@ pub fn check_with_stores(
         if let Ok(StoreAddress::Url(url)) = address
             && let Err(problem) = connects(&url)
         {
-            let fix = "write an address as in `redis://127.0.0.1:6379`";
+            let fix = "write `memory`, or an address as in `redis://127.0.0.1:6379`";
             problems.add_at(&at, &SettingError::new(problem, fix));
         }
     }

@@ -107,7 +107,7 @@ fn what_is_wrong_with_a_text() {
         (Format::Yaml, "a: 1\n---\nb: 2\n", "p:2:1: a second document; write one only"),
         (Format::Yaml, "? [a]\n: 1\n", "p:1:3: a key that is a list; write a word"),
         (Format::Yaml, "a: !secret 5\n", "p:1:4: the tag `!secret`; leave it out"),
-        (Format::Yaml, "a: [1, 2\n", "p:2:1: "),
+        (Format::Yaml, "a: [1, 2\n", "p:1:4: `[` is not closed; close it with `]`"),
         (Format::Yaml, "a: b: c\n", "p:1:5: "),
         (Format::Yaml, "a: \"b\n", "p:"),
         (Format::Json, "", "p:1:1: missing: a value; write JSON, or name the file .yaml"),

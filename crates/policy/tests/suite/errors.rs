@@ -322,7 +322,7 @@ fn what_is_wrong_with_includes() {
             "etc/policy.yaml:1:11: `etc/a.yaml` cannot be read: entity not found; name a file that is there and may be read\n\
              etc/policy.yaml:1:19: `etc/b.txt` is neither YAML nor TOML nor JSON; give it a name that ends with .yaml, .toml or .json\n\
              etc/policy.yaml:1:26: the name of a file is needed here, not a number; write it as in `more.yaml`\n\
-             etc/c.yaml:2:1: while parsing a node, did not find expected node content; write YAML, with texts in quotes where they have signs in them",
+             etc/c.yaml:1:8: `[` is not closed; close it with `]`",
         ),
         (
             &[("etc/policy.yaml", "include: a.yaml\n"), ("etc/a.yaml", "include: ./policy.yaml\n")],
@@ -410,7 +410,9 @@ fn what_is_made_in_code_is_told_too() {
     let cases = [
         (
             rule(|rule| rule.priority = Some(Priority::Always("urgent".to_owned()))),
-            "rule `a`: unknown priority `urgent`; use one of critical, high, normal, low",
+            "rule `a`: unknown priority `urgent`; use one of critical, high, normal, low\n\
+             rule `a`: `priority` has no effect on a plain quota; use `adaptive`, or a number at once with `wait` and `queue: { order: \
+             priority }` (without-effect)",
         ),
         (
             rule(|rule| {

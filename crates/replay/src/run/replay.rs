@@ -17,7 +17,10 @@ use tidegate_policy::{
     compile::{Ahead, Compiler, Foresight, PolicyGate, PolicyStay, RuleForetold, RuleOutcome},
     model::{Key, Part, Stores},
 };
-use tidegate_rule::{HeldSlots, Mode, Rules, request::Reply};
+use tidegate_rule::{
+    HeldSlots, Mode, Rules,
+    request::{Missing, Reply},
+};
 
 /// One policy and its clock, which shows the time of the log. Counts are kept in memory, whatever the policy says of stores.
 pub struct Replay {
@@ -33,8 +36,18 @@ pub struct Replay {
     order: u64,
     /// When schedules are followed next; never where there are none.
     follow: Option<Micros>,
-    /// For each rule what it counts by, and what stands for those that have no such thing.
-    keys: Vec<(String, Option<Mark>)>,
+    /// For each rule what it counts by.
+    keys: Vec<RuleKey>,
+}
+
+/// What a rule counts by.
+struct RuleKey {
+    /// As a policy says it.
+    text: String,
+    /// What stands for those that have no such thing, where they are counted together.
+    of_all: Option<Mark>,
+    /// Whether those are counted by their addresses.
+    has_fallback: bool,
 }
 
 /// What became of a request.
@@ -65,7 +78,9 @@ impl Replay {
         let gate = compiler.compile(&policy, None)?;
         let keys = policy.rules.iter().enumerate().map(|(place, rule)| {
             let mark = if rule.key == Key::All { None } else { gate.mark_of_all(place) };
-            (said(&rule.key, policy.user.as_ref()), mark)
+            let is_address = matches!(rule.key, Key::All | Key::Part(Part::Ip { .. }));
+            let has_fallback = rule.missing == Missing::Address && !is_address;
+            RuleKey { text: said(&rule.key, policy.user.as_ref()), of_all: mark, has_fallback }
         });
         let keys = keys.collect();
         Ok(Self {
@@ -149,7 +164,7 @@ impl Replay {
             None => Ok(self.tally),
             Some(place) => Err(Failure::NoKey {
                 rule: self.tally.rules[place].name.clone(),
-                key: self.keys.get(place).map(|(key, _)| key.clone()).unwrap_or_default(),
+                key: self.keys.get(place).map(|key| key.text.clone()).unwrap_or_default(),
             }),
         }
     }
@@ -157,10 +172,11 @@ impl Replay {
     /// What has to be told of what it counted: requests without a key, and keys without room.
     pub fn notes(&self) -> Vec<String> {
         let rules = self.tally.rules.iter().zip(&self.keys).filter(|(rule, _)| rule.keyless > 0);
-        let keyless = rules.map(|(rule, (key, _))| {
+        let keyless = rules.map(|(rule, RuleKey { text: key, has_fallback, .. })| {
             let (name, keyless, asked) = (&rule.name, rule.keyless, rule.asked);
+            let how = if *has_fallback { "by their addresses" } else { "together" };
             format!(
-                "{keyless} of the {asked} requests of rule `{name}` have no {key}, and were counted together"
+                "{keyless} of the {asked} requests of rule `{name}` have no {key}, and were counted {how}"
             )
         });
         let crowded = self.gate.crowded().into_iter().map(|(rule, times)| {
@@ -233,7 +249,7 @@ impl Replay {
         let Some(tally) = self.tally.rules.get_mut(rule) else { return };
         tally.asked += 1;
         let is_keyless = match (said.mark, self.keys.get(rule)) {
-            (Some(mark), Some((_, of_all))) => *of_all == Some(mark),
+            (Some(mark), Some(key)) if !key.has_fallback => key.of_all == Some(mark),
             _ => !gate.has_key(rule, line),
         };
         tally.keyless += u64::from(is_keyless);

@@ -46,7 +46,7 @@ pub struct RuleTally {
     pub episodes: Episodes,
     /// When.
     pub timeline: Timeline,
-    /// Requests that did not have what it counts by, and were counted together.
+    /// Requests that did not have what it counts by, and were counted together or by their addresses.
     pub keyless: u64,
 }
 

@@ -54,8 +54,8 @@ export async function change(method, path, body) {
 /** The button that says who you are, and asks for the token or forgets it. */
 export function button(element) {
   const show = () => {
-    const known = changes === 'open' || (changes === 'token' && token());
-    say(element, changes === 'token' && token() ? 'Forget token' : known ? 'Changes are open' : 'Read-only');
+    const text = { token: token() ? 'Forget token' : 'Give token', open: 'Changes are open', never: 'Read-only' };
+    say(element, text[changes]);
     element.title = {
       token: token() ? 'Changes are sent with your token' : 'Give the token of operators',
       open: 'Whoever reaches this page may change something',

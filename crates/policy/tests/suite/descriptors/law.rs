@@ -97,7 +97,10 @@ fn scanned(tree: &[RawDescriptor], request: &[Entry]) -> Option<(u32, Vec<Entry>
         };
         push(&mut place, &said);
         push(&mut called, if node.flags.value_to_metric && !shares { entry } else { &said });
-        push(&mut detailed, if shares { &said } else { entry });
+        match shares {
+            true => push(&mut detailed, &said),
+            false => detailed += &format!(".{}_{}", entry.key, entry.value),
+        }
         counted.push(if shares { said } else { entry.clone() });
         (level, last) = (&node.descriptors, Some(node));
     }

@@ -200,7 +200,8 @@ descriptors:
         file,
         &[
             ("a=1", "1 called shop.a_1"),
-            ("a", "1"),
+            // The value is always part of it, as it is in the reference.
+            ("a", "1 called shop.a_"),
             ("b=1 c=2", "2 called shop.b_1.c_2"),
             // Only where the limit is.
             ("d=1 e=2", "3"),
