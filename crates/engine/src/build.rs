@@ -3,12 +3,12 @@
 use crate::{
     clock::Clock,
     denied::Denied,
-    limiter::{Limiter, Overflow},
+    limiter::{FullListener, Limiter, Overflow, TableSize},
     memory::{Former, Layout, Space, Table},
     throttle::Throttle,
     wait::{Lines, Manner},
 };
-use std::{convert::Infallible, error, fmt, time::Duration};
+use std::{convert::Infallible, error, fmt, sync::Arc, time::Duration};
 use tidegate_core::{Kind, Micros, Quota, QuotaError, SettingError};
 
 /// How much memory a limiter may take, fixed when it is made.
@@ -31,6 +31,7 @@ pub struct LimiterBuilder {
     clock: Option<Clock>,
     capacity: Capacity,
     overflow: Overflow,
+    on_full: Option<FullListener>,
     watched: usize,
     places: usize,
     place_ttl: Micros,
@@ -44,6 +45,7 @@ impl Default for LimiterBuilder {
             clock: None,
             capacity: DEFAULT_CAPACITY,
             overflow: Overflow::default(),
+            on_full: None,
             watched: 0,
             places: DEFAULT_PLACES,
             place_ttl: Micros::MAX,
@@ -69,6 +71,13 @@ impl LimiterBuilder {
     #[must_use]
     pub fn overflow(self, overflow: Overflow) -> Self {
         Self { overflow, ..self }
+    }
+
+    /// Has a full table told of: when a key finds no room, and then once a minute as long as that happens. The listener is called
+    /// in the middle of a decision: it must not take long, and must not ask this limiter.
+    #[must_use]
+    pub fn on_full(self, listener: impl Fn(TableSize) + Send + Sync + 'static) -> Self {
+        Self { on_full: Some(FullListener(Arc::new(listener))), ..self }
     }
 
     /// Watches which keys [`Limiter::check`] and [`Limiter::check_cost`] deny most, keeping the names of up to `keys`
@@ -154,8 +163,11 @@ impl LimiterBuilder {
         }
         let lines = self.lines(manner(quotas));
         let clock = self.clock.unwrap_or_default();
-        let space = Space::new(quotas, layout, keys, clock.now(), &former)
+        let mut space = Space::new(quotas, layout, keys, clock.now(), &former)
             .map_err(|error| BuildError::OutOfMemory { keys, bytes: error.bytes })?;
+        if let Some(listener) = self.on_full {
+            space.listen(listener);
+        }
         let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), Kind::Concurrency(_)));
         let overflow = if counts_permits { Overflow::Deny } else { self.overflow };
         let denied = (self.watched > 0).then(|| Denied::new(self.watched));

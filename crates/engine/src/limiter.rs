@@ -11,6 +11,7 @@ use crate::{
 use std::{
     fmt,
     hash::{BuildHasher, Hash},
+    sync::Arc,
 };
 use tidegate_core::{Bound, CarryOver, Decision, Micros, Quota};
 
@@ -54,28 +55,35 @@ impl Mark {
     }
 }
 
-/// What happens to a new key when the table is full of keys that are still limited. It is counted in
-/// [`Stats::overflowed`] either way, and never at the expense of a key that is already there.
+/// What happens to a new key when the table is full of keys that have used something. A key that is limited always stays: no flood
+/// of new keys gives it anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// It shares a bucket with other such keys: nobody gets more than the quota, some get less. The default.
+    /// It replaces the key near it that has used least and is not limited: new clients get their quota during a flood of random
+    /// keys, and a key that was replaced gets again what it had used. Counted in [`Stats::replaced`]. Where all keys near it are
+    /// limited, it shares. The default.
     #[default]
+    Replace,
+    /// It shares a bucket with other such keys: nobody gets more than the quota, some get less. Counted in
+    /// [`Stats::overflowed`].
     Share,
-    /// It is denied. Always so for concurrency, where a shared permit could not be told apart.
+    /// It is denied, and counted in [`Stats::overflowed`]. Always so for concurrency, where a shared permit could not be told apart.
     Deny,
 }
 
 /// How full a limiter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Keys that it was made for.
+    /// Keys that have room of their own at most: at least as many as it was made for.
     pub capacity: u64,
     /// Keys whose state is worth keeping now.
     pub live: u64,
     /// Cells that hold a key, live or not; they are used again before any more memory is.
     pub used: u64,
-    /// How often a new key found no room.
+    /// How often a key found no room, and shared one or was denied.
     pub overflowed: u64,
+    /// How many keys gave way to others.
+    pub replaced: u64,
     /// The most memory that the table ever takes.
     pub bytes: u64,
 }
@@ -83,14 +91,32 @@ pub struct Stats {
 /// How large a limiter is, as far as can be said without a look at every cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSize {
-    /// Keys that it was made for.
+    /// Keys that have room of their own at most.
     pub capacity: u64,
     /// Cells that hold a key, live or not.
     pub used: u64,
-    /// How often a new key found no room.
+    /// How often a key found no room, and shared one or was denied.
     pub overflowed: u64,
+    /// How many keys gave way to others.
+    pub replaced: u64,
     /// The most memory that the table ever takes.
     pub bytes: u64,
+}
+
+/// Who is told that a table is full, see [`LimiterBuilder::on_full`].
+#[derive(Clone)]
+pub(crate) struct FullListener(pub(crate) Arc<dyn Fn(TableSize) + Send + Sync>);
+
+impl FullListener {
+    pub(crate) fn tell(&self, size: TableSize) {
+        (self.0)(size);
+    }
+}
+
+impl fmt::Debug for FullListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FullListener")
+    }
 }
 
 /// One question to one limiter, to be decided together with others by [`decide_all`].
@@ -275,25 +301,13 @@ impl Limiter {
 
     /// How full the table is. Looks at every cell: for operators, not for every request.
     pub fn stats(&self) -> Stats {
-        let table = self.space.table();
-        Stats {
-            capacity: table.capacity(),
-            live: self.space.live(self.clock.now()),
-            used: table.used(),
-            overflowed: table.overflowed(),
-            bytes: table.bytes(),
-        }
+        let TableSize { capacity, used, overflowed, replaced, bytes } = self.size();
+        Stats { capacity, live: self.space.live(self.clock.now()), used, overflowed, replaced, bytes }
     }
 
     /// How large the table is. It costs nothing; [`Limiter::stats`] says more.
     pub fn size(&self) -> TableSize {
-        let table = self.space.table();
-        TableSize {
-            capacity: table.capacity(),
-            used: table.used(),
-            overflowed: table.overflowed(),
-            bytes: table.bytes(),
-        }
+        self.space.table().size()
     }
 
     /// The keys that were denied most often, if the limiter was told to watch them

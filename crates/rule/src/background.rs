@@ -91,6 +91,13 @@ pub(crate) fn enter<R>(call: impl FnOnce() -> R) -> Option<R> {
     Some(call())
 }
 
+/// Runs a future there, and does not wait for it.
+pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
+    if let Some(handle) = handle() {
+        handle.spawn(future);
+    }
+}
+
 /// A future that runs elsewhere until it is done or nobody wants to know any more.
 struct Visit<T>(JoinHandle<T>);
 

@@ -3,7 +3,7 @@
 use crate::Mode;
 use std::{borrow::Cow, panic::Location, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
-use tidegate_engine::{BuildError, Capacity, store::Choice};
+use tidegate_engine::{BuildError, Capacity, Overflow, store::Choice};
 
 /// What code says of a rule; settings may say otherwise.
 ///
@@ -28,6 +28,9 @@ pub struct Declaration {
     pub(crate) wait: Duration,
     pub(crate) message: Option<Arc<str>>,
     pub(crate) capacity: Option<Capacity>,
+    pub(crate) overflow: Overflow,
+    /// The bytes that it may take where nothing is declared.
+    pub(crate) memory: Option<u64>,
     pub(crate) places: Option<usize>,
     pub(crate) carry_over: CarryOver,
 }
@@ -48,6 +51,8 @@ impl Declaration {
             wait: Duration::ZERO,
             message: None,
             capacity: None,
+            overflow: Overflow::default(),
+            memory: None,
             places: None,
             carry_over: CarryOver::default(),
         }
@@ -133,6 +138,18 @@ impl Declaration {
     #[must_use]
     pub fn capacity(self, capacity: Capacity) -> Self {
         Self { capacity: Some(capacity), ..self }
+    }
+
+    /// What happens to new keys when there is no room for them in memory.
+    #[must_use]
+    pub fn overflow(self, overflow: Overflow) -> Self {
+        Self { overflow, ..self }
+    }
+
+    /// The bytes that it may take where no capacity is declared. A rule keeps the memory that it has when this changes.
+    #[must_use]
+    pub fn memory(self, bytes: u64) -> Self {
+        Self { memory: Some(bytes), ..self }
     }
 
     /// How many calls may wait in line, over all keys, where it is counted in memory.

@@ -5,7 +5,7 @@
 use crate::settings::SettingsError;
 use std::sync::Arc;
 use tidegate_core::SettingError;
-use tidegate_engine::BuildError;
+use tidegate_engine::{BuildError, TableSize};
 
 pub(crate) enum Notice {
     /// A rule without numbers.
@@ -18,6 +18,8 @@ pub(crate) enum Notice {
     Misfit { rule: Arc<str>, error: SettingsError },
     /// A limiter was not left to the rule that has it.
     Meddling { rule: Arc<str>, error: BuildError },
+    /// New keys find no room in memory.
+    Full { rule: Arc<str>, size: TableSize },
     /// New settings hold.
     #[cfg(feature = "file")]
     Reloaded { path: std::path::PathBuf },
@@ -46,6 +48,14 @@ impl Notice {
             }
             Self::Meddling { rule, error } => {
                 tracing::error!(%rule, %error, "somebody changed the limiter of this rule meanwhile");
+            }
+            Self::Full { rule, size } => {
+                let TableSize { capacity, replaced, overflowed, .. } = size;
+                tracing::warn!(
+                    %rule, capacity, replaced, overflowed,
+                    "no room for new keys in memory: some replaced keys that had used least (replaced), or shared a counter or \
+                     were denied (overflowed); give the rule a larger capacity"
+                );
             }
             #[cfg(feature = "file")]
             Self::Reloaded { path } => tracing::info!(path = %path.display(), "new settings hold"),

@@ -7,12 +7,12 @@ use crate::{
     notice::Notice,
     rule::Live,
     settings::{RuleSettings, Settings, SettingsError, StoreAddress, looks_like_address},
-    terms::Terms,
+    terms::{Room, Terms},
 };
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota};
 use tidegate_engine::{
-    BuildError, Clock, Limiter, Outage, SharedLimiter, Store, StoreError,
+    BuildError, Capacity, Clock, Limiter, Outage, SharedLimiter, Store, StoreError,
     store::{Choice, Residence},
 };
 
@@ -184,6 +184,7 @@ impl Plan {
                 message: its.message.clone().or_else(|| declared.message.clone()),
                 outage: its.outage.or(settings.outage).unwrap_or_default(),
                 permits: counts_permits(quotas),
+                room: Room { capacity: declared.capacity, overflow: declared.overflow },
                 limiter: None,
             },
             change: None,
@@ -199,7 +200,11 @@ impl Plan {
         if !plan.keep(now, store, quotas) {
             let in_memory = |limiter: &&Arc<SharedLimiter>| store.is_none() && limiter.in_memory().is_some();
             let now = now.and_then(|now| now.limiter.as_ref()).filter(in_memory);
-            plan.replaced = now.filter(|_| declared.carry_over == CarryOver::Keep).cloned();
+            // Without another quota there is nothing to be forgotten.
+            let is_kept = |now: &&Arc<SharedLimiter>| {
+                declared.carry_over == CarryOver::Keep || quotas.iter().copied().eq(now.quotas())
+            };
+            plan.replaced = now.filter(is_kept).cloned();
             let old = plan.replaced.as_ref().and_then(|old| old.in_memory());
             let built = build(name, declared, quotas, settings, plan.terms.outage, store, old);
             let limiter = built.map_err(|error| SettingsError::Rule { rule: name.to_owned(), error })?;
@@ -213,6 +218,9 @@ impl Plan {
     fn keep(&mut self, now: Option<&Terms>, store: Option<&Arc<dyn Store>>, quotas: &[Quota]) -> bool {
         let Some(now) = now else { return false };
         let Some(limiter) = now.limiter.as_ref().filter(|limiter| limiter.is_in(store)) else { return false };
+        if now.room != self.terms.room {
+            return false;
+        }
         if !is_same(limiter, store, quotas, &self.terms, now) {
             let memory = limiter.in_memory().filter(|memory| memory.can_change_all(quotas).is_ok());
             if memory.is_none() {
@@ -305,9 +313,14 @@ fn build(
     if let Some(clock) = &settings.clock {
         memory = memory.clock(clock.clone());
     }
-    if let Some(capacity) = declared.capacity {
+    if let Some(capacity) = declared.capacity.or(declared.memory.map(Capacity::Bytes)) {
         memory = memory.capacity(capacity);
     }
+    let rule: Arc<str> = name.into();
+    memory = memory.overflow(declared.overflow).on_full(move |size| {
+        let notice = Notice::Full { rule: rule.clone(), size };
+        background::spawn(async move { notice.tell() });
+    });
     if let Some(places) = declared.places {
         memory = memory.waiting_places(places);
     }

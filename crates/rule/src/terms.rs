@@ -2,7 +2,7 @@
 
 use crate::{Mode, plan::Permits};
 use std::{sync::Arc, time::Duration};
-use tidegate_engine::{Outage, SharedLimiter, Waiter};
+use tidegate_engine::{Capacity, Outage, Overflow, SharedLimiter, Waiter};
 
 /// What holds for a rule now.
 #[derive(Clone)]
@@ -13,8 +13,17 @@ pub(crate) struct Terms {
     pub(crate) outage: Outage,
     /// Which of its quotas count calls in flight.
     pub(crate) permits: Permits,
+    /// What is declared of the memory that it takes.
+    pub(crate) room: Room,
     /// `None` for a rule without numbers.
     pub(crate) limiter: Option<Arc<SharedLimiter>>,
+}
+
+/// What is declared of the memory that a rule takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) capacity: Option<Capacity>,
+    pub(crate) overflow: Overflow,
 }
 
 impl Terms {

@@ -10,6 +10,7 @@
 
 mod bench;
 mod curl;
+mod full;
 mod killed;
 mod large;
 mod log;

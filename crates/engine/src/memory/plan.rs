@@ -1,8 +1,9 @@
 //! The quota that words are counted by: the current one and the one before it, read without a lock.
 
 use super::{
-    cell::{GENERATION, VALUE},
+    cell::{Cell, GENERATION, VALUE},
     resets::Resets,
+    table::States,
 };
 use crate::sync::{AtomicU64, Ordering, fence};
 use tidegate_core::{
@@ -153,6 +154,11 @@ impl Plans {
         word & VALUE < plan.empty_at(self.since_epoch(now))
     }
 
+    /// What words mean at `now`.
+    pub(crate) fn at(&self, now: Micros) -> PlansAt<'_> {
+        PlansAt { plans: self, now }
+    }
+
     /// The most that is granted at once.
     pub(crate) fn limit(&self) -> u64 {
         let Meter { price, capacity, .. } = self.current().1.meter;
@@ -207,6 +213,31 @@ impl Plans {
             0 => plan.meter.convert(&old.meter, level),
             _ => 0,
         }
+    }
+}
+
+/// What words mean at some moment.
+pub(crate) struct PlansAt<'a> {
+    plans: &'a Plans,
+    now: Micros,
+}
+
+impl States for PlansAt<'_> {
+    fn empty(&self) -> u64 {
+        self.plans.empty(self.now)
+    }
+
+    fn is_spent(&self, head: u64) -> bool {
+        self.plans.is_spent(head, self.now)
+    }
+
+    fn give_way(&self, cell: Cell<'_>, head: u64) -> bool {
+        let (decision, ..) = self.plans.decide_locked(self.plans.current(), head, self.now, Demand::probe(1));
+        match decision.is_allowed() {
+            true => self.plans.resets.add(cell.owner),
+            false => cell.unlock(head),
+        }
+        decision.is_allowed()
     }
 }
 

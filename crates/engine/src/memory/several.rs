@@ -134,10 +134,11 @@ fn address(space: &Space) -> usize {
 /// Finds the cells of all asks; `None` when one is shared and its stripe is not held.
 fn find<'a>(asks: &[Ask<'a>], stripe: Stripe, now: Micros) -> Option<Spots<'a>> {
     let mut spots = Spots { places: Vec::with_capacity(asks.len()), without_room: vec![None; asks.len()] };
+    let mut is_shared = false;
     for (index, ask) in asks.iter().enumerate() {
         let space = ask.limiter.space();
         match space.spot(ask.owner, stripe, now, ask.limiter.overflow()) {
-            Spot::Shared(..) if stripe == Stripe::Free => return None,
+            Spot::Shared(..) if stripe == Stripe::Free => is_shared = true,
             Spot::Own(cell) => spots.places.push(Place { space, cell, counted: Counted::Own, index }),
             Spot::Shared(cell, _) => {
                 spots.places.push(Place { space, cell, counted: Counted::Shared, index });
@@ -148,7 +149,7 @@ fn find<'a>(asks: &[Ask<'a>], stripe: Stripe, now: Micros) -> Option<Spots<'a>> 
             }
         }
     }
-    Some(spots)
+    (!is_shared).then_some(spots)
 }
 
 /// Keeps all keys of the asks where they are: locks the stripes of one limiter after the other.

@@ -11,10 +11,11 @@
 
 use super::{
     cell::{Cell, LOCK},
-    table::{OutOfMemory, Place, Stripe, Table},
+    table::{OutOfMemory, Place, States, Stripe, Table},
     wide::{Hold, Question},
 };
 use crate::{
+    limiter::{FullListener, Overflow},
     slots::Awaited,
     sync::{AtomicU64, Backoff, Mutex, Ordering, lock},
 };
@@ -124,7 +125,7 @@ impl SlotTable {
         }
         let mut backoff = Backoff::default();
         loop {
-            let cell = self.spot(owner, Stripe::Free)?;
+            let Place::Own(cell) = self.spot(owner, Stripe::Free) else { return None };
             match try_take(cell.head(), owner, demand.cost, self.limit(), || cell.is_ours()) {
                 Attempt::Taken(taken, held) => {
                     return Some((Decision::holding(self.limit(), held), Some(taken)));
@@ -168,11 +169,13 @@ impl SlotTable {
     }
 
     /// The cell of a key, if there is room for it.
-    pub(crate) fn spot(&self, owner: u64, stripe: Stripe) -> Option<Cell<'_>> {
-        match self.table.find_or_insert(owner, stripe, || bits_of(owner), is_spent) {
-            Place::Own(cell) => Some(cell),
-            Place::Full(..) => None,
-        }
+    pub(crate) fn spot(&self, owner: u64, stripe: Stripe) -> Place<'_> {
+        self.table.find_or_insert(owner, stripe, Overflow::Deny, &Unheld { owner })
+    }
+
+    /// Who is told when a key finds no room.
+    pub(crate) fn listen(&mut self, listener: FullListener) {
+        self.table.listen(listener);
     }
 
     /// What a cell says to somebody who takes nothing.
@@ -276,6 +279,27 @@ pub(super) fn is_spent(head: u64) -> bool {
     head & HELD == 0
 }
 
+/// What a key starts with that holds nothing.
+struct Unheld {
+    owner: u64,
+}
+
+impl States for Unheld {
+    fn empty(&self) -> u64 {
+        bits_of(self.owner)
+    }
+
+    fn is_spent(&self, head: u64) -> bool {
+        is_spent(head)
+    }
+
+    /// Permits are given back by their holders alone.
+    fn give_way(&self, cell: Cell<'_>, head: u64) -> bool {
+        cell.unlock(head);
+        false
+    }
+}
+
 /// A key whose cell has gone to another holds nothing.
 fn held_in(cell: &Cell<'_>) -> u64 {
     let head = cell.head().load(Ordering::Acquire);
@@ -289,7 +313,7 @@ mod tests {
     #[test]
     fn a_key_whose_cell_went_to_another_holds_nothing() {
         let slots = SlotTable::new("1 at once".parse().unwrap(), 1).unwrap();
-        let cell = slots.spot(1, Stripe::Free).unwrap();
+        let Place::Own(cell) = slots.spot(1, Stripe::Free) else { panic!("no room") };
         let others = (2..).take_while(|_| cell.is_ours());
         let permit = Question { hold: Hold::Permit, ..Question::plain(Demand::now(1)) };
         others.for_each(|other| assert!(slots.decide(other, permit).unwrap().1.is_some()));

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    limiter::Overflow,
+    limiter::{FullListener, Overflow},
     slots::Awaited,
     sync::{Mutex, MutexGuard, lock},
 };
@@ -86,6 +86,15 @@ impl Space {
             Self::Word { table, .. } => table,
             Self::Slots(slots) => slots.table(),
             Self::Wide(wide) => &wide.table,
+        }
+    }
+
+    /// Who is told when a key finds no room.
+    pub(crate) fn listen(&mut self, listener: FullListener) {
+        match self {
+            Self::Word { table, .. } => table.listen(listener),
+            Self::Slots(slots) => slots.listen(listener),
+            Self::Wide(wide) => wide.table.listen(listener),
         }
     }
 
@@ -184,6 +193,7 @@ impl Space {
         let mut charge = Charge::of(&question);
         if let Self::Slots(slots) = self {
             let Some((decision, taken)) = slots.decide(owner, question) else {
+                slots.table().tell_full(clock.now());
                 return (self.no_room(), charge);
             };
             let cost = if taken.is_some() { question.demand.cost } else { 0 };
@@ -266,19 +276,16 @@ impl Space {
     /// The cell in which a key is counted.
     pub(crate) fn spot(&self, owner: u64, stripe: Stripe, now: Micros, overflow: Overflow) -> Spot<'_> {
         let place = match self {
-            Self::Word { table, plans, .. } => {
-                table.find_or_insert(owner, stripe, || plans.empty(now), |head| plans.is_spent(head, now))
-            }
-            Self::Slots(slots) => {
-                return slots.spot(owner, stripe).map_or(Spot::NoRoom, Spot::Own);
-            }
-            Self::Wide(wide) => {
-                wide.table.find_or_insert(owner, stripe, || wide.empty(now), |head| Wide::is_spent(head, now))
-            }
+            Self::Word { table, plans, .. } => table.find_or_insert(owner, stripe, overflow, &plans.at(now)),
+            Self::Slots(slots) => slots.spot(owner, stripe),
+            Self::Wide(wide) => wide.table.find_or_insert(owner, stripe, overflow, &wide.at(now)),
         };
+        if !matches!(place, Place::Own(_)) {
+            self.table().tell_full(now);
+        }
         match (place, overflow) {
-            (Place::Own(cell), _) => Spot::Own(cell),
-            (Place::Full(cell, guard), Overflow::Share) => Spot::Shared(cell, guard),
+            (Place::Own(cell) | Place::Replaced(cell), _) => Spot::Own(cell),
+            (Place::Full(cell, guard), Overflow::Replace | Overflow::Share) => Spot::Shared(cell, guard),
             (Place::Full(..), Overflow::Deny) => Spot::NoRoom,
         }
     }

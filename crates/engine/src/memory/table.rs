@@ -7,15 +7,19 @@
 //! ```
 //!
 //! A key lives in the first of its groups that had room. A cell whose state equals a new key's is *spent*: the
-//! next key that needs room takes it, which loses nothing. So no thread sweeps, and a flood of new keys cannot
-//! push out a key that is limited: its cell is not spent.
+//! next key that needs room takes it, which loses nothing. So no thread sweeps. Where all cells of a key are in use, the
+//! key that has used least gives way, unless [`Overflow`] says otherwise; a key that is limited never does.
 //!
 //! Keys are not kept, only fingerprints. Two keys share a fingerprint, and then a limit, with a probability of
 //! n²/2^65: one in forty million for a million keys, and nobody can aim for it without the seed.
 
-use super::cell::{BODY, Cell, HEAD, LOCK, Near, OWNER, Start};
-use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, lock};
+use super::cell::{BODY, Cell, HEAD, LOCK, Near, OWNER, Start, VALUE};
+use crate::{
+    limiter::{FullListener, Overflow, TableSize},
+    sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, lock},
+};
 use std::hint::black_box;
+use tidegate_core::Micros;
 
 // Under loom a table is as small as can be: every cell multiplies the orders in which threads can meet.
 const CELLS_PER_GROUP: usize = if cfg!(loom) { 2 } else { 8 };
@@ -27,6 +31,10 @@ const PROBES: u64 = if cfg!(loom) { 2 } else { 8 };
 const NEARBY: u64 = 2;
 /// A table this full still finds room for a new key, save for one in millions.
 const FILL: f64 = 0.65;
+/// Whoever listens is told of a full table this often.
+const BETWEEN_NOTICES: Micros = Micros::from_secs(60);
+/// Keys near that are asked whether they are limited before another finds no room.
+const MOST_ASKED: usize = 8;
 /// Inserts of different stripes go on side by side.
 const STRIPES: usize = if cfg!(loom) { 3 } else { 64 };
 /// Cells that keys without room share, in a table of any size.
@@ -46,6 +54,10 @@ pub(crate) struct Table {
     inserting: Box<[Mutex<()>]>,
     used: AtomicU64,
     overflowed: AtomicU64,
+    replaced: AtomicU64,
+    listener: Option<FullListener>,
+    /// When the listener was told last.
+    told: AtomicU64,
 }
 
 /// Two cache lines, the unit that processors fetch together.
@@ -54,10 +66,25 @@ const WORDS_PER_LINE: usize = LINE / size_of::<u64>();
 /// A group of cells without a body: one line.
 const WORDS_PER_GROUP: usize = CELLS_PER_GROUP * BODY;
 
+/// What the cells of a table mean at some moment.
+pub(crate) trait States {
+    /// The head that a new cell starts with. Asked for when no change of quota is under way.
+    fn empty(&self) -> u64;
+
+    /// Whether a cell with this head says nothing any more.
+    fn is_spent(&self, head: u64) -> bool;
+
+    /// Whether the key of a cell that the caller has locked may give way to another: it is not limited. What it has taken can
+    /// then not be given back any more, and the cell stays locked; otherwise it is unlocked.
+    fn give_way(&self, cell: Cell<'_>, head: u64) -> bool;
+}
+
 /// Where a key is counted.
 pub(crate) enum Place<'a> {
     /// In a cell of its own.
     Own(Cell<'a>),
+    /// In one that was another key's until now.
+    Replaced(Cell<'a>),
     /// No room: in a cell that it would share with other keys. As long as its stripe is held it gets no cell of its
     /// own, which would start without what is charged to the shared one meanwhile. Without a guard the caller
     /// holds the stripe already.
@@ -103,6 +130,9 @@ impl Table {
             inserting: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             used: AtomicU64::new(0),
             overflowed: AtomicU64::new(0),
+            replaced: AtomicU64::new(0),
+            listener: None,
+            told: AtomicU64::new(0),
         })
     }
 
@@ -175,20 +205,19 @@ impl Table {
         })
     }
 
-    /// The cell of the key, made from an unused or spent one if it has none yet. `is_spent` judges a head;
-    /// `head` is what a new cell starts with, asked for when no change of quota is under way.
+    /// The cell of the key, made from an unused or spent one if it has none yet.
     pub(crate) fn find_or_insert(
         &self,
         owner: u64,
         stripe: Stripe,
-        head: impl Fn() -> u64,
-        is_spent: impl Fn(u64) -> bool,
+        overflow: Overflow,
+        states: &impl States,
     ) -> Place<'_> {
         if let Some(cell) = self.find(owner) {
             return Place::Own(cell);
         }
         let guard = (stripe == Stripe::Free).then(|| lock(&self.inserting[stripe_of(owner)]));
-        self.insert(owner, guard, head, is_spent)
+        self.insert(owner, guard, overflow, states)
     }
 
     #[cold]
@@ -196,15 +225,20 @@ impl Table {
         &'a self,
         owner: u64,
         guard: Option<MutexGuard<'a, ()>>,
-        head: impl Fn() -> u64,
-        is_spent: impl Fn(u64) -> bool,
+        overflow: Overflow,
+        states: &impl States,
     ) -> Place<'a> {
         let mut backoff = Backoff::default();
         loop {
-            let free = match self.search(owner, &is_spent) {
+            let free = match self.search(owner, |head| states.is_spent(head)) {
                 Search::Found(cell) => return Place::Own(cell),
                 Search::Free(free) => free,
                 Search::Full => {
+                    if overflow == Overflow::Replace
+                        && let Some(cell) = self.replace(owner, states)
+                    {
+                        return Place::Replaced(cell);
+                    }
                     // Whoever holds the stripe already looks for the second time.
                     self.overflowed.fetch_add(u64::from(guard.is_some()), Ordering::Relaxed);
                     return Place::Full(self.shared_cell(owner), guard);
@@ -222,12 +256,48 @@ impl Table {
                 cell.unlock(seen);
                 continue;
             }
-            cell.take_over(self.start_of(owner, head(), &is_spent));
+            cell.take_over(self.start_of(owner, states));
             if holder == 0 {
                 self.used.fetch_add(1, Ordering::Relaxed);
             }
             return Place::Own(cell);
         }
+    }
+
+    /// Takes the cell of the key that has used least, of those near and not limited.
+    ///
+    /// Here a head becomes smaller. Whoever has read one, and swaps it after another key has the cell and exactly that head again,
+    /// charges the other key: the replaced one has been given more by being replaced.
+    fn replace(&self, owner: u64, states: &impl States) -> Option<Cell<'_>> {
+        let unused = states.empty() & VALUE;
+        let mut near = Vec::with_capacity(PROBES as usize * CELLS_PER_GROUP);
+        for probe in 0..PROBES {
+            for cell in self.cells_of(self.group(owner, probe), owner) {
+                let seen = cell.head().load(Ordering::Acquire);
+                // Somebody has just got a cell that has counted nothing, and is about to use it.
+                if seen & LOCK == 0 && seen & VALUE > unused {
+                    near.push((seen & VALUE, probe, cell, cell.holder(), seen));
+                }
+            }
+        }
+        near.sort_unstable_by_key(|(value, probe, ..)| (*value, *probe));
+        for (_, probe, cell, holder, seen) in near.into_iter().take(MOST_ASKED) {
+            if holder == 0 || !cell.try_lock(seen) {
+                continue;
+            }
+            if cell.holder() != holder {
+                cell.unlock(seen);
+                continue;
+            }
+            if !states.give_way(Cell { owner: holder, ..cell }, seen) {
+                continue;
+            }
+            (0..probe).for_each(|probe| self.set_crowded(self.group(owner, probe)));
+            cell.take_over(self.start_of(owner, states));
+            self.replaced.fetch_add(1, Ordering::Relaxed);
+            return Some(cell);
+        }
+        None
     }
 
     /// Looks through all groups that may hold the key, and for the best free cell on the way.
@@ -260,13 +330,14 @@ impl Table {
     }
 
     /// The cell whose state a new key starts with: that of the keys without room, if this one was among them.
-    fn start_of(&self, owner: u64, head: u64, is_spent: impl Fn(u64) -> bool) -> Start<'_> {
+    fn start_of(&self, owner: u64, states: &impl States) -> Start<'_> {
+        let head = states.empty();
         if self.overflowed.load(Ordering::Relaxed) == 0 {
             return Start::Fresh(head);
         }
         let shared = self.shared_cell(owner);
         match shared.lock() {
-            Some(seen) if is_spent(seen) => {
+            Some(seen) if states.is_spent(seen) => {
                 shared.unlock(seen);
                 Start::Fresh(head)
             }
@@ -305,14 +376,41 @@ impl Table {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// How many keys the table was made for.
+    /// Keys that have a cell of their own at most.
     pub(crate) fn capacity(&self) -> u64 {
-        (self.groups as f64 * CELLS_PER_GROUP as f64 * FILL) as u64
+        self.groups * CELLS_PER_GROUP as u64
     }
 
     /// How often a key found no room.
     pub(crate) fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
+    }
+
+    /// How large it is.
+    pub(crate) fn size(&self) -> TableSize {
+        TableSize {
+            capacity: self.capacity(),
+            used: self.used(),
+            overflowed: self.overflowed(),
+            replaced: self.replaced.load(Ordering::Relaxed),
+            bytes: self.bytes(),
+        }
+    }
+
+    /// Who is told when a key finds no room.
+    pub(crate) fn listen(&mut self, listener: FullListener) {
+        self.listener = Some(listener);
+    }
+
+    /// Tells that a key found no room; once a minute.
+    #[cold]
+    pub(crate) fn tell_full(&self, now: Micros) {
+        let Some(listener) = &self.listener else { return };
+        let (now, told) = (now.get().max(1), self.told.load(Ordering::Relaxed));
+        let is_due = told == 0 || now >= told.saturating_add(BETWEEN_NOTICES.get());
+        if is_due && self.told.compare_exchange(told, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            listener.tell(self.size());
+        }
     }
 
     /// Bytes that the table may take.

@@ -18,7 +18,7 @@ use super::{
     plan::settlement,
     resets::Resets,
     sketch::Sketch,
-    table::{OutOfMemory, Table},
+    table::{OutOfMemory, States, Table},
 };
 use crate::{
     fold::Fold,
@@ -172,6 +172,8 @@ pub(crate) struct Held<'a> {
     resets: &'a Resets,
     /// The moment at which the cell is held: the caller's, or a later one that the cell has seen.
     pub(crate) now: Micros,
+    /// Whether it is unlocked when this is dropped.
+    unlocks: bool,
 }
 
 impl Wide {
@@ -205,6 +207,11 @@ impl Wide {
         own.chain(plan.others.iter().map(|(quota, place)| (*quota, place.room))).collect()
     }
 
+    /// What cells mean at `now`.
+    pub(crate) fn at(&self, now: Micros) -> WideAt<'_> {
+        WideAt { wide: self, now }
+    }
+
     /// A head that says nothing at `now`.
     pub(crate) fn empty(&self, now: Micros) -> u64 {
         self.plan.load().generation() | now.get()
@@ -218,11 +225,16 @@ impl Wide {
     /// Locks a cell at `now`; `None` when it went to another key.
     pub(crate) fn hold<'a>(&'a self, cell: Cell<'a>, now: Micros) -> Option<Held<'a>> {
         let head = cell.lock()?;
+        Some(self.held(cell, head, now))
+    }
+
+    /// A cell that the caller has locked.
+    fn held<'a>(&'a self, cell: Cell<'a>, head: u64, now: Micros) -> Held<'a> {
         // Read under the lock: a cell can then be behind the plan, but never ahead of it.
-        let mut held = Held { cell, head, plan: self.plan.load(), resets: &self.resets, now };
+        let mut held = Held { cell, head, plan: self.plan.load(), resets: &self.resets, now, unlocks: true };
         held.see(now);
         held.catch_up();
-        Some(held)
+        held
     }
 
     pub(crate) fn quotas(&self) -> Vec<Quota> {
@@ -275,6 +287,36 @@ impl Wide {
             drop(self.hold(cell, now));
         }
         Ok(())
+    }
+}
+
+/// What cells mean at some moment.
+pub(crate) struct WideAt<'a> {
+    wide: &'a Wide,
+    now: Micros,
+}
+
+impl States for WideAt<'_> {
+    fn empty(&self) -> u64 {
+        self.wide.empty(self.now)
+    }
+
+    fn is_spent(&self, head: u64) -> bool {
+        Wide::is_spent(head, self.now)
+    }
+
+    fn give_way(&self, cell: Cell<'_>, head: u64) -> bool {
+        let mut held = self.wide.held(cell, head, self.now);
+        let tiers = if held.plan.layout == Layout::Tiers { held.plan.quotas.len() } else { 1 };
+        let is_unlimited = (0..tiers).all(|tier| {
+            let question = Question { tier, ..Question::plain(Demand::probe(1)) };
+            held.decide(question, &mut Vec::new()).is_allowed()
+        });
+        if is_unlimited {
+            self.wide.resets.add(cell.owner);
+            held.unlocks = false;
+        }
+        is_unlimited
     }
 }
 
@@ -538,7 +580,9 @@ fn counts_permits(quota: &Quota) -> bool {
 /// Unlocks, whatever happened while the cell was held.
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.cell.unlock(self.head);
+        if self.unlocks {
+            self.cell.unlock(self.head);
+        }
     }
 }
 

@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota};
 use tidegate_engine::{Capacity, Clock, ClockHand, Limiter, LimiterBuilder, Overflow, decide_all};
 use tidegate_testkit::{Plain, Subject};
 
 fn builder(keys: u64) -> (LimiterBuilder, ClockHand) {
     let (clock, hand) = Clock::manual();
-    (Limiter::builder().clock(clock).capacity(Capacity::Keys(keys)), hand)
+    (Limiter::builder().clock(clock).capacity(Capacity::Keys(keys)).overflow(Overflow::Share), hand)
 }
 
 /// Quotas of one word and of several.
@@ -122,4 +125,99 @@ fn without_room_the_least_limit_is_told() {
     fill(&limiter);
     let late = limiter.check("late");
     assert_eq!((late.limit(), late.remaining(), late.retry_after()), (5, 0, Some(Micros::from_secs(1))));
+}
+
+/// One of each algorithm.
+const ALL: [&str; 8] = [
+    "5/min",
+    "5/min leaky-bucket",
+    "5/min fixed-window",
+    "5/min sliding-window",
+    "5/min sliding-strict 6",
+    "5/min sliding-log",
+    "5/min smooth",
+    "5/min warm-up 10s",
+];
+
+/// F8: a flood of random keys does not lock out new clients, and gives a limited key nothing.
+#[test]
+fn flood_of_random_keys_locks_nobody_out() {
+    for quota in ALL {
+        let (builder, hand) = builder(100);
+        let limiter = builder.overflow(Overflow::Replace).build(quota).unwrap();
+        hand.set(Micros::from_secs(100));
+        while limiter.check("abuser").is_allowed() {}
+        let flood = limiter.stats().capacity * 20;
+        let admitted = (0..flood).filter(|key| limiter.check(key).is_allowed()).count() as u64;
+        assert!(!limiter.check("abuser").is_allowed(), "{quota}: it is limited as before");
+        let stats = limiter.stats();
+        assert!(stats.used <= stats.capacity, "{quota}: {stats:?}");
+        // Where one request makes a key wait, all keys of the table are limited, and none gives way.
+        let is_limited_by_one = !limiter.key(&(flood - 1)).peek(1).is_allowed();
+        if !is_limited_by_one {
+            let new =
+                (0..50).filter(|client| limiter.check(&format!("client {client}")).is_allowed()).count();
+            assert_eq!((admitted, new), (flood, 50), "{quota}");
+            assert_eq!((stats.replaced, stats.overflowed), (flood + 1 - stats.used, 0), "{quota}");
+        }
+    }
+}
+
+/// A key that gave way gets back nothing that it had taken before.
+#[test]
+fn replaced_key_refunds_nothing() {
+    for quota in BOTH {
+        let (builder, _hand) = builder(1);
+        let limiter = builder.overflow(Overflow::Replace).build(quota).unwrap();
+        let before = limiter.key("early").reserve(3, Duration::ZERO);
+        (0..100_u64).for_each(|key| _ = limiter.check_cost(&key, 4));
+        assert_eq!(limiter.key("early").peek(0).remaining(), 5, "{quota}: it gave way");
+        assert!(limiter.check_cost("early", 5).is_allowed());
+        before.cancel();
+        assert_eq!(limiter.key("early").peek(0).remaining(), 0, "{quota}");
+    }
+}
+
+/// Several limiters at once find room in each, however full they are.
+#[test]
+fn several_at_once_replace_too() {
+    for quota in BOTH {
+        let limiters = [1, 1].map(|keys| builder(keys).0.overflow(Overflow::Replace).build(quota).unwrap());
+        limiters.iter().for_each(fill);
+        for key in 100..200_u64 {
+            let asks = [limiters[0].ask(&key), limiters[1].ask(&key), limiters[0].ask(&(key + 1_000))];
+            assert!(decide_all(&asks).iter().all(Decision::is_allowed), "{quota}");
+        }
+    }
+}
+
+/// A full table is told of at once, and then once a minute.
+#[test]
+fn full_table_is_told_once_a_minute() {
+    for (quota, overflow) in ["5/h", "5/h sliding-log", "1 at once"].into_iter().zip([
+        Overflow::Replace,
+        Overflow::Share,
+        Overflow::Deny,
+    ]) {
+        let (clock, hand) = Clock::manual();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let heard = told.clone();
+        let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(overflow);
+        let limiter = limiter.on_full(move |size| heard.lock().unwrap().push(size)).build(quota).unwrap();
+        hand.set(Micros::from_secs(7));
+        let ask = |keys: std::ops::Range<u64>| keys.map(|key| limiter.key(&key).permit()).collect::<Vec<_>>();
+        let _held = ask(0..8);
+        assert!(told.lock().unwrap().is_empty(), "{quota}: there is room");
+        let _new = ask(8..40);
+        assert_eq!(told.lock().unwrap().len(), 1, "{quota}");
+        hand.advance(Duration::from_secs(59));
+        let _newer = ask(40..80);
+        assert_eq!(told.lock().unwrap().len(), 1, "{quota}");
+        hand.advance(Duration::from_secs(1));
+        let _newest = ask(80..90);
+        let told = told.lock().unwrap();
+        let last = told[1];
+        assert_eq!((told.len(), last.capacity), (2, 8), "{quota}");
+        assert!(last.replaced + last.overflowed >= 72, "{quota}: {last:?}");
+    }
 }

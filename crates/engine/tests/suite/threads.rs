@@ -148,7 +148,7 @@ fn a_crowded_table_admits_no_more_than_its_keys_may() {
     for text in ["1000/s burst 2", "10000000007 per 10000000us burst 2", "2 per 2ms sliding-log"] {
         let quota: Quota = text.parse().unwrap();
         let (clock, hand) = Clock::manual();
-        let builder = Limiter::builder().clock(clock).capacity(Capacity::Keys(8));
+        let builder = Limiter::builder().clock(clock).capacity(Capacity::Keys(8)).overflow(Overflow::Share);
         let limiter = builder.build(quota).unwrap();
         let keys = 40;
         let admitted: Vec<AtomicU64> = (0..keys).map(|_| AtomicU64::new(0)).collect();

@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{cell::RefCell, env, sync::Arc};
 use tidegate_core::{Quota, Schedule, SettingError};
-use tidegate_engine::{Capacity, LoadMonitor};
+use tidegate_engine::LoadMonitor;
 use tidegate_rule::{
     Declaration, RequestLimit, RuleSettings, Settings, StoreAddress,
     request::{Duplicates, Head, Key as RequestKey, TrustedProxies},
@@ -224,7 +224,10 @@ fn limiting(
     {
         limiting.rank = Some(keys.class(class)?);
     }
-    declaration = declaration.capacity(Capacity::Bytes(memory)).wait(source.wait);
+    declaration = declaration.memory(memory).overflow(source.overflow).wait(source.wait);
+    if let Some(capacity) = source.capacity {
+        declaration = declaration.capacity(capacity);
+    }
     // The queue of the rule says who may wait, and may be changed.
     declaration = declaration.places(usize::MAX).carry_over(source.inherit);
     if let Some(message) = &source.message {

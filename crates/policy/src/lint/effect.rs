@@ -1,7 +1,8 @@
 //! Keys that this kind of rule ignores.
 
-use crate::model::{Access, Cost, Enforcement, Network, QueueOrder, Quotas, Rule};
+use crate::model::{Access, Cost, Enforcement, Key, Network, QueueOrder, Quotas, Rule};
 use tidegate_core::{CarryOver, Kind, Quota};
+use tidegate_engine::Overflow;
 use tidegate_rule::Mode;
 
 /// A key without effect: where, why, and what to do about it.
@@ -69,11 +70,25 @@ pub(super) fn without_effect(rule: &Rule) -> Vec<Finding> {
             "leave it out, or give a quota",
         );
     }
+    if !quotas.is_empty() && rule.key == Key::All {
+        let of_keys =
+            [("capacity", rule.capacity.is_some()), ("overflow", rule.overflow != Overflow::default())];
+        for (key, _) in of_keys.into_iter().filter(|(_, is_there)| *is_there) {
+            let reason = format!("`{key}` has no effect without a key: all requests are counted together");
+            add(key, reason, "leave it out, or count by a key, as in `key: ip`");
+        }
+    }
+    if rule.overflow == Overflow::Share && quotas.iter().any(is_concurrency) {
+        let reason = "`overflow: share` has no effect on a number at once: new keys are denied".to_owned();
+        add("overflow", reason, "write `overflow: deny`, or leave it out");
+    }
     let needs_quota = [
         ("cost", rule.cost != Cost::Fixed(1)),
         ("charge", rule.charge.is_some()),
         ("store", rule.store.is_some()),
         ("inherit", rule.inherit != CarryOver::default()),
+        ("capacity", rule.capacity.is_some()),
+        ("overflow", rule.overflow != Overflow::default()),
         ("ban", rule.access.as_ref().is_some_and(|access| access.ban.is_some())),
         ("wait", !rule.wait.is_zero() && rule.adaptive.is_none()),
     ];

@@ -12,7 +12,7 @@ use crate::{
 use cover::{are_disjoint, covers};
 use std::{collections::BTreeMap, fmt, mem};
 use tidegate_core::{Demand, Kind, Micros, Outcome, Quota, Retry, spelling};
-use tidegate_engine::Outage;
+use tidegate_engine::{Capacity, Outage};
 use tidegate_rule::{Mode, request::Missing};
 
 /// A likely mistake: where, why, and what to do about it.
@@ -47,6 +47,8 @@ pub enum Lint {
     WithoutEffect,
     /// `may-fail`: an expression fails for some requests, to which the rule then applies.
     MayFail,
+    /// `small-capacity`: few clients are enough to fill it.
+    SmallCapacity,
     /// `unknown-method`: a method that looks like another one.
     UnknownMethod,
 }
@@ -61,6 +63,7 @@ impl fmt::Display for Lint {
             Self::KeyNotCarried => "key-not-carried",
             Self::WithoutEffect => "without-effect",
             Self::MayFail => "may-fail",
+            Self::SmallCapacity => "small-capacity",
             Self::UnknownMethod => "unknown-method",
         })
     }
@@ -73,6 +76,20 @@ impl fmt::Display for Advice {
         }
         write!(f, "{}; {} ({})", self.reason, self.fix, self.lint)
     }
+}
+
+/// A rule that counts clients and has room for fewer is full soon.
+const FEW_KEYS: u64 = 1_000;
+/// A key takes so many bytes at least.
+const KEY_BYTES: u64 = 16;
+
+fn small_capacity(rule: &Rule) -> Option<String> {
+    let room = match rule.capacity? {
+        Capacity::Keys(keys) => keys,
+        Capacity::Bytes(bytes) => bytes / KEY_BYTES,
+    };
+    let is_small = room < FEW_KEYS && rule.key != Key::All;
+    is_small.then(|| "a few clients fill its memory, and then others replace them or are denied".to_owned())
 }
 
 /// Looks for likely mistakes. It is careful: what it finds is so, and it does not find everything. Rules that are off are
@@ -118,6 +135,10 @@ pub fn lint(policy: &Policy) -> Vec<Advice> {
         }
         for effect::Finding { key, reason, fix } in effect::without_effect(rule) {
             add(Lint::WithoutEffect, key, reason, fix);
+        }
+        if let Some(reason) = small_capacity(rule) {
+            let fix = format!("give it room for {FEW_KEYS} keys at least, or leave it out");
+            add(Lint::SmallCapacity, "capacity", reason, fix);
         }
         for reason in may_fail(&rule.matching) {
             let fix = "ask whether it is there first, as in `'x-plan' in request.headers && …`".to_owned();

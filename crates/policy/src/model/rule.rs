@@ -3,7 +3,7 @@
 use super::{Cost, Key, Match, Network, OnLimit};
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_core::{CarryOver, Quota, Schedule, SettingError, Share};
-use tidegate_engine::{BanRule, Outage};
+use tidegate_engine::{BanRule, Capacity, Outage, Overflow};
 use tidegate_rule::{
     Mode,
     request::{Duplicates, Missing},
@@ -67,6 +67,10 @@ pub struct Rule {
     pub on_limit: OnLimit,
     /// `inherit`: what becomes of what was counted when a new policy gives the rule another quota; `keep`, or `reset`.
     pub inherit: CarryOver,
+    /// `capacity`: how many keys it has room for in memory, as in `100000`, or how many bytes they may take, as in `16MB`.
+    pub capacity: Option<Capacity>,
+    /// `overflow`: what becomes of new keys when there is no room; `replace`, `share` or `deny`.
+    pub overflow: Overflow,
 }
 
 impl Rule {
@@ -95,6 +99,8 @@ impl Rule {
             message: None,
             on_limit: OnLimit::default(),
             inherit: CarryOver::default(),
+            capacity: None,
+            overflow: Overflow::default(),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::{
     matching::MATCH,
     references::Target,
     terms::{BREAKER, CLASS, PRIORITY, QUEUE, mode, write_priority},
-    values::{write_outage, write_time, write_word},
+    values::{write_outage, write_size, write_time, write_word},
 };
 use crate::{
     model::{Enforcement, Key, Quotas, Rule},
@@ -16,6 +16,7 @@ use crate::{
     table::{Shape, Table, Written, key},
 };
 use tidegate_core::CarryOver;
+use tidegate_engine::{Capacity, Overflow};
 use tidegate_rule::{
     Mode,
     request::{Duplicates, Missing},
@@ -33,6 +34,8 @@ const MISSING: [(&str, Missing); 4] = [
 ];
 const DUPLICATES: [(&str, Duplicates); 3] =
     [("refuse", Duplicates::Refuse), ("first", Duplicates::First), ("last", Duplicates::Last)];
+const OVERFLOW: [(&str, Overflow); 3] =
+    [("replace", Overflow::Replace), ("share", Overflow::Share), ("deny", Overflow::Deny)];
 const INHERIT: [(&str, CarryOver); 2] = [("keep", CarryOver::Keep), ("reset", CarryOver::Reset)];
 
 pub(crate) static RULE: Table<Rule> = Table {
@@ -261,10 +264,44 @@ pub(crate) static RULE: Table<Rule> = Table {
             |reader, node, it| it.inherit = reader.word(node, &INHERIT).unwrap_or_default(),
             |it| write_word(&it.inherit, &INHERIT),
         ),
+        key(
+            "capacity",
+            "How many keys it has room for in memory, or how many bytes they may take; 64MiB where it is left out, less with many rules.",
+            Shape::Either(&[Shape::Whole, Shape::Text(&["16MB"])]),
+            |reader, node, it| it.capacity = reader.capacity(node),
+            |it| {
+                it.capacity.map(|capacity| match capacity {
+                    Capacity::Keys(keys) => Written::Number(keys),
+                    // A number would be one of keys.
+                    Capacity::Bytes(bytes) => match write_size(bytes) {
+                        Written::Number(bytes) => Written::text(format!("{bytes}B")),
+                        size => size,
+                    },
+                })
+            },
+        ),
+        key(
+            "overflow",
+            "What becomes of new keys when there is no room: they replace keys that have used least, share a counter, or are denied.",
+            Shape::Word(&["replace", "share", "deny"]),
+            |reader, node, it| it.overflow = reader.word(node, &OVERFLOW).unwrap_or_default(),
+            |it| write_word(&it.overflow, &OVERFLOW),
+        ),
     ],
 };
 
+/// The most keys that a rule may have room for.
+const MOST_KEYS: u64 = 1 << 32;
+
 impl Reader<'_> {
+    /// `100000` keys, or `16MB`.
+    fn capacity(&mut self, node: &Node) -> Option<Capacity> {
+        match &node.value {
+            Value::Number(_) => self.whole(node, 1..=MOST_KEYS).map(Capacity::Keys),
+            _ => self.size(node).map(Capacity::Bytes),
+        }
+    }
+
     /// One of `rules`.
     pub(super) fn rule(&mut self, node: &Node) -> Option<Rule> {
         let entries = self.entries(node, "rule")?;

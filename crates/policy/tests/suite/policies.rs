@@ -5,7 +5,7 @@
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use tidegate_core::{CarryOver, Quota, Share};
-use tidegate_engine::{Outage, Prefix};
+use tidegate_engine::{Capacity, Outage, Overflow, Prefix};
 use tidegate_policy::model::*;
 use tidegate_rule::{
     Fields, Mode,
@@ -549,9 +549,9 @@ fn rules(has_user: bool) -> BoxedStrategy<Rule> {
             }
             let captures = matching.paths.iter().flat_map(PathPattern::captures);
             more.extend(captures.map(|name| Part::Capture(name.to_owned())));
-            (Just(matching), limits(more.clone()), terms(more), actions())
+            (Just(matching), limits(more.clone()), terms(more), actions(), rooms())
         })
-        .prop_map(|(matching, limits, terms, actions)| {
+        .prop_map(|(matching, limits, terms, actions, (capacity, overflow))| {
             let (quotas, adaptive, bandwidth, access, breaker) = limits;
             let (key, (missing, duplicates), cost, charge, priority, enforcement, inherit) = terms;
             let (name, schedule, store, on_outage, wait, queue, message, on_limit) = actions;
@@ -578,9 +578,17 @@ fn rules(has_user: bool) -> BoxedStrategy<Rule> {
                 message,
                 on_limit,
                 inherit,
+                capacity,
+                overflow,
             }
         })
         .boxed()
+}
+
+fn rooms() -> BoxedStrategy<(Option<Capacity>, Overflow)> {
+    let capacity =
+        prop_oneof![(1_u64..=1 << 32).prop_map(Capacity::Keys), (1_u64..=1 << 40).prop_map(Capacity::Bytes),];
+    (option::of(capacity), select(vec![Overflow::Replace, Overflow::Share, Overflow::Deny])).boxed()
 }
 
 type Limits = (Quotas, Option<Adaptive>, Option<Bandwidth>, Option<Access>, Option<BreakerTerms>);

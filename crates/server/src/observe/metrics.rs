@@ -180,7 +180,7 @@ impl Snapshot {
         vec![modes, shares, limits, rates, queues, adaptive, in_flight, breakers, rejected, failures]
     }
 
-    fn tables(&self) -> [Family; 3] {
+    fn tables(&self) -> [Family; 4] {
         let mut keys = Family::new(
             "tidegate_table_keys",
             Gauge,
@@ -190,7 +190,12 @@ impl Snapshot {
         let mut overflow = Family::new(
             "tidegate_table_overflow_total",
             Counter,
-            "New keys for which there was no room in the key table of a rule.",
+            "Requests whose key found no room in the key table of a rule, and shared a counter or was denied.",
+        );
+        let mut replaced = Family::new(
+            "tidegate_table_replaced_total",
+            Counter,
+            "Keys that gave way to new ones in the full key table of a rule.",
         );
         for (rule, table) in self.scene.gate.views().zip(&self.tables) {
             let Some(table) = table else { continue };
@@ -202,8 +207,9 @@ impl Snapshot {
             }
             bytes.add(&[name], Whole(table.size.bytes));
             overflow.add(&[name], Whole(table.size.overflowed));
+            replaced.add(&[name], Whole(table.size.replaced));
         }
-        [keys, bytes, overflow]
+        [keys, bytes, overflow, replaced]
     }
 
     fn stores(&self) -> [Family; 4] {

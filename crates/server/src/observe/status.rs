@@ -166,6 +166,7 @@ fn table(table: &Table) -> Value {
         "live": live,
         "used": size.used,
         "overflowed": size.overflowed,
+        "replaced": size.replaced,
         "bytes": size.bytes,
     })
 }

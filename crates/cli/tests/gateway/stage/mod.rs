@@ -32,7 +32,12 @@ impl Client {
 
     /// An answer that came whole, its status and its text; an error where there was none.
     pub(crate) async fn get(&mut self, path: &str) -> Result<(StatusCode, String), String> {
-        let request = Request::get(path).header("host", "example.org").body(Empty::new()).unwrap();
+        self.get_of("example.org", path).await
+    }
+
+    /// The same, of another host.
+    pub(crate) async fn get_of(&mut self, host: &str, path: &str) -> Result<(StatusCode, String), String> {
+        let request = Request::get(path).header("host", host).body(Empty::new()).unwrap();
         let asked = async {
             let answer = self.0.send_request(request).await?;
             let status = answer.status();
