@@ -94,7 +94,7 @@ test('a list that is held still does not move', async () => {
   const held = await rows.count();
   await gateway.ask(1, '/login', { user: 'carol', method: 'POST' });
   await gateway.ask(2, '/login', { user: 'carol', method: 'POST' });
-  const denied = (await (await fetch(`${gateway.admin}/api/v1/status`)).json()).requests.refused;
+  const denied = (await gateway.status()).requests.refused;
   const seen = page.waitForResponse((answer) => answer.url().includes('/api/v1/denials'));
   assert.equal(await rows.count(), held);
   await page.getByRole('button', { name: 'Hold still' }).click();
@@ -201,6 +201,9 @@ for (const look of [
 
 test('everything is reached by keyboard, and the focus goes where one looks', async () => {
   const page = await browser.open(gateway);
+  // Without the dialog that asks for the token.
+  await page.reload();
+  await page.locator('#connection[data-state="live"]').waitFor();
   const focused = () => page.evaluate(() => document.activeElement.id || document.activeElement.textContent);
   await page.keyboard.press('Tab');
   assert.equal(await focused(), 'skip');

@@ -121,6 +121,12 @@ export class Gateway {
     return answer;
   }
 
+  /** What operators see. */
+  async status() {
+    const headers = { Authorization: `Bearer ${this.#token}` };
+    return (await fetch(`${this.admin}/api/v1/status`, { headers })).json();
+  }
+
   async close() {
     await this.stop();
     this.#server.close();

@@ -33,6 +33,8 @@ export function bans(page) {
     ),
   );
   list.hidden = true;
+  // Until the gateway has said so.
+  none.hidden = true;
   let closed = false;
 
   const refresh = async () => {
