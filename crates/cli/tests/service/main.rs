@@ -17,3 +17,4 @@ mod schemathesis;
 mod settle;
 mod shared;
 mod stage;
+mod statsd;

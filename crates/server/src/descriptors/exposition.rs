@@ -68,9 +68,20 @@ pub(super) fn prometheus(
     out
 }
 
-/// As `/stats` has them: a name and a number in each line.
-pub(super) fn stats(metrics: &ServiceMetrics, store_failures: u64, local_cache: &[(&str, u64)]) -> String {
-    let mut lines = Vec::new();
+/// All numbers, under the names that envoyproxy/ratelimit gives them.
+pub(super) struct Statistics {
+    pub(super) counters: Vec<(String, u64)>,
+    pub(super) gauges: Vec<(String, u64)>,
+    /// How many requests took how long, in microseconds: up to this, and longer than the one before.
+    pub(super) times: Vec<(u64, u64)>,
+}
+
+pub(super) fn statistics(
+    metrics: &ServiceMetrics,
+    store_failures: u64,
+    local_cache: &[(&str, u64)],
+) -> Statistics {
+    let mut counters = Vec::new();
     // A request may bring along a limit for a descriptor that has one of its own.
     let mut limits: BTreeMap<String, [u64; KINDS.len()]> = BTreeMap::new();
     for series in metrics.limit_series() {
@@ -79,15 +90,13 @@ pub(super) fn stats(metrics: &ServiceMetrics, store_failures: u64, local_cache: 
         sums.iter_mut().zip(series.counts).for_each(|(sum, count)| *sum += count);
     }
     for (name, counts) in limits {
-        for (kind, count) in KINDS.iter().zip(counts) {
-            lines.push(format!("{name}.{kind}: {count}"));
-        }
+        counters.extend(KINDS.iter().zip(counts).map(|(kind, count)| (format!("{name}.{kind}"), count)));
     }
     for (domain, count) in metrics.strangers() {
         let domain = clean(&domain);
-        lines.push(format!("ratelimit.service.rate_limit.{domain}.domain_not_found: {count}"));
+        counters.push((format!("ratelimit.service.rate_limit.{domain}.domain_not_found"), count));
     }
-    for (name, count) in [
+    let more = [
         ("ratelimit.service.call.should_rate_limit.redis_error", get(&metrics.store_errors)),
         ("ratelimit.service.call.should_rate_limit.service_error", get(&metrics.service_errors)),
         ("ratelimit.service.config_load_error", get(&metrics.config_load_error)),
@@ -95,14 +104,22 @@ pub(super) fn stats(metrics: &ServiceMetrics, store_failures: u64, local_cache: 
         ("ratelimit.service.global_shadow_mode", get(&metrics.global_shadow_mode)),
         ("ratelimit.service.store_failures", store_failures),
         ("ratelimit_server.ShouldRateLimit.total_requests", get(&metrics.total_requests)),
-    ] {
-        lines.push(format!("{name}: {count}"));
-    }
-    for (kind, count) in local_cache {
-        lines.push(format!("ratelimit.localcache.{kind}: {count}"));
-    }
+    ];
+    counters.extend(more.map(|(name, count)| (name.to_owned(), count)));
+    let gauges = local_cache.iter().map(|(kind, count)| (format!("ratelimit.localcache.{kind}"), *count));
+    // Those that took longer than the last bucket are told as twice as long.
+    let ends = BUCKETS.iter().copied().chain(BUCKETS.last().map(|last| last * 2));
+    let times = ends.zip(metrics.times.iter().map(get)).collect();
+    Statistics { counters, gauges: gauges.collect(), times }
+}
+
+/// As `/stats` has them: a name and a number in each line.
+pub(super) fn stats(metrics: &ServiceMetrics, store_failures: u64, local_cache: &[(&str, u64)]) -> String {
+    let Statistics { counters, gauges, .. } = statistics(metrics, store_failures, local_cache);
+    let all = counters.into_iter().chain(gauges);
+    let mut lines: Vec<_> = all.map(|(name, count)| format!("{name}: {count}\n")).collect();
     lines.sort();
-    lines.iter().fold(String::new(), |text, line| text + line + "\n")
+    lines.concat()
 }
 
 fn response_times(out: &mut String, metrics: &ServiceMetrics) {

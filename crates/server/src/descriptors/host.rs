@@ -7,8 +7,9 @@
 
 use super::{
     Callers, DescriptorService, DescriptorSource, Endpoint, Environment, GrpcEndpoint, Health, HealthStatus,
-    HostStores, Start, StoreNeed, debug_page, health_page, metrics_page,
+    HostStores, Start, StatsdSettings, StoreNeed, debug_page, health_page, metrics_page,
     opening::{certificate, limits, settings},
+    statsd::StatsdSender,
     wire::{GrpcHealth, GrpcTerms, GrpcWire, JsonWire, Serving, SettleDesk, settle_router},
     xds::XdsClient,
 };
@@ -62,6 +63,7 @@ pub struct ServiceHost {
     /// Whether connections are refused until there are limits.
     waits: bool,
     store_need: StoreNeed,
+    statsd: Option<StatsdSettings>,
 }
 
 /// Where limits come from.
@@ -141,6 +143,7 @@ impl ServiceHost {
             callers,
             waits,
             store_need: environment.redis.health,
+            statsd: environment.statsd.clone(),
         })
     }
 
@@ -185,7 +188,7 @@ impl ServiceHost {
 
     /// Serves until `shutdown`, and then until requests in flight have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), HostError> {
-        let Self { service, health, limits, sockets, tls, terms, desk, callers, waits, .. } = self;
+        let Self { service, health, limits, sockets, tls, terms, desk, callers, waits, statsd, .. } = self;
         let health = Arc::new(health);
         let following = tokio::spawn(follow(limits, service.clone(), health.clone()));
         let mut shutdown = pin!(shutdown);
@@ -239,6 +242,10 @@ impl ServiceHost {
             let page = hall(admitted(only_metrics(&service, path), &callers));
             tokio::spawn(page.serve_until(bound, ended()));
         }
+        let sending = statsd.map(|settings| {
+            let sender = StatsdSender::new(service.clone(), settings);
+            tokio::spawn(sender.run(ended()))
+        });
         let ending = async {
             shutdown.await;
             health.drain();
@@ -247,6 +254,10 @@ impl ServiceHost {
         let ((), (), plain, pages) = tokio::join!(ending, grpc, plain, pages);
         following.abort();
         looking.abort();
+        if let Some(sending) = sending {
+            // It waits for a server for a while only.
+            let _ = sending.await;
+        }
         plain.and(pages).map_err(HostError::Listen)
     }
 }

@@ -24,6 +24,7 @@ mod opening;
 mod service;
 mod settings;
 mod source;
+mod statsd;
 mod verdict;
 pub mod wire;
 pub mod xds;
@@ -36,8 +37,8 @@ pub use debug::{debug_page, health_page, metrics_page};
 pub use decide::Decide;
 pub use environment::{
     AdminToken, AnswerSettings, CountingSettings, CountingWay, Endpoint, Environment, EnvironmentError,
-    GrpcEndpoint, HostNames, LogFormat, OwnSettings, PrometheusSettings, RedisSettings, ServerTls,
-    SourceSettings, Start, XdsFiles, XdsVariables,
+    GrpcEndpoint, HostNames, LogFormat, Mogrifier, OwnSettings, PrometheusSettings, RedisSettings, ServerTls,
+    SourceSettings, Start, StatsdProtocol, StatsdSettings, XdsFiles, XdsVariables,
 };
 pub use health::{ConfigNeed, Health, HealthStatus, StoreNeed};
 pub use held::HeldHits;

@@ -72,6 +72,11 @@ impl DescriptorService {
         exposition::stats(&self.metrics, self.home.failures(), &self.local_cache())
     }
 
+    /// All numbers.
+    pub(super) fn statistics(&self) -> exposition::Statistics {
+        exposition::statistics(&self.metrics, self.home.failures(), &self.local_cache())
+    }
+
     fn local_cache(&self) -> Vec<(&'static str, u64)> {
         self.over.as_ref().map(|over| over.gauges().to_vec()).unwrap_or_default()
     }

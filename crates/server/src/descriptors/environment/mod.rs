@@ -5,6 +5,7 @@
 
 mod own;
 mod redis;
+mod statsd;
 mod variables;
 
 use super::{ConfigNeed, Dotfiles, Enforcement, HeaderNames, QuotaMode, StoreNeed, TellMetadata, WhenOver};
@@ -13,6 +14,7 @@ use tidegate_policy::descriptors::Merge;
 use variables::Variables;
 
 pub use own::{AdminToken, CountingWay, OwnSettings};
+pub use statsd::{Mogrifier, StatsdProtocol, StatsdSettings};
 
 /// All that the environment says.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +27,8 @@ pub struct Environment {
     pub debug: Endpoint,
     /// `USE_PROMETHEUS`, `PROMETHEUS_ADDR`, `PROMETHEUS_PATH`; none unless it is wanted.
     pub prometheus: Option<PrometheusSettings>,
+    /// `USE_STATSD`, `USE_DOG_STATSD` and what belongs to them.
+    pub statsd: Option<StatsdSettings>,
     /// `GRPC_SERVER_USE_TLS` and what belongs to it.
     pub tls: Option<ServerTls>,
     /// `GRPC_MAX_CONNECTION_AGE`: how long a connection is kept, give or take a tenth.
@@ -221,14 +225,7 @@ pub struct EnvironmentError {
 }
 
 /// Variables of envoyproxy/ratelimit without effect here, or all that start so, and why.
-const IGNORED: [(&str, &str); 26] = [
-    ("USE_STATSD", "there is no statsd; metrics are those of Prometheus"),
-    ("STATSD_", "there is no statsd; metrics are those of Prometheus"),
-    ("USE_DOG_STATSD", "there is no statsd; metrics are those of Prometheus"),
-    ("USE_DOG_STATSD_MOGRIFIERS", "there is no statsd; metrics are those of Prometheus"),
-    ("STATS_FLUSH_INTERVAL", "there is no statsd; metrics are those of Prometheus"),
-    ("DISABLE_STATS", "metrics cost nothing while nobody reads them"),
-    ("EXTRA_TAGS", "add labels where metrics are collected"),
+const IGNORED: [(&str, &str); 19] = [
     ("PROMETHEUS_MAPPER_YAML", "metrics have their names already"),
     ("TRACING_", "this service sends no traces"),
     ("OTEL_", "this service sends no traces"),
@@ -282,6 +279,8 @@ impl Environment {
     ) -> Result<Self, EnvironmentError> {
         let variables = Variables::new(pairs);
         let pick = |is, yes, no| if is { yes } else { no };
+        let statsd = statsd::settings(&variables)?;
+        let ignored = [&IGNORED[..], &statsd::ignored(statsd.as_ref())].concat();
         Ok(Self {
             http: variables.endpoint("HOST", "PORT", 8080)?,
             grpc: match variables.path("GRPC_UDS") {
@@ -290,6 +289,7 @@ impl Environment {
             },
             debug: variables.endpoint("DEBUG_HOST", "DEBUG_PORT", 6070)?,
             prometheus: prometheus(&variables)?,
+            statsd,
             tls: server_tls(&variables)?,
             connection_age: variables.duration("GRPC_MAX_CONNECTION_AGE", Duration::from_secs(86_400))?,
             source: source(&variables)?,
@@ -312,7 +312,7 @@ impl Environment {
                 "json" => LogFormat::Json,
                 _ => LogFormat::Text,
             },
-            ignored: variables.ignored(&IGNORED),
+            ignored: variables.ignored(&ignored),
         })
     }
 }

@@ -72,7 +72,8 @@ fn a_gateway_is_understood() {
     assert_eq!(settings.prometheus.unwrap().endpoint, endpoint("::", 19001));
     assert_eq!(settings.log_level, "info");
     let ignored: Vec<_> = settings.ignored.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(ignored, ["RUNTIME_WATCH_ROOT", "TRACING_ENABLED", "USE_STATSD"]);
+    assert_eq!(ignored, ["RUNTIME_WATCH_ROOT", "TRACING_ENABLED"]);
+    assert_eq!(settings.statsd, None);
 }
 
 #[test]
@@ -295,7 +296,11 @@ const REFERENCE: [(&str, &str, &str); 100] = [
     ("XDS_CLIENT_BACKOFF_JITTER", "false", "CONFIG_TYPE=GRPC_XDS_SOTW"),
     ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "1000", "CONFIG_TYPE=GRPC_XDS_SOTW"),
     ("USE_DOG_STATSD", "true", "USE_STATSD=false"),
-    ("USE_DOG_STATSD_MOGRIFIERS", "A", "USE_STATSD=false USE_DOG_STATSD=true"),
+    (
+        "USE_DOG_STATSD_MOGRIFIERS",
+        "A",
+        "USE_STATSD=false USE_DOG_STATSD=true DOG_STATSD_MOGRIFIER_A_PATTERN=a DOG_STATSD_MOGRIFIER_A_NAME=b",
+    ),
     ("USE_STATSD", "false", ""),
     ("STATSD_HOST", "statsd", ""),
     ("STATSD_PORT", "1", ""),
@@ -385,4 +390,43 @@ fn every_variable_of_the_reference_has_an_effect_or_is_reported() {
         let has_effect = Environment { ignored: without.ignored.clone(), ..with } != without;
         assert!(is_reported != has_effect, "{name}: reported {is_reported}, has effect {has_effect}");
     }
+}
+
+#[test]
+fn statistics_are_sent_as_the_reference_does() {
+    let usual = read(&[]).unwrap().statsd.unwrap();
+    assert_eq!(
+        (usual.protocol, usual.host.as_str(), usual.port),
+        (StatsdProtocol::Statsd, "localhost", 8125)
+    );
+    assert_eq!((usual.interval, usual.tags), (Duration::from_secs(10), Vec::new()));
+    let off: [&[(&str, &str)]; 3] =
+        [&[("USE_STATSD", "false")], &[("USE_PROMETHEUS", "true")], &[("DISABLE_STATS", "true")]];
+    for variables in off {
+        assert_eq!(read(variables).unwrap().statsd, None, "{variables:?}");
+    }
+    let dog = [("USE_DOG_STATSD", "true"), ("EXTRA_TAGS", "a:b"), ("USE_DOG_STATSD_MOGRIFIERS", "X")];
+    let more = [("DOG_STATSD_MOGRIFIER_X_PATTERN", "^(a+)$"), ("DOG_STATSD_MOGRIFIER_X_NAME", "$1")];
+    let settings = read(&[&dog[..], &more].concat()).unwrap();
+    assert!(settings.ignored.is_empty());
+    let settings = settings.statsd.unwrap();
+    assert_eq!((settings.protocol, settings.mogrifiers[0].name.as_str()), (StatsdProtocol::DogStatsd, "$1"));
+    for (variables, blamed) in [
+        (vec![("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")], "USE_STATSD"),
+        (vec![("USE_STATSD", "true"), ("USE_DOG_STATSD", "true")], "USE_STATSD"),
+        (vec![("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")], "USE_DOG_STATSD"),
+        (vec![("STATS_FLUSH_INTERVAL", "0s")], "STATS_FLUSH_INTERVAL"),
+        (vec![("STATSD_PORT", "many")], "STATSD_PORT"),
+        (dog.to_vec(), "DOG_STATSD_MOGRIFIER_X_PATTERN"),
+        ([&dog[..], &[more[0]]].concat(), "DOG_STATSD_MOGRIFIER_X_NAME"),
+        (
+            [&dog[..], &[("DOG_STATSD_MOGRIFIER_X_PATTERN", "("), more[1]]].concat(),
+            "DOG_STATSD_MOGRIFIER_X_PATTERN",
+        ),
+    ] {
+        assert_eq!(read(&variables).unwrap_err().variable, blamed, "{variables:?}");
+    }
+    let without = [("USE_STATSD", "false"), ("STATSD_HOST", "a"), ("EXTRA_TAGS", "a:b")];
+    let ignored: Vec<_> = read(&without).unwrap().ignored.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(ignored, ["EXTRA_TAGS", "STATSD_HOST"]);
 }

@@ -1,0 +1,113 @@
+//! Where statistics are sent: `USE_STATSD`, `USE_DOG_STATSD` and what belongs to them.
+
+use super::{EnvironmentError, variables::Variables};
+use regex::Regex;
+use std::time::Duration;
+
+/// A statsd server that statistics are sent to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatsdSettings {
+    /// `USE_STATSD` or `USE_DOG_STATSD`.
+    pub protocol: StatsdProtocol,
+    /// `STATSD_HOST`
+    pub host: String,
+    /// `STATSD_PORT`
+    pub port: u16,
+    /// `STATS_FLUSH_INTERVAL`
+    pub interval: Duration,
+    /// `EXTRA_TAGS`
+    pub tags: Vec<(String, String)>,
+    /// `USE_DOG_STATSD_MOGRIFIERS`, in their order; the first that fits is applied.
+    pub mogrifiers: Vec<Mogrifier>,
+}
+
+/// How statistics are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatsdProtocol {
+    /// Over TCP, with tags in the names, as gostats does.
+    Statsd,
+    /// Over UDP, with tags of their own.
+    DogStatsd,
+}
+
+/// `DOG_STATSD_MOGRIFIER_NAME_…`: makes tags of parts of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mogrifier {
+    /// `_PATTERN`: the names that it is about, as a regular expression.
+    pub pattern: String,
+    /// `_NAME`: the new name; `$1` is the first group of the pattern.
+    pub name: String,
+    /// `_TAGS`: tags that are added, likewise.
+    pub tags: Vec<(String, String)>,
+}
+
+const SINKS: &str = "one of USE_STATSD, USE_DOG_STATSD and USE_PROMETHEUS";
+
+/// Statistics are sent over statsd unless something else is said.
+pub(super) fn settings(variables: &Variables) -> Result<Option<StatsdSettings>, EnvironmentError> {
+    let (is_dog, is_prometheus) = (variables.is("USE_DOG_STATSD")?, variables.is("USE_PROMETHEUS")?);
+    let is_plain = variables.is("USE_STATSD")?;
+    if is_dog && is_prometheus {
+        return Err(variables.error("USE_DOG_STATSD", SINKS));
+    }
+    if is_plain && (is_dog || is_prometheus) {
+        return Err(variables.error("USE_STATSD", SINKS));
+    }
+    let is_usual = variables.get("USE_STATSD").is_none() && !is_prometheus;
+    if variables.is("DISABLE_STATS")? || !(is_plain || is_dog || is_usual) {
+        return Ok(None);
+    }
+    let interval = variables.duration("STATS_FLUSH_INTERVAL", Duration::from_secs(10))?;
+    if interval.is_zero() {
+        return Err(variables.error("STATS_FLUSH_INTERVAL", "a time above zero, such as 10s"));
+    }
+    Ok(Some(StatsdSettings {
+        protocol: if is_dog { StatsdProtocol::DogStatsd } else { StatsdProtocol::Statsd },
+        host: variables.or("STATSD_HOST", "localhost"),
+        port: variables.number("STATSD_PORT", 8125, "a port from 0 to 65535")?,
+        interval,
+        tags: variables.pairs("EXTRA_TAGS")?,
+        mogrifiers: if is_dog { mogrifiers(variables)? } else { Vec::new() },
+    }))
+}
+
+fn mogrifiers(variables: &Variables) -> Result<Vec<Mogrifier>, EnvironmentError> {
+    let names = variables.or("USE_DOG_STATSD_MOGRIFIERS", "");
+    let mut found = Vec::new();
+    for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        let variable = |part: &str| format!("DOG_STATSD_MOGRIFIER_{name}_{part}");
+        let needed = |part: &str, fix: &str| {
+            let variable = variable(part);
+            variables.text(&variable).ok_or_else(|| variables.error(&variable, fix))
+        };
+        let pattern = needed("PATTERN", "a regular expression, since USE_DOG_STATSD_MOGRIFIERS names it")?;
+        if Regex::new(&pattern).is_err() {
+            return Err(variables.error(&variable("PATTERN"), "a regular expression"));
+        }
+        found.push(Mogrifier {
+            pattern,
+            name: needed("NAME", "the name of a metric, since USE_DOG_STATSD_MOGRIFIERS names it")?,
+            tags: variables.pairs(&variable("TAGS"))?,
+        });
+    }
+    Ok(found)
+}
+
+/// Why variables of statsd have no effect beside others.
+pub(super) fn ignored(settings: Option<&StatsdSettings>) -> Vec<(&'static str, &'static str)> {
+    const OFF: &str = "statistics are not sent; set USE_STATSD or USE_DOG_STATSD to true";
+    match settings.map(|settings| settings.protocol) {
+        None => vec![
+            ("STATSD_", OFF),
+            ("STATS_FLUSH_INTERVAL", OFF),
+            ("USE_DOG_STATSD_MOGRIFIERS", OFF),
+            ("DOG_STATSD_MOGRIFIER_", OFF),
+            ("EXTRA_TAGS", "add labels where metrics are collected"),
+        ],
+        Some(StatsdProtocol::Statsd) => vec![
+            ("USE_DOG_STATSD_MOGRIFIERS", "they need USE_DOG_STATSD"),
+            ("DOG_STATSD_MOGRIFIER_", "they need USE_DOG_STATSD"),
+        ],
+        Some(StatsdProtocol::DogStatsd) => Vec::new(),
+    }
+}
