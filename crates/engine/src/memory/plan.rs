@@ -3,7 +3,7 @@
 use super::{
     cell::{Cell, GENERATION, VALUE},
     resets::Resets,
-    table::States,
+    table::{Appraised, States},
 };
 use crate::sync::{AtomicU64, Ordering, fence};
 use tidegate_core::{
@@ -231,14 +231,20 @@ impl States for PlansAt<'_> {
         self.plans.is_spent(head, self.now)
     }
 
-    fn give_way(&self, cell: Cell<'_>, head: u64) -> bool {
+    fn appraise(&self, cell: Cell<'_>, head: u64) -> Option<Appraised> {
         let (decision, ..) = self.plans.decide_locked(self.plans.current(), head, self.now, Demand::probe(1));
-        match decision.is_allowed() {
-            true => self.plans.resets.add(cell.owner),
-            false => cell.unlock(head),
+        if !decision.is_allowed() {
+            cell.unlock(head);
+            return None;
         }
-        decision.is_allowed()
+        Some(Appraised::of(&decision, head))
     }
+
+    fn forget(&self, owner: u64) {
+        self.plans.resets.add(owner);
+    }
+
+    const IS_RANKED: bool = true;
 }
 
 /// Names the stretch of time in which receipts are good: between changes of the quota and resets of the key.

@@ -11,7 +11,7 @@
 
 use super::{
     cell::{Cell, LOCK},
-    table::{OutOfMemory, Place, States, Stripe, Table},
+    table::{Appraised, OutOfMemory, Place, States, Stripe, Table},
     wide::{Hold, Question},
 };
 use crate::{
@@ -294,10 +294,14 @@ impl States for Unheld {
     }
 
     /// Permits are given back by their holders alone.
-    fn give_way(&self, cell: Cell<'_>, head: u64) -> bool {
+    fn appraise(&self, cell: Cell<'_>, head: u64) -> Option<Appraised> {
         cell.unlock(head);
-        false
+        None
     }
+
+    fn forget(&self, _: u64) {}
+
+    const IS_RANKED: bool = false;
 }
 
 /// A key whose cell has gone to another holds nothing.

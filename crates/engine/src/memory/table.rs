@@ -19,7 +19,7 @@ use crate::{
     sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, lock},
 };
 use std::hint::black_box;
-use tidegate_core::Micros;
+use tidegate_core::{Decision, Micros};
 
 // Under loom a table is as small as can be: every cell multiplies the orders in which threads can meet.
 const CELLS_PER_GROUP: usize = if cfg!(loom) { 2 } else { 8 };
@@ -74,9 +74,33 @@ pub(crate) trait States {
     /// Whether a cell with this head says nothing any more.
     fn is_spent(&self, head: u64) -> bool;
 
-    /// Whether the key of a cell that the caller has locked may give way to another: it is not limited. What it has taken can
-    /// then not be given back any more, and the cell stays locked; otherwise it is unlocked.
-    fn give_way(&self, cell: Cell<'_>, head: u64) -> bool;
+    /// How much is left to the key of a cell that the caller has locked and that stays locked; where the key is limited, the
+    /// cell is unlocked.
+    fn appraise(&self, cell: Cell<'_>, head: u64) -> Option<Appraised>;
+
+    /// A key gives way to another: what it has taken cannot be given back any more.
+    fn forget(&self, owner: u64);
+
+    /// Whether less has been used where a head is smaller.
+    const IS_RANKED: bool;
+}
+
+/// A key that is not limited.
+pub(crate) struct Appraised {
+    /// The part of its quota that is left, of [`WHOLE`].
+    pub(crate) left: u64,
+    /// What its cell is unlocked with.
+    pub(crate) head: u64,
+}
+
+/// All of a quota.
+pub(crate) const WHOLE: u64 = 1 << 20;
+
+impl Appraised {
+    pub(crate) fn of(decision: &Decision, head: u64) -> Self {
+        let left = u128::from(decision.remaining()) * u128::from(WHOLE) / u128::from(decision.limit().max(1));
+        Self { left: u64::try_from(left).unwrap_or(WHOLE), head }
+    }
 }
 
 /// Where a key is counted.
@@ -268,7 +292,7 @@ impl Table {
     ///
     /// Here a head becomes smaller. Whoever has read one, and swaps it after another key has the cell and exactly that head again,
     /// charges the other key: the replaced one has been given more by being replaced.
-    fn replace(&self, owner: u64, states: &impl States) -> Option<Cell<'_>> {
+    fn replace<S: States>(&self, owner: u64, states: &S) -> Option<Cell<'_>> {
         let unused = states.empty() & VALUE;
         let mut near = Vec::with_capacity(PROBES as usize * CELLS_PER_GROUP);
         for probe in 0..PROBES {
@@ -281,6 +305,8 @@ impl Table {
             }
         }
         near.sort_unstable_by_key(|(value, probe, ..)| (*value, *probe));
+        // Of several that are locked for a look, only the best so far stays locked, and none is waited for.
+        let mut best: Option<(Appraised, u64, Cell<'_>, u64)> = None;
         for (_, probe, cell, holder, seen) in near.into_iter().take(MOST_ASKED) {
             if holder == 0 || !cell.try_lock(seen) {
                 continue;
@@ -289,15 +315,25 @@ impl Table {
                 cell.unlock(seen);
                 continue;
             }
-            if !states.give_way(Cell { owner: holder, ..cell }, seen) {
-                continue;
+            let Some(found) = states.appraise(Cell { owner: holder, ..cell }, seen) else { continue };
+            match &best {
+                Some((least_used, ..)) if least_used.left >= found.left => cell.unlock(found.head),
+                _ => {
+                    if let Some((other, _, cell, _)) = best.replace((found, probe, cell, holder)) {
+                        cell.unlock(other.head);
+                    }
+                }
             }
-            (0..probe).for_each(|probe| self.set_crowded(self.group(owner, probe)));
-            cell.take_over(self.start_of(owner, states));
-            self.replaced.fetch_add(1, Ordering::Relaxed);
-            return Some(cell);
+            if S::IS_RANKED {
+                break;
+            }
         }
-        None
+        let (_, probe, cell, holder) = best?;
+        states.forget(holder);
+        (0..probe).for_each(|probe| self.set_crowded(self.group(owner, probe)));
+        cell.take_over(self.start_of(owner, states));
+        self.replaced.fetch_add(1, Ordering::Relaxed);
+        Some(cell)
     }
 
     /// Looks through all groups that may hold the key, and for the best free cell on the way.

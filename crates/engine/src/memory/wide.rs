@@ -18,7 +18,7 @@ use super::{
     plan::settlement,
     resets::Resets,
     sketch::Sketch,
-    table::{OutOfMemory, States, Table},
+    table::{Appraised, OutOfMemory, States, Table},
 };
 use crate::{
     fold::Fold,
@@ -305,19 +305,29 @@ impl States for WideAt<'_> {
         Wide::is_spent(head, self.now)
     }
 
-    fn give_way(&self, cell: Cell<'_>, head: u64) -> bool {
+    fn appraise(&self, cell: Cell<'_>, head: u64) -> Option<Appraised> {
         let mut held = self.wide.held(cell, head, self.now);
         let tiers = if held.plan.layout == Layout::Tiers { held.plan.quotas.len() } else { 1 };
-        let is_unlimited = (0..tiers).all(|tier| {
+        let mut least: Option<Appraised> = None;
+        for tier in 0..tiers {
             let question = Question { tier, ..Question::plain(Demand::probe(1)) };
-            held.decide(question, &mut Vec::new()).is_allowed()
-        });
-        if is_unlimited {
-            self.wide.resets.add(cell.owner);
-            held.unlocks = false;
+            let decision = held.decide(question, &mut Vec::new());
+            if !decision.is_allowed() {
+                return None;
+            }
+            let found = Appraised::of(&decision, held.head);
+            least = Some(least.filter(|least| least.left <= found.left).unwrap_or(found));
         }
-        is_unlimited
+        held.unlocks = least.is_none();
+        least
     }
+
+    fn forget(&self, owner: u64) {
+        self.wide.resets.add(owner);
+    }
+
+    /// A window ends at the same time for all.
+    const IS_RANKED: bool = false;
 }
 
 impl Held<'_> {

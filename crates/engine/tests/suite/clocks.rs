@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::{Micros, Quota};
-use tidegate_engine::{Capacity, Clock, Limiter, Throttle, decide_all};
+use tidegate_engine::{Capacity, Clock, Limiter, Overflow, Throttle, decide_all};
 use tidegate_testkit::strategy::*;
 
 /// Law 6 for the memory store. Questions that are asked together are asked on the first one's clock, which may be
@@ -14,8 +14,8 @@ fn a_clock_that_is_behind_grants_no_more() {
     hold((moves(), 1_u64..=24, costs()), |sample, (story, twelfths, cost)| {
         let (clock, hand) = Clock::manual();
         hand.set(sample.start);
-        let limiter =
-            Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).build(sample.quota).unwrap();
+        let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(Overflow::Share);
+        let limiter = limiter.build(sample.quota).unwrap();
         let mut moment = Moment::start_of(&sample);
         for caller in &story {
             moment.pass(caller.pause);
