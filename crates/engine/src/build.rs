@@ -106,6 +106,11 @@ impl LimiterBuilder {
         Self { replaced: Some((old.space().former(), old.hasher())), ..self }
     }
 
+    /// The same size, for what a process counts beside a store, on the clock of the machine.
+    pub(crate) fn for_outages(self) -> Self {
+        Self { clock: None, watched: 0, replaced: None, ..self }
+    }
+
     /// A limiter of one quota.
     pub fn build<Q>(self, quota: Q) -> Result<Limiter, BuildError>
     where

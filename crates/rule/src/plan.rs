@@ -155,7 +155,7 @@ pub(crate) struct Plan {
     terms: Terms,
     /// The quotas that the limiter it has in memory is to take over.
     change: Option<Vec<Quota>>,
-    /// The limiter in memory that is replaced by another one.
+    /// The limiter that is replaced by another one in the same place.
     replaced: Option<Arc<SharedLimiter>>,
     /// What becomes then of what was counted.
     carry_over: CarryOver,
@@ -198,8 +198,7 @@ impl Plan {
         let Home { store, stray } = home(declared, its, settings, stores);
         plan.stray = stray;
         if !plan.keep(now, store, quotas) {
-            let in_memory = |limiter: &&Arc<SharedLimiter>| store.is_none() && limiter.in_memory().is_some();
-            let now = now.and_then(|now| now.limiter.as_ref()).filter(in_memory);
+            let now = now.and_then(|now| now.limiter.as_ref()).filter(|limiter| limiter.is_in(store));
             // Without another quota there is nothing to be forgotten.
             let is_kept = |now: &&Arc<SharedLimiter>| {
                 declared.carry_over == CarryOver::Keep || quotas.iter().copied().eq(now.quotas())
@@ -252,9 +251,11 @@ impl Plan {
     }
 
     fn take_over(&self) {
-        let in_memory = |limiter: &Option<Arc<SharedLimiter>>| limiter.as_ref()?.in_memory().cloned();
-        if let (Some(old), Some(new)) = (in_memory(&self.replaced), in_memory(&self.terms.limiter)) {
-            new.take_over(&old);
+        let (Some(old), Some(new)) = (&self.replaced, &self.terms.limiter) else { return };
+        match (old.in_memory(), new.in_memory()) {
+            (Some(old), Some(new)) => new.take_over(old),
+            // What this process counts beside the store, which knows the rest.
+            _ => new.take_over(old),
         }
     }
 

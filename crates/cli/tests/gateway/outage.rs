@@ -76,3 +76,31 @@ async fn each_rule_does_what_it_declared() {
     }
     assert_eq!(load.lost().await, [""; 0]);
 }
+
+/// What this process has granted a client counts in an outage, whatever was reloaded before it or is during it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reload_keeps_what_this_process_has_granted() {
+    let (server, redis) = (Server::ok().await, RedisServer::start().unwrap());
+    let policy = |quota: &str| {
+        format!(
+            "listen: 127.0.0.1:0\n{}store: {}\ndeadline: 20s\nrules:\n  - {{ name: all, key: ip, quota: {quota} }}\n",
+            server.upstream(),
+            redis.url(),
+        )
+    };
+    let gateway = Gateway::serve(&policy("5/day")).await;
+    until_answered(gateway.address, "/", StatusCode::TOO_MANY_REQUESTS).await;
+    for (reloads, (quota, more)) in
+        [("6/day", 1), ("7/day sliding-log", 7), ("8/day", 2)].into_iter().enumerate()
+    {
+        gateway.replace(&policy(quota));
+        gateway.until_told("the policy was read again", reloads + 1).await;
+        assert_eq!(ten(gateway.address, "/").await.0, more, "{quota}");
+    }
+    redis.kill();
+    gateway.until_told("store unavailable", 1).await;
+    assert_eq!(ten(gateway.address, "/").await.0, 0, "all eight are granted");
+    gateway.replace(&policy("10/day"));
+    gateway.until_told("the policy was read again", 4).await;
+    assert_eq!(ten(gateway.address, "/").await.0, 2);
+}

@@ -102,7 +102,8 @@ impl SharedLimiterBuilder {
             None => Home::Memory(Arc::new(self.memory.build_all(quotas)?)),
             Some(store) => {
                 let quotas: Vec<_> = quotas.iter().map(|quota| store.adapt(*quota)).collect();
-                let fallback = Arc::new(Fallback::new(self.outage, &quotas, choice)?);
+                let fallback =
+                    Arc::new(Fallback::new(self.outage, self.memory.clone().for_outages(), &quotas, choice)?);
                 store.add_mode(self.outage);
                 let limit_at_once = quotas.iter().map(Quota::limit).min().unwrap_or(0);
                 let counts_permits = quotas.iter().any(|quota| quota.rate().is_none());

@@ -226,6 +226,14 @@ impl SharedLimiter {
         }
     }
 
+    /// Goes on with what this process has counted beside a store under another limiter, which this one replaces. Where counts are in
+    /// memory, see [`Limiter::take_over`].
+    pub fn take_over(&self, old: &Self) {
+        if let (Home::Store(remote), Home::Store(old)) = (&self.home, &old.home) {
+            remote.fallback.take_over(&old.fallback);
+        }
+    }
+
     /// The quotas that keys are limited by.
     pub fn quotas(&self) -> Vec<Quota> {
         match &self.home {

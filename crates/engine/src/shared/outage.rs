@@ -11,6 +11,7 @@
 use super::reservation::{Local, SharedReservation};
 use crate::{
     BuildError,
+    build::LimiterBuilder,
     limiter::Limiter,
     store::{Choice, Slots, StoreError},
 };
@@ -19,7 +20,7 @@ use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
-use tidegate_core::{Decision, Demand, Effect, Kind, Micros, Quota, algorithm::Concurrency};
+use tidegate_core::{CarryOver, Decision, Demand, Effect, Kind, Micros, Quota, algorithm::Concurrency};
 
 /// What is decided while the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,7 @@ pub(super) enum Fallback {
     Local {
         nodes: u64,
         choice: Choice,
+        memory: LimiterBuilder,
         limiter: ArcSwap<Limiter>,
         /// By when all that was granted without the store is forgotten; zero if nothing was.
         both_until: AtomicU64,
@@ -87,22 +89,49 @@ impl OwnKey {
 }
 
 impl Fallback {
-    pub(super) fn new(outage: Outage, quotas: &[Quota], choice: Choice) -> Result<Self, BuildError> {
+    /// `memory` says how large the table of this process is.
+    pub(super) fn new(
+        outage: Outage,
+        memory: LimiterBuilder,
+        quotas: &[Quota],
+        choice: Choice,
+    ) -> Result<Self, BuildError> {
         Ok(match outage {
             Outage::Open => Self::Open,
             Outage::Closed => Self::Closed { limit: least(quotas) },
             Outage::Local { nodes } => {
-                let limiter = ArcSwap::from_pointee(share(nodes, quotas, choice)?);
-                Self::Local { nodes, choice, limiter, both_until: AtomicU64::new(0) }
+                let limiter = build(memory.clone(), &shares(nodes, quotas), choice)?;
+                let (limiter, both_until) = (ArcSwap::from_pointee(limiter), AtomicU64::new(0));
+                Self::Local { nodes, choice, memory, limiter, both_until }
             }
         })
     }
 
-    pub(super) fn change_all(&self, quotas: &[Quota]) -> Result<(), BuildError> {
-        if let Self::Local { nodes, choice, limiter, .. } = self {
-            limiter.store(Arc::new(share(*nodes, quotas, *choice)?));
+    /// Counts by other quotas from now on. What was counted carries over as `how` says.
+    pub(super) fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {
+        if let Self::Local { nodes, choice, memory, limiter, .. } = self {
+            let (old, shares) = (limiter.load_full(), shares(*nodes, quotas));
+            if old.change_all(&shares, how).is_err() {
+                limiter.store(successor(memory, &old, &shares, *choice, how)?);
+            }
         }
         Ok(())
+    }
+
+    /// Goes on with what another one has counted, whose place this one takes.
+    pub(super) fn take_over(&self, old: &Self) {
+        if let Self::Local { choice, memory, limiter, both_until, .. } = self
+            && let Self::Local { limiter: old, both_until: until, .. } = old
+        {
+            let (old, quotas) = (old.load_full(), limiter.load().quotas());
+            // Whoever holds a slot gives it back to the limiter that it is of.
+            if old.change_all(&quotas, CarryOver::Keep).is_ok() {
+                limiter.store(old);
+            } else if let Ok(new) = successor(memory, &old, &quotas, *choice, CarryOver::Keep) {
+                limiter.store(new);
+            }
+            both_until.fetch_max(until.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     pub(super) fn decide(&self, error: &StoreError, key: &str, tier: usize, demand: Demand) -> Decision {
@@ -249,12 +278,34 @@ fn least(quotas: &[Quota]) -> u64 {
     quotas.iter().map(Quota::limit).min().unwrap_or(0)
 }
 
-fn share(nodes: u64, quotas: &[Quota], choice: Choice) -> Result<Limiter, BuildError> {
-    let shares: Vec<_> = quotas.iter().map(|quota| without_lease(quota.share(nodes))).collect();
+/// What one of some processes may grant.
+fn shares(nodes: u64, quotas: &[Quota]) -> Vec<Quota> {
+    quotas.iter().map(|quota| without_lease(quota.share(nodes))).collect()
+}
+
+fn build(memory: LimiterBuilder, shares: &[Quota], choice: Choice) -> Result<Limiter, BuildError> {
     match choice {
-        Choice::All => Limiter::builder().build_all(&shares),
-        Choice::Tier => Limiter::builder().build_tiers(&shares),
+        Choice::All => memory.build_all(shares),
+        Choice::Tier => memory.build_tiers(shares),
     }
+}
+
+/// A limiter that goes on with what another one has counted.
+fn successor(
+    memory: &LimiterBuilder,
+    old: &Limiter,
+    shares: &[Quota],
+    choice: Choice,
+    how: CarryOver,
+) -> Result<Arc<Limiter>, BuildError> {
+    // Slots that are held are given back to the old one, and would be held here for ever.
+    let counts_permits = |quota: &Quota| quota.rate().is_none();
+    if how == CarryOver::Reset || shares.iter().chain(&old.quotas()).any(counts_permits) {
+        return build(memory.clone(), shares, choice).map(Arc::new);
+    }
+    let new = build(memory.clone().replacing(old), shares, choice)?;
+    new.take_over(old);
+    Ok(Arc::new(new))
 }
 
 /// In this process a slot is given back by whoever holds it, however long that takes.

@@ -165,7 +165,7 @@ impl Remote {
             return Err(crate::BuildError::different_quota(old.quotas(), quotas));
         }
         let quotas: Vec<_> = quotas.iter().map(|quota| self.store.adapt(*quota)).collect();
-        self.fallback.change_all(&quotas)?;
+        self.fallback.change_all(&quotas, how)?;
         self.limit.store(Arc::new(Limit::new(old.name(), quotas, old.choice(), how)));
         Ok(())
     }
