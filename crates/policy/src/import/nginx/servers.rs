@@ -184,7 +184,11 @@ impl Importer<'_> {
     fn names(&mut self, directive: &Directive, names: &mut Vec<String>) {
         for word in &directive.args {
             let Some(left) = self.left.names.checked_sub(1) else {
-                return self.lose_once(directive, "one of thousands of names; the rest is not carried over");
+                let reason = "one of thousands of names; the rest is not carried over";
+                if self.told.insert(reason) {
+                    self.lose_protection(directive, reason);
+                }
+                return;
             };
             self.left.names = left;
             let name = word.text.to_lowercase();
@@ -195,7 +199,14 @@ impl Importer<'_> {
                 // It is called so in order not to be called at all.
                 None if name == "_" || name.is_empty() => {}
                 None if is_host(&name) && !name.starts_with('[') => names.push(name),
-                _ => self.lose(directive, format!("`{}` is no name that a policy could compare", word.text)),
+                // What the other server keeps away, or does not, is not what this one does.
+                _ => {
+                    let name = &word.text;
+                    let reason = format!(
+                        "`{name}` is no name that a policy could compare; its requests would go to another server"
+                    );
+                    self.lose_protection(directive, reason);
+                }
             }
         }
     }
