@@ -154,7 +154,7 @@ fn ext_authz_over_http_refuses_what_the_policy_refuses() {
         .replace("port_value: 9000", &format!("port_value: {}", backend.address().port()))
         .replace("port_value: 8090", &format!("port_value: {port}"));
     let Some(envoy) = EnvoyServer::start(&config).unwrap() else {
-        println!("skipped: envoy is not installed; see scripts/install");
+        tidegate_testkit::servers::skip_without("envoy");
         return;
     };
     // By the user's name on all paths, and by the address on one of them, whatever the query says.

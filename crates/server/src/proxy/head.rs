@@ -68,7 +68,7 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
         return Err(Failure::TooLarge);
     }
     let (mut hosts, mut codings, mut cookies, mut lengths) = (0, 0, 0, Lengths::None);
-    let mut has_underscores = false;
+    let (mut has_underscores, mut has_names, mut is_introduced) = (false, false, false);
     for (name, value) in &parts.headers {
         // HTTP/1.1 has them trimmed. In HTTP/2 a value with a space at its end is malformed (RFC 9113, 8.2.1), and a server
         // that trims it would see another value than rules do.
@@ -76,6 +76,7 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
             return Err(Failure::Head("A header value starts or ends with white space."));
         }
         has_underscores |= name.as_str().contains('_');
+        is_introduced |= introduction::is_of_one(name);
         match *name {
             HOST => {
                 hosts += 1;
@@ -91,8 +92,18 @@ pub(super) fn check(parts: &mut request::Parts, client: &Client, length: Option<
             }
             header::COOKIE => cookies += 1,
             CONTENT_LENGTH => lengths.add(value),
+            CONNECTION => has_names |= !matches!(value.as_bytes(), b"keep-alive" | b"close"),
             _ => {}
         }
+    }
+    // What no server is told must not be what rules decide on.
+    if has_names {
+        for name in named_by_connection(&parts.headers).iter().filter(|name| hop_by_hop(name).is_none()) {
+            parts.headers.remove(name);
+        }
+    }
+    if is_introduced && !client.worker.trusts(client.origin.peer.ip()) {
+        introduction::forget(&mut parts.headers);
     }
     match parts.uri.authority() {
         // Nothing but `CONNECT` names a host alone.

@@ -124,6 +124,13 @@ pub(super) fn is_of_one(name: &HeaderName) -> bool {
         || *name == REAL_IP
 }
 
+/// Takes out what somebody says of itself that may not.
+pub(super) fn forget(headers: &mut HeaderMap) {
+    [FOR, PROTO, HOST, REAL_IP, REQUEST_ID, header::FORWARDED]
+        .into_iter()
+        .for_each(|name| drop(headers.remove(name)));
+}
+
 /// What a header says, in all its lines, and one thing more.
 fn appended(headers: &HeaderMap, name: &HeaderName, last: &HeaderValue) -> HeaderValue {
     let mut list = Vec::new();

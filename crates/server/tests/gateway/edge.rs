@@ -128,6 +128,32 @@ async fn headers_with_underscores_are_dropped_by_default() {
     assert_eq!(answer.seen("x_user"), ["mallory"]);
 }
 
+/// What no server gets is not what rules decide on: headers that `Connection` names, and what a client says of itself in
+/// headers that are written by the gateway.
+#[tokio::test]
+async fn header_that_is_not_forwarded_is_not_decided_on() {
+    let server = Server::mirror().await;
+    for (name, more) in [
+        ("x-user", "x-user: gold\r\nconnection: x-user\r\n"),
+        ("x-user", "connection: close, X-User\r\nx-user: gold\r\n"),
+        ("x-forwarded-for", "x-forwarded-for: 10.0.0.1\r\n"),
+        ("x-real-ip", "x-real-ip: 10.0.0.1\r\n"),
+        ("x-request-id", "x-request-id: mine\r\n"),
+        ("forwarded", "forwarded: for=10.0.0.1\r\n"),
+    ] {
+        let rules =
+            format!("rules:\n  - {{ name: each, key: header {name}, missing: refuse, quota: 9/h }}\n");
+        let stage = Stage::start(&server, &rules);
+        assert_eq!(stage.get_as("/", more).await.status(), 400, "{more}");
+        stage.end().await;
+    }
+    let rules = "rules:\n  - { name: each, key: header x-user, missing: refuse, quota: 9/h }\n";
+    let stage = Stage::start(&server, rules);
+    let answer = stage.get_as("/", "x-user: gold\r\nconnection: x-plan\r\nx-plan: a\r\n").await;
+    assert_eq!((answer.status(), answer.seen("x-user"), answer.seen("x-plan")), (200, vec!["gold"], vec![]));
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn underscores_are_what_the_policy_declares() {
     let server = Server::mirror().await;

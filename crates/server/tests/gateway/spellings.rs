@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tidegate_policy::{matching::normalize_path, model::EscapedSlashes};
 use tidegate_rule::Rules;
 use tidegate_server::{Gateway, PolicySource};
-use tidegate_testkit::servers::{AppServer, NginxServer};
+use tidegate_testkit::servers::{AppServer, NginxServer, skip_without};
 use tokio::{runtime::Runtime, sync::oneshot};
 
 /// Answers what it was asked for, and what it makes of it in the ways of Node.
@@ -136,6 +136,8 @@ fn spelled() -> impl Strategy<Value = Spelled> {
         ("x-user", "mallory\t"),
         ("x-user", "MALLORY"),
         ("x-users", "mallory"),
+        ("connection", "x-user"),
+        ("connection", "x-user, x-users, host"),
     ]);
     (path, host, proptest::collection::vec(header, 0..3)).prop_map(|(path, host, headers)| Spelled {
         path,
@@ -254,7 +256,7 @@ fn nginx_serves_what_was_decided_on() {
 fn node_serves_what_was_decided_on() {
     match AppServer::node(NODE).unwrap() {
         Some(server) => holds_before("Node", server.address()),
-        None => println!("no node: scripts/install installs it"),
+        None => skip_without("node"),
     }
 }
 
@@ -262,6 +264,6 @@ fn node_serves_what_was_decided_on() {
 fn flask_serves_what_was_decided_on() {
     match AppServer::flask(FLASK).unwrap() {
         Some(server) => holds_before("Flask", server.address()),
-        None => println!("no flask: scripts/install installs it"),
+        None => skip_without("flask"),
     }
 }
