@@ -1,9 +1,13 @@
 //! Keys that this kind of rule ignores.
 
-use crate::model::{Access, Cost, Enforcement, Key, Network, QueueOrder, Quotas, Rule};
+use crate::{
+    compile::is_always_there,
+    explain::{Counted, counted},
+    model::{Access, Cost, Enforcement, Key, Network, OnLimit, Policy, QueueOrder, Quotas, Rule, Stores},
+};
 use tidegate_core::{CarryOver, Kind, Quota};
 use tidegate_engine::Overflow;
-use tidegate_rule::Mode;
+use tidegate_rule::{Mode, request::Missing};
 
 /// A key without effect: where, why, and what to do about it.
 pub(super) struct Finding {
@@ -14,7 +18,7 @@ pub(super) struct Finding {
 }
 
 /// The keys of a rule that change nothing.
-pub(super) fn without_effect(rule: &Rule) -> Vec<Finding> {
+pub(super) fn without_effect(policy: &Policy, rule: &Rule) -> Vec<Finding> {
     let quotas = quotas(rule);
     let mut found = Vec::new();
     let mut add = |key: &'static str, reason: String, fix: &str| {
@@ -82,6 +86,23 @@ pub(super) fn without_effect(rule: &Rule) -> Vec<Finding> {
         let reason = "`overflow: share` has no effect on a number at once: new keys are denied".to_owned();
         add("overflow", reason, "write `overflow: deny`, or leave it out");
     }
+    if rule.missing != Missing::default() && is_always_there(&rule.key) {
+        let reason = "`missing` has no effect: every request has this key".to_owned();
+        add("missing", reason, "leave it out");
+    }
+    if rule.on_outage.is_some() && !quotas.is_empty() && counted(policy, rule) == Counted::Memory {
+        let reason = "`on-outage` has no effect in memory".to_owned();
+        add("on-outage", reason, "leave it out, or name a store, as in `store: redis://127.0.0.1:6379`");
+    }
+    let refuses =
+        !quotas.is_empty() || rule.adaptive.is_some() || rule.breaker.is_some() || rule.access.is_some();
+    for (key, is_there) in
+        [("on-limit", rule.on_limit != OnLimit::default()), ("message", rule.message.is_some())]
+    {
+        if is_there && !refuses {
+            add(key, format!("`{key}` has no effect: `bandwidth` refuses nothing"), "leave it out");
+        }
+    }
     let needs_quota = [
         ("cost", rule.cost != Cost::Fixed(1)),
         ("charge", rule.charge.is_some()),
@@ -96,6 +117,17 @@ pub(super) fn without_effect(rule: &Rule) -> Vec<Finding> {
         add(key, format!("`{key}` has no effect without a quota"), "leave it out, or give a quota");
     }
     found
+}
+
+/// Keys of a policy that say something of stores, where there is none.
+pub(super) fn without_store(policy: &Policy) -> Vec<&'static str> {
+    let Stores { default, named, prefix, deadline, on_outage } = &policy.stores;
+    if default.iter().chain(named.values()).any(|address| address != "memory") {
+        return Vec::new();
+    }
+    let said =
+        [("prefix", prefix.is_some()), ("deadline", deadline.is_some()), ("on-outage", on_outage.is_some())];
+    said.into_iter().filter(|(_, is_there)| *is_there).map(|(key, _)| key).collect()
 }
 
 fn quotas(rule: &Rule) -> Vec<Quota> {

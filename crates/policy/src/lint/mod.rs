@@ -7,7 +7,7 @@ use crate::{
     compile::is_always_there,
     explain::{Counted, counted, is_everybody},
     matching::{CompiledExpression, Purpose},
-    model::{Cost, Enforcement, Key, Match, Part, Policy, Quotas, Rule, Segment},
+    model::{Cost, Enforcement, Key, Match, Part, Policy, Quotas, Rule, Segment, Underscores},
 };
 use cover::{are_disjoint, covers};
 use std::{collections::BTreeMap, fmt, mem};
@@ -133,7 +133,7 @@ pub fn lint(policy: &Policy) -> Vec<Advice> {
         for (reason, fix) in not_carried(policy, rule) {
             add(Lint::KeyNotCarried, "key", reason, fix.to_owned());
         }
-        for effect::Finding { key, reason, fix } in effect::without_effect(rule) {
+        for effect::Finding { key, reason, fix } in effect::without_effect(policy, rule) {
             add(Lint::WithoutEffect, key, reason, fix);
         }
         if let Some(reason) = small_capacity(rule) {
@@ -148,6 +148,12 @@ pub fn lint(policy: &Policy) -> Vec<Advice> {
             let reason = format!("`{method}` is no method that clients send");
             add(Lint::UnknownMethod, "match.method", reason, format!("did you mean `{meant}`?"));
         }
+    }
+    for key in effect::without_store(policy) {
+        let reason = format!("`{key}` has no effect without a store");
+        let fix = "leave it out, or name a store, as in `store: redis://127.0.0.1:6379`".to_owned();
+        let at = vec![key.to_owned()];
+        found.push(Advice { lint: Lint::WithoutEffect, rule: String::new(), at, reason, fix });
     }
     for (place, route) in policy.routes.iter().enumerate() {
         for (method, meant) in unknown_methods(&route.matching) {
@@ -206,6 +212,9 @@ fn never_matches(policy: &Policy, rule: &Rule) -> Option<(String, &'static str)>
     let matching = &rule.matching;
     if matching.not.as_ref().is_some_and(|not| covers(not, matching)) {
         return Some(("its `not` leaves out everything that it is about".to_owned(), "narrow the `not`"));
+    }
+    if matching.headers.keys().any(|name| is_dropped(policy, name)) {
+        return Some((DROPPED.to_owned(), KEEP));
     }
     let is_dot = |segment: &Segment| matches!(segment, Segment::Text(text) if text == "." || text == "..");
     let is_unspelled = |path: &crate::model::PathPattern| path.segments.iter().any(is_dot);
@@ -389,9 +398,18 @@ fn each_part(key: &Key, each: &mut dyn FnMut(&Part)) {
     }
 }
 
+const DROPPED: &str = "a gateway drops headers with underscores in their names";
+const KEEP: &str = "write hyphens, or `underscores-in-headers: allow` in `connections`";
+
+/// Whether a gateway drops a header with this name.
+fn is_dropped(policy: &Policy, name: &str) -> bool {
+    name.contains('_') && policy.connections.underscores == Underscores::Drop
+}
+
 fn lacking(policy: &Policy, rule: &Rule, part: &Part) -> Option<(String, &'static str)> {
     let paths = &rule.matching.paths;
     match part {
+        Part::Header(name) if is_dropped(policy, name) => Some((DROPPED.to_owned(), KEEP)),
         Part::Capture(name) => {
             let has_name = |path: &crate::model::PathPattern| {
                 let is_it = |segment: &Segment| matches!(segment, Segment::Named(known) if known == name);
