@@ -126,18 +126,19 @@ impl Shaper {
         };
 
         let mut receipt = Receipt::default();
-        if verb != Verb::Deny && demand.effect == Effect::Charge && demand.cost > 0 {
+        // No larger cost is exact in a store.
+        let cost = demand.cost.min(LARGEST_EXACT + 1);
+        if verb != Verb::Deny && demand.effect == Effect::Charge && cost > 0 {
             pace = self.resync(pace, now);
-            let taken = (demand.cost as f64).min(pace.stored.max(0.0));
-            let fresh = demand.cost as f64 - taken;
+            let taken = (cost as f64).min(pace.stored.max(0.0));
+            let fresh = cost as f64 - taken;
             let debt = self.stored_cost(pace.stored, taken).saturating_add((fresh * self.stable) as u64);
             let debt = Micros::new(debt);
             let served = pace.free_at;
             pace = Pace { stored: pace.stored - taken, free_at: served.plus(debt) };
             Self::save(state, pace);
             let debt = pace.free_at.since(served);
-            receipt =
-                Receipt { cost: demand.cost, at: pace.free_at, mark: debt.get(), stored: taken.to_bits() };
+            receipt = Receipt { cost, at: pace.free_at, mark: debt.get(), stored: taken.to_bits() };
         }
 
         let count = Count { remaining: self.remaining(pace, now), reset: self.reset(pace, now), wait };

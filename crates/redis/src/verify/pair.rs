@@ -125,7 +125,12 @@ impl Pair {
         match dice.below(20) {
             9 | 10 => Deed::Decide(Demand::within(cost, patience)),
             11 => Deed::Decide(Demand::within(cost, patience).on_credit()),
-            12 => Deed::Decide(Demand::forced(cost)),
+            // What was settled may be any cost.
+            12 => Deed::Decide(Demand::forced(match dice.below(6) {
+                0 => limit.saturating_mul(2_000),
+                1 => 1 << 40,
+                _ => cost,
+            })),
             13 => Deed::Decide(Demand::probe(dice.below(cost + 1))),
             14 => Deed::TakeUpTo(cost),
             15 if !self.settled.is_empty() => {
