@@ -6,7 +6,10 @@ use crate::{
 };
 use http::Method;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    path::PathBuf,
+};
 use tidegate_policy::model::Enforcement;
 use tidegate_server::{AmendError, Amended, Change, PolicyFile};
 
@@ -72,7 +75,7 @@ impl Place {
     pub(crate) fn roll_back(&self, id: Option<u64>) -> Result<Value, Failure> {
         match self {
             Self::Gateway(operator) => {
-                let body = json!({ "id": id });
+                let body = json!({ "id": id, "confirm": true });
                 block_on(operator.ask(Method::POST, "/api/v1/rollback", Some(&body)))
             }
             Self::File(file) => Ok(changed(&file.roll_back(id).map_err(|error| failed(&error))?)),
@@ -86,8 +89,11 @@ impl Place {
             Self::File(file) => {
                 let changes: Vec<Value> =
                     file.changes().map_err(|error| failed(&error))?.iter().map(Change::json).collect();
-                let last = file.last_change().ok().map(|last| last.id);
-                Ok(json!({ "changes": changes, "last": last }))
+                let (last, why) = match file.last_change() {
+                    Ok(last) => (Some(last.id), None),
+                    Err(error) => (None, Some(error.to_string())),
+                };
+                Ok(json!({ "changes": changes, "last": last, "why": why }))
             }
         }
     }
@@ -98,6 +104,20 @@ impl Place {
             Self::Gateway(_) => "The gateway has applied it.",
             Self::File(_) => "A gateway that serves this file reads it again by itself.",
         }
+    }
+}
+
+/// Asks a person whether this is meant; who is none has to say `--yes`.
+pub(crate) fn confirm(consequence: &str) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::input(format!("{consequence}; add --yes if that is meant")));
+    }
+    let mut answer = String::new();
+    let asked = write!(io::stderr(), "{consequence}. Go on? [y/N] ")
+        .and_then(|()| io::stdin().read_line(&mut answer));
+    match (asked, answer.trim().to_ascii_lowercase().as_str()) {
+        (Ok(_), "y" | "yes") => Ok(()),
+        _ => Err(Failure::input("nothing was changed")),
     }
 }
 

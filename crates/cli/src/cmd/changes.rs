@@ -53,7 +53,10 @@ fn report(told: &Value, paint: Paint) -> String {
     }
     let last = match told["last"].as_u64() {
         Some(id) => format!("A rollback takes back change {id}."),
-        None => "A rollback finds nothing to take back.".to_owned(),
+        None => match told["why"].as_str() {
+            Some(why) => format!("A rollback is refused: {}.", terminal::harmless(why)),
+            None => "A rollback finds nothing to take back.".to_owned(),
+        },
     };
     text + "\n" + &last + "\n"
 }

@@ -2,11 +2,10 @@
 
 use crate::{
     failure::Failure,
-    promotion::{Place, WhereArgs, step},
+    promotion::{Place, WhereArgs, confirm, step},
     terminal::{self, Paint, Tone},
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use std::io::{self, IsTerminal as _, Write as _};
 use tidegate_policy::model::Enforcement;
 use tidegate_rule::Mode;
 
@@ -66,18 +65,4 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         false => format!("{name}: it is in that mode already; nothing was changed\n"),
     };
     terminal::print(&text)
-}
-
-/// Asks a person whether this is meant; who is none has to say `--yes`.
-fn confirm(consequence: &str) -> Result<(), Failure> {
-    if !io::stdin().is_terminal() {
-        return Err(Failure::input(format!("{consequence}; add --yes if that is meant")));
-    }
-    let mut answer = String::new();
-    let asked = write!(io::stderr(), "{consequence}. Go on? [y/N] ")
-        .and_then(|()| io::stdin().read_line(&mut answer));
-    match (asked, answer.trim().to_ascii_lowercase().as_str()) {
-        (Ok(_), "y" | "yes") => Ok(()),
-        _ => Err(Failure::input("nothing was changed")),
-    }
 }

@@ -2,9 +2,11 @@
 
 use crate::{
     failure::Failure,
-    promotion::{Place, WhereArgs, step},
+    promotion::{Place, WhereArgs, confirm, step},
     terminal::{self, Paint, Tone},
 };
+use serde_json::Value;
+use tidegate_policy::model::Enforcement;
 
 /// Take the last change of a mode back: the policy file is again as it was before.
 ///
@@ -17,6 +19,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER")]
     id: Option<u64>,
 
+    /// Also where the rule is then enforced for fewer keys
+    #[arg(long)]
+    yes: bool,
+
     #[command(flatten)]
     place: WhereArgs,
 
@@ -28,11 +34,26 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   tidegate rollback
-  tidegate rollback --id 3 --admin http://127.0.0.1:9091
+  tidegate rollback --yes --id 3 --admin http://127.0.0.1:9091
   tidegate rollback --policy policy.yaml";
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let place = Place::of(&args.place)?;
+    if !args.yes {
+        let told = place.changes()?;
+        let is_last = |change: &&Value| change["id"] == told["last"];
+        let last = told["changes"].as_array().and_then(|changes| changes.iter().find(is_last));
+        let mode = |said: &Value| {
+            let mode = said["mode"].as_str()?.parse().ok()?;
+            Enforcement::of(mode, said["percent"].as_f64()).ok()
+        };
+        if let Some((change, from, to)) = last.and_then(|it| Some((it, mode(&it["to"])?, mode(&it["from"])?)))
+            && to.is_weaker_than(&from)
+        {
+            let rule = change["rule"].as_str().unwrap_or("?");
+            confirm(&format!("rule `{rule}` would be enforced for fewer keys ({from} → {to})"))?;
+        }
+    }
     let told = place.roll_back(args.id)?;
     if args.json {
         return terminal::print(&format!("{told:#}\n"));

@@ -18,6 +18,9 @@ use tidegate_policy::{
 use tidegate_server::{Bound, Config, Fault, Gateway, Outcome, run};
 
 const TEXT: &str = include_str!("example.yaml");
+/// The addresses in it.
+const LISTEN: &str = "127.0.0.1:8080";
+const SERVER: &str = "127.0.0.1:9000";
 
 /// The example, and the server behind it.
 pub(crate) struct Example {
@@ -79,7 +82,10 @@ impl Example {
             let _ = writeln!(text, "  {}\n      {effect}\n", paint.tone(Tone::Strong, command));
         }
         let _ = writeln!(text, "The policy:\n");
-        for line in TEXT.lines().skip(1) {
+        // With the addresses that it has here.
+        let listen = gateway.addresses().first().map_or_else(String::new, ToString::to_string);
+        let policy = TEXT.replace(LISTEN, &listen).replace(SERVER, &self.server.to_string());
+        for line in policy.lines().skip(1) {
             let _ = writeln!(text, "  {}", paint.tone(Tone::Faint, line));
         }
         text

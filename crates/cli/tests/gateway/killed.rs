@@ -145,7 +145,7 @@ fn look(file: &Path, heard: &Heard, round: &str) {
     // What was noted and never made is no last change.
     assert!(of(made).is_some() && of(heard.last() + 2).is_none(), "{round}: {history}");
     assert_eq!(history["last"], made, "{round}");
-    assert_eq!(tidegate(&["rollback"], file)["change"]["undoes"], made, "{round}");
+    assert_eq!(tidegate(&["rollback", "--yes"], file)["change"]["undoes"], made, "{round}");
     assert_eq!(fs::read_to_string(file).unwrap(), text(before), "{round}");
 }
 

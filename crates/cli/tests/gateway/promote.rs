@@ -61,7 +61,12 @@ async fn a_rule_is_promoted_and_rolled_back() {
     let told = said(&["mode", "watched", "enforce", at[0], at[1]]).await;
     assert_eq!(told, "watched: it is in that mode already; nothing was changed\n");
 
-    let told = said(&["rollback", at[0], at[1]]).await;
+    let told = refused(&["rollback", at[0], at[1]]).await;
+    assert!(
+        told.contains("rule `watched` would be enforced for fewer keys (enforce → shadow); add --yes"),
+        "{told}"
+    );
+    let told = said(&["rollback", "--yes", at[0], at[1]]).await;
     assert_eq!(told, "watched: enforce → shadow, change 1 is taken back\nThe gateway has applied it.\n");
     assert_eq!(ask().await, StatusCode::OK);
     assert_eq!(text(), before);
@@ -79,7 +84,7 @@ async fn a_rule_is_promoted_and_rolled_back() {
     }
     for (args, part) in [
         (vec!["mode", "wathced", "off"], "answers 404: there is no rule `wathced`; did you mean `watched`?"),
-        (vec!["rollback", "--id", "1"], "answers 409: the last change is number 3 now"),
+        (vec!["rollback", "--yes", "--id", "1"], "answers 409: the last change is number 3 now"),
         (vec!["shadow", "watch"], "there is no rule `watch`"),
     ] {
         let told = refused(&[&args[..], &at[..]].concat()).await;
@@ -92,7 +97,7 @@ async fn a_rule_is_promoted_and_rolled_back() {
     // Somebody has edited the file since: that stays.
     let edited = format!("{}# Mine.\n", text());
     gateway.replace(&edited);
-    let told = refused(&["rollback", at[0], at[1]]).await;
+    let told = refused(&["rollback", "--yes", at[0], at[1]]).await;
     assert!(told.contains("answers 409") && told.contains("has changed since"), "{told}");
     assert_eq!(text(), edited);
 }
@@ -115,7 +120,7 @@ async fn a_file_is_changed_without_a_gateway_and_one_that_serves_it_follows() {
     timeout(LONG, denied).await.expect("it is in force");
     let told = said(&["changes", "--policy", file]).await;
     assert!(told.contains("(policy.yaml, by command line)"), "{told}");
-    said(&["rollback", "--policy", file, "--json"]).await;
+    said(&["rollback", "--yes", "--policy", file, "--json"]).await;
     assert_eq!(fs::read_to_string(file).unwrap(), policy(&server));
 
     // Nobody is there who could be asked.

@@ -41,7 +41,23 @@ impl Office {
     /// Takes the last change back.
     pub(super) async fn roll_back(&self, body: &[u8]) -> Result<Response, Problem> {
         let body = if body.is_empty() { b"{}" } else { body };
-        let id = Members::one(body, &["id"])?.whole("id")?;
+        let members = Members::one(body, &["id", "confirm"])?;
+        let (id, confirmation) = (members.whole("id")?, members.confirmation()?);
+        if confirmation == Confirmation::Missing
+            && let Some(file) = self.scene()?.file.clone()
+        {
+            let read = tokio::task::spawn_blocking(move || PolicyFile::at(file).last_change());
+            // What keeps it from being taken back is told when that is tried.
+            if let Ok(Ok(last)) = read.await
+                && last.from.is_weaker_than(&last.to)
+            {
+                let (rule, from, to) = (&last.rule, &last.to, &last.from);
+                let problem = format!(
+                    "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` if that is meant"
+                );
+                return Err(Problem::new(StatusCode::CONFLICT, problem));
+            }
+        }
         match self.gateway.roll_back(id).await.map_err(|error| problem(&error))? {
             Amended::Changed(change) => Ok(json_answer(&json!({ "changed": true, "change": change.json() }))),
             Amended::Same => Ok(json_answer(&json!({ "changed": false }))),
@@ -51,16 +67,20 @@ impl Office {
     /// What was changed, and what a rollback would take back.
     pub(super) async fn changes(&self) -> Result<Response, Problem> {
         let Some(file) = self.scene()?.file.clone() else {
-            return Ok(json_answer(&json!({ "file": null, "changes": [], "last": null })));
+            return Ok(json_answer(&json!({ "file": null, "changes": [], "last": null, "why": null })));
         };
         let told = file.display().to_string();
         let read = tokio::task::spawn_blocking(move || {
             let file = PolicyFile::at(file);
-            Ok((file.changes()?, file.last_change().ok()))
+            Ok((file.changes()?, file.last_change()))
         });
         let (changes, last) = read.await.unwrap_or(Err(AmendError::Gone)).map_err(|error| problem(&error))?;
         let changes: Vec<Value> = changes.iter().map(crate::Change::json).collect();
-        Ok(json_answer(&json!({ "file": told, "changes": changes, "last": last.map(|last| last.id) })))
+        let (last, why) = match last {
+            Ok(last) => (Some(last.id), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Ok(json_answer(&json!({ "file": told, "changes": changes, "last": last, "why": why })))
     }
 }
 

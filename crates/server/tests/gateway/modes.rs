@@ -86,7 +86,9 @@ async fn a_rule_is_put_in_force_and_taken_back_and_forgets_nothing() {
     let changes = stage.json("/api/v1/changes").await;
     assert_eq!((&changes["changes"], &changes["last"]), (&json!([told["change"]]), &json!(1)));
     assert_eq!(stage.change("/api/v1/rollback", &json!({ "id": 7 })).await.0, 409);
-    let (status, back) = stage.change("/api/v1/rollback", &json!({})).await;
+    let (status, asked) = stage.change("/api/v1/rollback", &json!({})).await;
+    assert_eq!(status, 409, "it weakens the rule: {asked}");
+    let (status, back) = stage.change("/api/v1/rollback", &json!({ "confirm": true })).await;
     assert_eq!((status, &back["change"]["undoes"]), (200, &json!(1)), "{back}");
     assert_eq!(stage.text(), before);
     assert_eq!(stage.get_as("/", bob).await.status(), 200);
@@ -227,13 +229,13 @@ async fn what_the_gateway_does_not_take_is_put_back_to_the_byte() {
     let enforced = stage.text();
     assert_eq!(enforced, before.replace("'shadow'", "'enforce'"));
     fs::remove_file(&list).unwrap();
-    let (status, told) = stage.change("/api/v1/rollback", &json!({})).await;
+    let (status, told) = stage.change("/api/v1/rollback", &json!({ "confirm": true })).await;
     assert_eq!(status, 422, "{told}");
     assert_eq!(stage.text(), enforced);
     assert_eq!(stage.get_as("/", bob).await.status(), 429, "the policy before is in force");
 
     fs::write(&list, "192.0.2.0/24\n").unwrap();
-    let (status, told) = stage.change("/api/v1/rollback", &json!({})).await;
+    let (status, told) = stage.change("/api/v1/rollback", &json!({ "confirm": true })).await;
     assert_eq!(status, 200, "{told}");
     assert_eq!((stage.text(), stage.watched().await["mode"].clone()), (before, json!("shadow")));
     assert_eq!(stage.json("/api/v1/status").await["policy"]["error"], Value::Null);
@@ -263,7 +265,7 @@ async fn a_policy_of_no_file_keeps_no_change() {
     let request = "GET /api/v1/changes HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let answer = timeout(LONG, Wire::to(admin).await.ask(request)).await.unwrap();
     let told: Value = serde_json::from_str(&answer.body).unwrap();
-    assert_eq!(told, json!({ "file": null, "changes": [], "last": null }));
+    assert_eq!(told, json!({ "file": null, "changes": [], "last": null, "why": null }));
     drop(stop);
     timeout(LONG, end).await.unwrap().unwrap().unwrap();
 }

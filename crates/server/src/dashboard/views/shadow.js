@@ -175,7 +175,7 @@ function promotions({ notify, live }) {
     const taken = last;
     const question = `Change ${taken.id} is taken back: ${description(taken)}.`;
     if (!(await sure('Roll back?', question, 'Roll back'))) return;
-    await send('api/v1/rollback', { id: taken.id }, `Change ${taken.id} is taken back.`);
+    await send('api/v1/rollback', { id: taken.id, confirm: true }, `Change ${taken.id} is taken back.`);
   });
 
   return {
