@@ -90,9 +90,8 @@ impl Rules {
     /// Has all rules follow these settings from now on: all of them, or none if there is anything wrong.
     ///
     /// Stores stay connected where nothing is said that they depend on: address, prefix, deadline. Counters in a store stay
-    /// there. Counters in memory stay where the rule stays in memory with as many quotas of the same algorithms, and carry
-    /// over what was used; else it starts anew. So does a log or a number of parts that grows: the room for it was given
-    /// when it was made. Settings for rules that code has not declared yet hold when it does.
+    /// there. Counters in memory stay where the rule stays in memory, and carry over what was used to quotas that share a state
+    /// with those before; what others counted is there again when they come back. Settings for rules that code has not declared yet hold when it does.
     pub fn apply(&self, settings: Settings) -> Result<(), SettingsError> {
         let turn = self.turn();
         let _turn = turn.lock();
@@ -106,8 +105,8 @@ impl Rules {
     /// none if there is anything wrong.
     ///
     /// What [`Rules::apply`] says of counters holds here, too: those of a rule that stays as it is stay, and those of one
-    /// whose numbers change carry over what was used. A rule that starts anew is another one than before: whoever holds
-    /// that goes on with it. A rule that nobody declares again is forgotten when nobody holds it any more.
+    /// whose numbers change carry over what was used. A rule that cannot be changed in place is another one than before: whoever
+    /// holds that goes on with it. A rule that nobody declares again is forgotten when nobody holds it any more.
     pub fn redeclare(
         &self,
         declarations: Vec<Declaration>,
