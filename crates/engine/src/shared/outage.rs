@@ -123,9 +123,13 @@ impl Fallback {
         if let Self::Local { choice, memory, limiter, both_until, .. } = self
             && let Self::Local { limiter: old, both_until: until, .. } = old
         {
-            let (old, quotas) = (old.load_full(), limiter.load().quotas());
-            // Whoever holds a slot gives it back to the limiter that it is of.
-            if old.change_all(&quotas, CarryOver::Keep).is_ok() {
+            let (old, new) = (old.load_full(), limiter.load_full());
+            let quotas = new.quotas();
+            // Whoever holds a slot gives it back to the limiter that it is of; all else may have another table.
+            let has_same_table =
+                old.size().capacity == new.size().capacity && old.overflow() == new.overflow();
+            let stays = has_same_table || quotas.iter().any(counts_permits);
+            if stays && old.change_all(&quotas, CarryOver::Keep).is_ok() {
                 limiter.store(old);
             } else if let Ok(new) = successor(memory, &old, &quotas, *choice, CarryOver::Keep) {
                 limiter.store(new);
@@ -290,6 +294,10 @@ fn build(memory: LimiterBuilder, shares: &[Quota], choice: Choice) -> Result<Lim
     }
 }
 
+fn counts_permits(quota: &Quota) -> bool {
+    quota.rate().is_none()
+}
+
 /// A limiter that goes on with what another one has counted.
 fn successor(
     memory: &LimiterBuilder,
@@ -299,7 +307,6 @@ fn successor(
     how: CarryOver,
 ) -> Result<Arc<Limiter>, BuildError> {
     // Slots that are held are given back to the old one, and would be held here for ever.
-    let counts_permits = |quota: &Quota| quota.rate().is_none();
     if how == CarryOver::Reset || shares.iter().chain(&old.quotas()).any(counts_permits) {
         return build(memory.clone(), shares, choice).map(Arc::new);
     }

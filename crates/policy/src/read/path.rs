@@ -111,9 +111,10 @@ fn unescaped(part: &str) -> Result<String, Mistake> {
         Ok(dots) if matches!(dots.as_str(), "." | "..") => {
             Err(Mistake::new("dots instead of a segment", "write the path that they lead to"))
         }
-        Ok(plain) if plain.contains('/') => {
-            Err(Mistake::new("an escaped slash", "write a slash: requests that escape it mean the same"))
-        }
+        Ok(plain) if plain.contains('/') => Err(Mistake::new(
+            "an escaped slash",
+            "write a slash: a gateway refuses escaped ones, or decodes them",
+        )),
         Ok(plain) => Ok(plain),
         Err(_) => Err(Mistake::new("escapes that are not UTF-8", "write `*` for that segment")),
     }

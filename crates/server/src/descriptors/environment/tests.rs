@@ -262,7 +262,7 @@ const REFERENCE: [(&str, &str, &str); 100] = [
     ("PORT", "1", ""),
     ("DEBUG_HOST", "127.0.0.1", ""),
     ("DEBUG_PORT", "1", ""),
-    ("GRPC_UDS", "/tmp/a.sock", ""),
+    ("GRPC_UDS", "/run/a.sock", ""),
     ("GRPC_HOST", "127.0.0.1", ""),
     ("GRPC_PORT", "1", ""),
     ("GRPC_MAX_CONNECTION_AGE", "1h", ""),
