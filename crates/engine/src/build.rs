@@ -107,6 +107,7 @@ impl LimiterBuilder {
     }
 
     /// The same size, for what a process counts beside a store, on the clock of the machine.
+    #[cfg(feature = "tokio")]
     pub(crate) fn for_outages(self) -> Self {
         Self { clock: None, watched: 0, replaced: None, ..self }
     }
