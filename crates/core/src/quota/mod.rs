@@ -9,6 +9,7 @@ pub use parse::Reader;
 pub use rate::{Rate, Unit};
 
 use crate::{
+    Fnv,
     algorithm::{
         Concurrency, Demand, FixedWindow, Kind, LeakyBucket, Receipt, SlidingLog, SlidingStrict,
         SlidingWindow, Smooth, Step, TokenBucket, WarmUp, WindowStart,
@@ -184,7 +185,8 @@ impl Quota {
         let mut hash = Fnv::default();
         // Hashing does not fail.
         let _ = write!(hash, "{self}");
-        hash.finish()
+        let hash = hash.finish();
+        (hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) as u16
     }
 
     /// The rate it was declared with; `None` for a number at once.
@@ -382,30 +384,5 @@ impl FromStr for Micros {
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.kind.fmt(f)
-    }
-}
-
-/// FNV-1a of what is written to it.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Fnv {
-    fn finish(&self) -> u16 {
-        let Self(hash) = self;
-        (hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) as u16
-    }
-}
-
-impl fmt::Write for Fnv {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        Ok(())
     }
 }

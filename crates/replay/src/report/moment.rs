@@ -1,26 +1,12 @@
 //! Moments and lengths of time as people read them.
 
 use std::fmt;
-use tidegate_core::Micros;
+use tidegate_core::{Micros, Utc};
 
 /// `2015-05-17 10:05:03`, in UTC.
 pub fn stamp(moment: Micros) -> String {
-    let seconds = moment.get() / 1_000_000;
-    let (year, month, day) = date(seconds / 86_400);
-    let second = seconds % 86_400;
-    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
-}
-
-/// The date of a day since the epoch. Years start in March here, so that the day that is sometimes there comes last.
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (era * 400 + year + next, month, day)
+    let Utc { year, month, day, hour, minute, second, .. } = moment.into();
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
 }
 
 /// A length of time in its two largest units.

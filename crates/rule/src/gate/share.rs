@@ -1,7 +1,7 @@
 //! A part of all keys, always the same one.
 
 use std::fmt::{self, Write as _};
-use tidegate_core::Share;
+use tidegate_core::{Fnv, Share};
 
 /// Whether a key is in this part of a rule's keys: always the same ones, in every process. A key that is in one part is in
 /// every larger one, too.
@@ -13,23 +13,12 @@ pub fn is_chosen(rule: &str, key: &dyn fmt::Display, share: Share) -> bool {
 /// A number that stands for a key of a rule where the key itself is not told: the same in every process and on every
 /// machine. Whoever can guess the key can tell that it is this one.
 pub fn key_hash(rule: &str, key: &dyn fmt::Display) -> u64 {
-    let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
+    let mut hash = Fnv::default();
     // It cannot fail.
     let _written = write!(hash, "{rule}\0{key}");
+    let hash = hash.finish();
     // The low bits of this hash alone would follow those of the last letter.
-    (hash.0 ^ (hash.0 >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-/// FNV-1a: the same number in every process and on every machine, which no seeded hash is.
-struct Fnv(u64);
-
-impl fmt::Write for Fnv {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        Ok(())
-    }
+    (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[cfg(test)]

@@ -1,0 +1,68 @@
+//! A moment as a date and a time of day.
+
+use crate::Micros;
+
+/// A moment in UTC, by the Gregorian calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Utc {
+    /// `2015`
+    pub year: u64,
+    /// 1 to 12.
+    pub month: u64,
+    /// 1 to 31.
+    pub day: u64,
+    /// 0 to 23.
+    pub hour: u64,
+    /// 0 to 59.
+    pub minute: u64,
+    /// 0 to 59.
+    pub second: u64,
+    /// 0 to 999,999.
+    pub microsecond: u64,
+}
+
+/// A moment since 1 January 1970, 00:00 UTC.
+impl From<Micros> for Utc {
+    fn from(moment: Micros) -> Self {
+        let seconds = moment.get() / 1_000_000;
+        // Days since 1 March 0000: a leap day is then the last of its year.
+        let days = seconds / 86_400 + 719_468;
+        let (era, day_of_era) = (days / 146_097, days % 146_097);
+        let year = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+        let month = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month + 2) / 5 + 1;
+        let month = if month < 10 { month + 3 } else { month - 9 };
+        Self {
+            year: era * 400 + year + u64::from(month <= 2),
+            month,
+            day,
+            hour: seconds / 3_600 % 24,
+            minute: seconds / 60 % 60,
+            second: seconds % 60,
+            microsecond: moment.get() % 1_000_000,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_have_the_dates_of_the_calendar() {
+        for (seconds, date, time) in [
+            (0, [1970, 1, 1], [0, 0, 0]),
+            (951_782_400 - 1, [2000, 2, 28], [23, 59, 59]),
+            (951_827_696, [2000, 2, 29], [12, 34, 56]),
+            (951_868_800, [2000, 3, 1], [0, 0, 0]),
+            (1_431_857_103, [2015, 5, 17], [10, 5, 3]),
+            (1_767_225_599, [2025, 12, 31], [23, 59, 59]),
+            (4_107_542_400 - 1, [2100, 2, 28], [23, 59, 59]),
+            (4_107_542_400, [2100, 3, 1], [0, 0, 0]),
+        ] {
+            let utc = Utc::from(Micros::from_secs(seconds));
+            assert_eq!(([utc.year, utc.month, utc.day], [utc.hour, utc.minute, utc.second]), (date, time));
+        }
+    }
+}
