@@ -16,7 +16,8 @@ use crate::{
 };
 use alloc::{vec, vec::Vec};
 
-/// Entries of other quotas that a key keeps beside those of the quotas that charged it last.
+/// Entries of other quotas that a key keeps beside those of the quotas that charged it last. The one that was charged least
+/// recently is dropped when there are more; only quotas that share no state can get there.
 const MOST_OTHERS: usize = 8;
 
 /// The states of one key.
@@ -46,15 +47,20 @@ impl Entries {
         Self { entries: quotas.iter().map(entry).collect() }
     }
 
-    /// Which of `writers` each quota reads: itself, or else the first that is left and whose state it shares.
+    /// Which of `writers` each quota reads: itself, or else the first that is left and whose state it shares. Under
+    /// [`CarryOver::Reset`] a quota shares a state only where a new one would push out the state of another quota, which could then
+    /// admit its whole limit again.
     pub fn matching(quotas: &[Quota], writers: &[Quota], carry_over: CarryOver) -> Vec<Option<usize>> {
         let mut found = vec![None; quotas.len()];
         let mut used = vec![false; writers.len()];
-        let reads = |quota: &Quota, writer: &Quota| {
-            quota.shares_state(writer) && (carry_over == CarryOver::Keep || is_concurrency(quota))
-        };
         for is_exact in [true, false] {
-            let fits = |quota, writer| if is_exact { quota == writer } else { reads(quota, writer) };
+            let missing = found.iter().filter(|found| found.is_none()).count();
+            let is_full = writers.len() + missing > quotas.len() + MOST_OTHERS;
+            let is_shared = |quota: &Quota| carry_over == CarryOver::Keep || is_full || is_concurrency(quota);
+            let fits = |quota: &Quota, writer: &Quota| match is_exact {
+                true => quota == writer,
+                false => is_shared(quota) && quota.shares_state(writer),
+            };
             for (quota, found) in quotas.iter().zip(&mut found) {
                 if found.is_none() {
                     *found = (0..writers.len()).find(|index| !used[*index] && fits(quota, &writers[*index]));

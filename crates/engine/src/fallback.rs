@@ -1,15 +1,15 @@
 //! What to answer instead, knowing why.
 //!
 //! ```text
-//!   gate ──refused──▶ Cause::Limited, StoreAway, Rejected, Refused, SwitchedOff ─┐
-//!     └──▶ call ──Err(e)──▶ Cause::Failed(e) ────────────────────────────────────┴──▶ fallback
+//!   gate ──refused──▶ Cause::Limited, StoreAway, Rejected, Refused, SwitchedOff, Misconfigured ─┐
+//!     └──▶ call ──Err(e)──▶ Cause::Failed(e) ───────────────────────────────────────────────────┴──▶ fallback
 //! ```
 //!
 //! A call that was refused was never made, and one that failed was: they often deserve different answers. Where one
 //! answer does for both, `unwrap_or` and `unwrap_or_else` of the standard library are all that is needed.
 
 use crate::{switchboard::Feature, wait::Refused};
-use std::{convert::Infallible, error, fmt, future::Future, time::Duration};
+use std::{convert::Infallible, error, fmt, future::Future, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Micros, Rejection};
 
 /// Why there is no answer: the call was refused, or it failed with an `E`.
@@ -43,6 +43,9 @@ pub enum Cause<E = Infallible> {
     Refused(Refused),
     /// The feature is turned off.
     SwitchedOff,
+    /// The program declares the limit in two ways that contradict each other. The text names both declarations; it is for
+    /// the log, not for clients.
+    Misconfigured(Arc<str>),
     /// The call was made, and failed.
     Failed(E),
 }
@@ -78,7 +81,7 @@ impl<E> Cause<E> {
             Self::Limited(decision) => decision.retry_after().map(Micros::to_duration),
             Self::StoreAway(wait) | Self::Refused(Refused::StoreAway(wait)) => Some(wait.to_duration()),
             Self::Rejected(rejection) => rejection.retry_after().map(Micros::to_duration),
-            Self::Refused(_) | Self::SwitchedOff | Self::Failed(_) => None,
+            Self::Refused(_) | Self::SwitchedOff | Self::Misconfigured(_) | Self::Failed(_) => None,
         }
     }
 
@@ -90,6 +93,7 @@ impl<E> Cause<E> {
             Self::Rejected(rejection) => Ok(Cause::Rejected(rejection)),
             Self::Refused(refused) => Ok(Cause::Refused(refused)),
             Self::SwitchedOff => Ok(Cause::SwitchedOff),
+            Self::Misconfigured(error) => Ok(Cause::Misconfigured(error)),
             Self::Failed(error) => Err(error),
         }
     }
@@ -123,6 +127,7 @@ impl<E: fmt::Display> fmt::Display for Cause<E> {
             Self::Rejected(rejection) => rejection.fmt(f),
             Self::Refused(refused) => refused.fmt(f),
             Self::SwitchedOff => f.write_str("the feature is turned off"),
+            Self::Misconfigured(error) => f.write_str(error),
             Self::Failed(error) => error.fmt(f),
         }
     }

@@ -91,8 +91,8 @@ pub use priority::{PriorityLimit, PriorityLimitBuilder};
 pub use reservation::{Permit, Reservation};
 #[cfg(feature = "tokio")]
 pub use shared::{
-    Ahead, Claim, Outage, OwnedAsk, SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit,
-    SharedReservation, SharedTier, decide_all_shared, reserve_all, reserve_all_in_memory,
+    Ahead, Claim, FleetBound, Outage, OutageBound, OwnedAsk, SharedAsk, SharedLimiter, SharedLimiterBuilder,
+    SharedPermit, SharedReservation, SharedTier, decide_all_shared, reserve_all, reserve_all_in_memory,
 };
 pub use slots::{Slot, Slots, SlotsBuilder};
 pub use store::{Store, StoreError};

@@ -246,6 +246,27 @@ impl Limiter {
     ///
     /// The new quota must be of the same algorithm and windows, and need no more state than the old one. For anything else make a new limiter
     /// that [replaces](LimiterBuilder::replacing) this one.
+    ///
+    /// # Compared with Go's `golang.org/x/time/rate`
+    ///
+    /// A change of the rate alone does what `SetLimit` does, to the microsecond. A change of the burst differs from `SetBurst`
+    /// by the difference of the bursts, so by one token where the burst changes by one: Go keeps the tokens that are
+    /// available, and here the tokens that were used stay used. A quota without `burst` has the burst of its amount: from
+    /// `5/s` to `10/s` both change; write `10/s burst 5` to change the rate alone. A reservation that was made before the change
+    /// gives nothing back when it is cancelled after it; in Go it does.
+    ///
+    /// ```
+    /// use tidegate_core::CarryOver;
+    /// use tidegate_engine::Limiter;
+    ///
+    /// let limiter = Limiter::new("1/h burst 1")?;
+    /// assert!(limiter.check("alice").is_allowed());
+    /// assert!(!limiter.check("alice").is_allowed());
+    /// limiter.change("1/h burst 2", CarryOver::default())?;
+    /// assert!(limiter.check("alice").is_allowed(), "one of two is used; Go waits for an hour");
+    /// assert!(!limiter.check("alice").is_allowed());
+    /// # Ok::<(), tidegate_engine::BuildError>(())
+    /// ```
     pub fn change<Q>(&self, quota: Q, how: CarryOver) -> Result<(), BuildError>
     where
         Q: TryInto<Quota>,
@@ -255,7 +276,7 @@ impl Limiter {
         self.change_all(&[quota], how)
     }
 
-    /// Replaces all quotas while running, one by one in the order they were given.
+    /// Replaces all quotas while running, one by one in the order they were given; see [`change`](Self::change).
     pub fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {
         self.can_change_all(quotas)?;
         self.space
@@ -278,7 +299,8 @@ impl Limiter {
 
     /// Takes over what `old` knows of its keys, for a limiter that was built to [replace](LimiterBuilder::replacing) it. Keys keep
     /// what they used under quotas that share a state with those of `old`; what other quotas of `old` counted is kept for the case
-    /// that they come back.
+    /// that they come back. Where this table is too small for all keys, those that have used least are forgotten first, and limited
+    /// ones are kept.
     pub fn take_over(&self, old: &Self) {
         self.space.take_over(&old.space, &self.clock);
         self.lines.wake_all_first();

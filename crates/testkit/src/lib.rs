@@ -6,6 +6,7 @@
 //! | [`subject`] | whatever can be asked: the core, a store, a server |
 //! | [`trace`] | reads and runs `.trace` stories on a subject |
 //! | [`conformance`] | what must hold for every store |
+//! | [`bound`] | what several quotas admit at most, and whether callers were admitted more |
 //! | [`strategy`] | random quotas of every algorithm, and random callers |
 //! | [`guava`] | recorded traces of Guava's `RateLimiter` |
 //! | [`spoil`] | texts that are spoiled in every way, for fuzzing |
@@ -13,6 +14,7 @@
 //!
 //! A dev-dependency only: nothing here is meant for production.
 
+pub mod bound;
 pub mod conformance;
 pub mod guava;
 #[cfg(target_os = "linux")]

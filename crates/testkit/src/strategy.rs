@@ -145,6 +145,40 @@ pub fn any_sample() -> impl Strategy<Value = Sample> {
     Union::new(every_algorithm().into_iter().map(|(_, strategy)| strategy))
 }
 
+/// Fleets whose nodes have quotas of one algorithm.
+pub fn alike() -> impl Strategy<Value = Vec<Sample>> {
+    Union::new(every_algorithm().into_iter().map(|(_, samples)| {
+        // Often of one period, so that windows are shared.
+        let samples = (prop::collection::vec(samples, 2..5), any::<bool>());
+        samples.prop_map(|(samples, is_one_period)| match is_one_period {
+            true => of_one_period(samples),
+            false => samples,
+        })
+    }))
+}
+
+fn of_one_period(samples: Vec<Sample>) -> Vec<Sample> {
+    let like_first = |sample: &Sample| of_limit(&samples[0], sample.quota.limit().min(100_000));
+    let alike: Vec<_> = samples.iter().filter_map(like_first).collect();
+    if alike.len() > 1 { alike } else { samples }
+}
+
+/// The same quota with another limit.
+pub fn of_limit(first: &Sample, limit: u64) -> Option<Sample> {
+    let text = first.quota.to_string();
+    let (_, rest) = text.split_once(['/', ' '])?;
+    let separator = if text.contains('/') { "/" } else { " " };
+    let quota: Quota = format!("{limit}{separator}{rest}").parse().ok()?;
+    Some(Sample { quota, ..*first })
+}
+
+/// Fleets whose nodes have any quotas.
+pub fn unlike() -> impl Strategy<Value = Vec<Sample>> {
+    prop::collection::vec(any_sample(), 2..5).prop_filter("permits count something else", |all| {
+        !all.iter().any(|it| matches!(it.quota.kind(), Kind::Concurrency(_)))
+    })
+}
+
 /// Any rate: tiny, everyday, odd, and as large as networks are fast.
 pub fn rates() -> impl Strategy<Value = Rate> {
     let rate = |(amount, period)| Rate::new(amount, period);

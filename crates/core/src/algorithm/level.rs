@@ -218,6 +218,11 @@ impl Meter {
         words
     }
 
+    /// The level that a state means at `now`.
+    pub fn level<W: Words + ?Sized>(&self, state: &W, now: Micros) -> u64 {
+        self.advance(state, now).0
+    }
+
     /// The level at `now`, and the moment it holds for: time that runs backwards stands still.
     fn advance<W: Words + ?Sized>(&self, state: &W, now: Micros) -> (u64, Micros) {
         let last = Micros::new(state.get(LAST));

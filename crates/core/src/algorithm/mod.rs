@@ -128,7 +128,8 @@ pub enum CarryOver {
     /// What was used stays used.
     #[default]
     Keep,
-    /// The new quota starts with a state of its own: while both are in use, both bounds add up. Permits in flight stay held.
+    /// The new quota starts with a state of its own: while both are in use, both bounds add up. Permits in flight stay held. Of more than
+    /// nine quotas in use at a time, some share states.
     Reset,
 }
 

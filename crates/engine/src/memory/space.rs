@@ -401,6 +401,9 @@ impl Space {
     /// Takes over the states of all keys of a space that this one replaces. Both must know keys by the same fingerprints.
     pub(crate) fn take_over(&self, old: &Self, clock: &Clock) {
         let now = clock.now();
+        // In a smaller table the keys stay that are limited. Permits are given back by their holders alone.
+        let counts_permits = self.quotas().iter().any(|quota| quota.rate().is_none());
+        let overflow = if counts_permits { Overflow::Deny } else { Overflow::Replace };
         for cell in old.table().cells().filter(|cell| !cell.is_shared()) {
             let entries = match old {
                 Self::Word { plans, changing, .. } => {
@@ -425,8 +428,7 @@ impl Space {
                 let look = writer.decide(words.clone().as_mut_slice(), now, Demand::probe(0)).decision;
                 look.reset_after() > Micros::ZERO
             });
-            if says_something && let Spot::Own(own) = self.spot(cell.owner, Stripe::Free, now, Overflow::Deny)
-            {
+            if says_something && let Spot::Own(own) = self.spot(cell.owner, Stripe::Free, now, overflow) {
                 self.take_over_key(own, &entries, clock);
             }
         }
@@ -435,13 +437,14 @@ impl Space {
     fn take_over_key(&self, cell: Cell<'_>, entries: &[Entry], clock: &Clock) {
         match self {
             Self::Word { plans, changing, .. } => {
-                let quota = *lock(changing);
+                // Held until the word is written: the state is in units of this quota.
+                let quota = lock(changing);
                 for Entry { writer, words } in
                     entries.iter().filter(|entry| quota.shares_state(&entry.writer))
                 {
                     let mut words = words.clone();
                     quota.carry_over(writer, words.as_mut_slice(), clock.now());
-                    Word::adopt(&cell, plans, clock, quota, &words);
+                    Word::adopt(&cell, plans, clock, &words);
                 }
             }
             Self::Slots(_) => {}

@@ -514,7 +514,10 @@ impl Held<'_> {
             };
             let mut words = words.clone();
             words.resize(place.room.max(words.len()), 0);
-            quota.carry_over(writer, words.as_mut_slice(), self.now);
+            // What counts no longer is only kept, to the last digit.
+            if index < own || quota != writer {
+                quota.carry_over(writer, words.as_mut_slice(), self.now);
+            }
             let mut body = Body { cell: self.cell, start: place.start, room: place.room };
             words.iter().take(place.room).enumerate().for_each(|(at, word)| body.set(at, *word));
             if index < own {

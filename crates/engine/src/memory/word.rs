@@ -143,13 +143,12 @@ pub(crate) trait Word {
         }
     }
 
-    /// Takes over a state from another limiter.
-    fn adopt(&self, plans: &Plans, clock: &Clock, quota: Quota, words: &[u64]) {
+    /// Takes over a state that the current quota has in another limiter. The caller keeps the quota from changing.
+    fn adopt(&self, plans: &Plans, clock: &Clock, words: &[u64]) {
         let now = clock.now();
-        let look = quota.decide(words.to_vec().as_mut_slice(), now, Demand::probe(0));
         while let Some(word) = self.read() {
             let (changes, plan) = plans.current();
-            let level = look.decision.reset_after().get().saturating_mul(plan.meter.drain);
+            let level = plan.meter.level(words, now);
             let next = generation(changes) | (plan.empty_at(plans.since_epoch(now)) + level);
             if word >= next || self.swap(word, next) {
                 return;

@@ -1,5 +1,6 @@
 //! A limiter whose state may live anywhere: in this process, or in a store that a fleet shares.
 
+mod bound;
 mod build;
 mod joint;
 mod lease;
@@ -11,6 +12,7 @@ mod reservation;
 mod several;
 mod tier;
 
+pub use bound::{FleetBound, OutageBound};
 pub use build::SharedLimiterBuilder;
 pub use joint::{Claim, OwnedAsk, reserve_all, reserve_all_in_memory};
 pub use lease::Ahead;
@@ -34,7 +36,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{Bound, CarryOver, Decision, Demand, Micros, Outcome, Quota, Retry};
+use tidegate_core::{CarryOver, Decision, Demand, Micros, Outcome, Quota, Retry};
 
 /// One quota or several for many keys, wherever they are counted.
 ///
@@ -253,13 +255,21 @@ impl SharedLimiter {
         }
     }
 
-    /// The worst case of each quota, on the clock of the store.
-    pub fn bounds(&self) -> Vec<Bound> {
-        let ahead = match &self.home {
-            Home::Store(Remote { leases: Some(leases), .. }) => leases.settings().time_to_live(),
-            _ => Micros::ZERO,
+    /// The worst case of each quota, outages of the store included; on the clock of the store, or of the limiter in memory.
+    pub fn bounds(&self) -> Vec<FleetBound> {
+        let remote = match &self.home {
+            Home::Memory(limiter) => {
+                let bound = |usual| FleetBound { usual, during_outage: OutageBound::NoStore };
+                return limiter.bounds().into_iter().map(bound).collect();
+            }
+            Home::Store(remote) => remote,
         };
-        self.quotas().iter().map(|quota| quota.bound().ahead(ahead)).collect()
+        let ahead = remote.leases.as_ref().map_or(Micros::ZERO, |leases| leases.settings().time_to_live());
+        let bound = |quota: &Quota| FleetBound {
+            usual: quota.bound().ahead(ahead),
+            during_outage: remote.fallback.bound(quota),
+        };
+        self.quotas().iter().map(bound).collect()
     }
 
     /// The most tokens of one key that this process can let die unspent; zero unless it takes tokens ahead.

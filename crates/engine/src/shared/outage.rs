@@ -8,7 +8,10 @@
 //! both must grant, until what was granted without the store is forgotten: no process ever exceeds the bound, and all of
 //! them together no more than the bound times their number.
 
-use super::reservation::{Local, SharedReservation};
+use super::{
+    bound::OutageBound,
+    reservation::{Local, SharedReservation},
+};
 use crate::{
     BuildError,
     build::LimiterBuilder,
@@ -105,6 +108,16 @@ impl Fallback {
                 Self::Local { nodes, choice, memory, limiter, both_until }
             }
         })
+    }
+
+    /// What is admitted of a quota at most without the store.
+    pub(super) fn bound(&self, quota: &Quota) -> OutageBound {
+        match self {
+            Self::Open => OutageBound::Everything,
+            Self::Closed { .. } => OutageBound::Nothing,
+            Self::Local { nodes: 1, .. } => OutageBound::WholePerProcess,
+            Self::Local { nodes, .. } => OutageBound::SharePerProcess(share(*nodes, quota).bound()),
+        }
     }
 
     /// Counts by other quotas from now on. What was counted carries over as `how` says.
@@ -284,7 +297,11 @@ fn least(quotas: &[Quota]) -> u64 {
 
 /// What one of some processes may grant.
 fn shares(nodes: u64, quotas: &[Quota]) -> Vec<Quota> {
-    quotas.iter().map(|quota| without_lease(quota.share(nodes))).collect()
+    quotas.iter().map(|quota| share(nodes, quota)).collect()
+}
+
+fn share(nodes: u64, quota: &Quota) -> Quota {
+    without_lease(quota.share(nodes))
 }
 
 fn build(memory: LimiterBuilder, shares: &[Quota], choice: Choice) -> Result<Limiter, BuildError> {

@@ -15,13 +15,14 @@ fn denied() -> Decision {
     Decision::denied_for(10, Micros::from_millis(1_500))
 }
 
-fn causes() -> [(&'static str, Cause<String>); 6] {
+fn causes() -> [(&'static str, Cause<String>); 7] {
     [
         ("limited", Cause::Limited(denied())),
         ("away", Cause::StoreAway(Micros::from_secs(1))),
         ("open", Cause::Rejected(Rejection::Open(Micros::from_secs(3)))),
         ("full", Cause::Refused(Refused::Full)),
         ("off", Cause::SwitchedOff),
+        ("misconfigured", Cause::Misconfigured("two quotas".into())),
         ("failed", Cause::Failed("boom".to_string())),
     ]
 }
@@ -33,6 +34,7 @@ fn name<E>(cause: &Cause<E>) -> &'static str {
         Cause::Rejected(_) => "open",
         Cause::Refused(Refused::Full) => "full",
         Cause::SwitchedOff => "off",
+        Cause::Misconfigured(_) => "misconfigured",
         Cause::Failed(_) => "failed",
         _ => "other",
     }
@@ -119,6 +121,7 @@ fn a_cause_knows_when_to_come_back_and_what_to_say() {
         (millis(3_000), "the breaker is open; a probe may go in 3s"),
         (None, "every place in the line is taken"),
         (None, "the feature is turned off"),
+        (None, "two quotas"),
         (None, "boom"),
     ];
     assert_eq!(told, expected.map(|(retry, text)| (retry, text.to_string())));

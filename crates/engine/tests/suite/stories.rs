@@ -72,3 +72,18 @@ fn every_story_is_true_in_memory() {
     assert!(lies.is_empty(), "\n{}", lies.join("\n"));
     assert!(told > 100 && untold <= 4, "{told} told, {untold} not");
 }
+
+/// Go's `TestReserveSetLimitCancel`, in which the tokens are given back and the delay is 100 ms: here a change settles what was
+/// reserved before it.
+#[test]
+fn reservation_from_before_a_change_gives_nothing_back() {
+    let story = "quota 5/s burst 2
+        at 0ms    reserve 2       allow
+        at 0ms    reserve 2 as a  delay 400ms
+        at 200ms  change quota 10/s burst 2
+        at 200ms  cancel a
+        at 200ms  reserve 2       delay 300ms";
+    for home in [Home::Key, Home::Throttle] {
+        trace::run(story, |quota| Memory::new(home, quota)).unwrap();
+    }
+}

@@ -5,45 +5,13 @@
 
 use super::admissions::{Admission, check, play};
 use super::{is_concurrency, is_shaper};
-use proptest::{prelude::*, strategy::Union, test_runner::TestCaseResult};
-use tidegate_core::{CarryOver, Demand, Entries, Kind, LARGEST_EXACT, Micros, Outcome, Quota, Rate, Retry};
-use tidegate_testkit::{Plain, Subject, strategy::*};
-
-/// The largest burst and, on top, the fastest rate, over one microsecond more: waits are whole microseconds under each quota. The
-/// counts of windows mean the same under each, so there it is the largest bound.
-fn largest(samples: &[Sample], length: Micros) -> u64 {
-    let instant = Micros::new(1);
-    let bounds = |length: Micros| samples.iter().map(move |it| it.quota.bound().in_any(length)).max();
-    let is_envelope = samples.iter().any(|it| is_level(&it.quota) || is_shaper(&it.quota));
-    if !is_envelope {
-        return bounds(length).unwrap_or(0);
-    }
-    let rate = |it: &Sample| {
-        let long = Micros::new(it.period.get() * 1_000);
-        let growth = it.quota.bound().in_any(long.plus(instant)) - it.quota.bound().in_any(instant);
-        let share = u128::from(growth) * u128::from(length.plus(instant).get());
-        u64::try_from(share.div_ceil(u128::from(long.get()))).unwrap_or(u64::MAX)
-    };
-    let rate = samples.iter().map(rate).max();
-    bounds(instant).unwrap_or(0).saturating_add(rate.unwrap_or(0))
-}
-
-/// The bounds of all that share no state, added up.
-fn sum_of_largest(samples: &[Sample], length: Micros) -> u64 {
-    let mut rest = samples.to_vec();
-    let mut sum: u64 = 0;
-    while let Some(first) = rest.first().copied() {
-        let (shared, others): (Vec<_>, Vec<_>) =
-            rest.into_iter().partition(|other| first.quota.shares_state(&other.quota));
-        sum = sum.saturating_add(largest(&shared, length));
-        rest = others;
-    }
-    sum
-}
-
-fn is_level(quota: &Quota) -> bool {
-    matches!(quota.kind(), Kind::TokenBucket(_) | Kind::LeakyBucket(_))
-}
+use proptest::{prelude::*, test_runner::TestCaseResult};
+use tidegate_core::{CarryOver, Demand, Entries, Micros, Outcome, Quota, Retry};
+use tidegate_testkit::{
+    Plain, Subject,
+    bound::{check_restored, largest, longest_retry, may_be_forgiven, sum_of_all, sum_of_largest},
+    strategy::*,
+};
 
 /// One call in a fleet: by which quota, and when.
 type Turn = (prop::sample::Index, Move);
@@ -55,37 +23,6 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
     prop::collection::vec(turn, 1..60)
 }
 
-/// Fleets whose nodes have quotas of one algorithm.
-fn alike() -> impl Strategy<Value = Vec<Sample>> {
-    Union::new(every_algorithm().into_iter().map(|(_, samples)| {
-        // Often of one period, so that windows are shared.
-        let samples = (prop::collection::vec(samples, 2..5), any::<bool>());
-        samples.prop_map(|(samples, is_one_period)| match is_one_period {
-            true => of_one_period(samples),
-            false => samples,
-        })
-    }))
-}
-
-fn of_one_period(samples: Vec<Sample>) -> Vec<Sample> {
-    let period = samples[0].period;
-    let like_first = |sample: &Sample| {
-        let first = samples[0].quota.to_string();
-        let (_, rest) = first.split_once(['/', ' '])?;
-        let separator = if first.contains('/') { "/" } else { " " };
-        let quota: Quota = format!("{}{separator}{rest}", sample.quota.limit().min(100_000)).parse().ok()?;
-        Some(Sample { quota, period, start: samples[0].start })
-    };
-    let alike: Vec<_> = samples.iter().filter_map(like_first).collect();
-    if alike.len() > 1 { alike } else { samples }
-}
-
-/// Fleets whose nodes have any quotas.
-fn unlike() -> impl Strategy<Value = Vec<Sample>> {
-    prop::collection::vec(any_sample(), 2..5)
-        .prop_filter("permits count something else", |all| !all.iter().any(|it| is_concurrency(&it.quota)))
-}
-
 fn demand(samples: &[Sample], sample: &Sample, caller: &Move) -> Demand {
     let demand = caller.demand(sample);
     match samples.iter().any(|it| is_shaper(&it.quota)) {
@@ -94,17 +31,23 @@ fn demand(samples: &[Sample], sample: &Sample, caller: &Move) -> Demand {
     }
 }
 
-fn fleet(samples: &[Sample], turns: &[Turn]) -> TestCaseResult {
+/// What a fleet admits at most in any window of a length.
+type Most = fn(&[Sample], Micros) -> u64;
+
+/// Nodes that count the same key in turn, each by its own quota, and what they admit at most. The first node carries over as
+/// the first of `carry_overs` says, and so on; those are repeated.
+fn fleet(samples: &[Sample], carry_overs: &[CarryOver], turns: &[Turn], most: Most) -> TestCaseResult {
     let (mut key, mut moment) = (Entries::new(), Moment::start_of(&samples[0]));
     let mut admissions = Vec::new();
     // Each quota as if it alone had admitted all of this.
     let mut alone: Vec<_> = samples.iter().map(|sample| Plain::new(sample.quota)).collect();
     for (which, caller) in turns {
         moment.pass(caller.pause);
-        let sample = which.get(samples);
+        let node = which.index(samples.len());
+        let (sample, carry_over) = (&samples[node], carry_overs[node % carry_overs.len()]);
         let demand = demand(samples, sample, caller);
         let before = key.clone();
-        let step = key.decide(&[sample.quota], CarryOver::Keep, moment.now, demand).remove(0);
+        let step = key.decide(&[sample.quota], carry_over, moment.now, demand).remove(0);
         moment.hear(&step.decision);
         match step.decision.outcome() {
             Outcome::Allow => {
@@ -117,22 +60,29 @@ fn fleet(samples: &[Sample], turns: &[Turn]) -> TestCaseResult {
             Outcome::Deny(retry) => {
                 prop_assert_eq!(&key, &before, "a denial writes nothing");
                 if let Retry::After(wait) = retry {
-                    is_honest(&key, sample, moment.now, demand, wait)?;
-                    is_no_longer_than_the_worst(samples, &alone, moment.now, wait)?;
+                    is_honest(&key, (sample, carry_over), moment.now, demand, wait)?;
+                    let longest = longest_retry(samples, &alone, moment.now);
+                    prop_assert!(wait <= longest, "a wait of {}, at most {}", wait, longest);
                 }
             }
         }
     }
-    check(admissions, |length| sum_of_largest(samples, length))
+    check(admissions, |length| most(samples, length))
 }
 
 /// Waiting for exactly as long as a denial says admits, and one microsecond less does not.
-fn is_honest(key: &Entries, sample: &Sample, now: Micros, demand: Demand, wait: Micros) -> TestCaseResult {
+fn is_honest(
+    key: &Entries,
+    (sample, carry_over): (&Sample, CarryOver),
+    now: Micros,
+    demand: Demand,
+    wait: Micros,
+) -> TestCaseResult {
     if now.plus(wait).get() > 1 << 52 {
         return Ok(()); // not in our time
     }
     let allows = |wait: Micros| {
-        let steps = key.clone().decide(&[sample.quota], CarryOver::Keep, now.plus(wait), demand);
+        let steps = key.clone().decide(&[sample.quota], carry_over, now.plus(wait), demand);
         steps[0].decision.is_allowed()
     };
     prop_assert!(allows(wait), "still denied after {}", wait);
@@ -140,36 +90,82 @@ fn is_honest(key: &Entries, sample: &Sample, now: Micros, demand: Demand, wait: 
     Ok(())
 }
 
-/// The longest of all: whoever needs the most time to forget what was admitted.
-fn is_no_longer_than_the_worst(
-    samples: &[Sample],
-    alone: &[Plain],
-    now: Micros,
-    wait: Micros,
-) -> TestCaseResult {
-    let forgets = alone.iter().map(|key| key.would(now, Demand::probe(0)).decision.reset_after()).max();
-    // An empty key still waits for one token or window, and units of one quota are rounded up to those of another.
-    let one = |it: &Sample| {
-        let tokens = it.quota.rate().filter(|_| is_level(&it.quota) || is_shaper(&it.quota));
-        let cold = if let Kind::WarmUp(it) = it.quota.kind() { it.cold_factor().ceil() as u64 } else { 1 };
-        it.period.get().saturating_mul(2 * cold).div_ceil(tokens.map_or(1, Rate::amount))
-    };
-    let one = samples.iter().map(one).max().unwrap_or(0).saturating_add(samples.len() as u64);
-    let worst = forgets.unwrap_or_default().plus(Micros::new(one));
-    prop_assert!(wait <= worst, "a wait of {}, at most {}", wait, worst);
-    Ok(())
-}
-
 #[test]
 fn rolling_change_admits_no_more_than_the_largest_bound_and_locks_nobody_out() {
     let stories = (alike(), turns());
-    assert_holds(&stories, |(samples, turns)| fleet(&samples, &turns));
+    assert_holds(&stories, |(samples, turns)| fleet(&samples, &[CarryOver::Keep], &turns, sum_of_largest));
 }
 
 #[test]
 fn rolling_change_of_algorithm_admits_no_more_than_the_sum() {
     let stories = (unlike(), turns());
-    assert_holds(&stories, |(samples, turns)| fleet(&samples, &turns));
+    assert_holds(&stories, |(samples, turns)| fleet(&samples, &[CarryOver::Keep], &turns, sum_of_largest));
+}
+
+/// `reset` declared by every node: each counts by itself, so two nodes that alternate do not reset each other.
+#[test]
+fn rolling_reset_admits_no_more_than_the_sum_of_the_bounds() {
+    let stories = (prop_oneof![alike(), unlike()], turns());
+    assert_holds(&stories, |(samples, turns)| fleet(&samples, &[CarryOver::Reset], &turns, sum_of_all));
+}
+
+/// `reset` declared by some nodes: a node that keeps takes over the state of one that resets, which then starts anew. It takes over no
+/// more than its own quota could have admitted.
+#[test]
+fn rolling_reset_beside_nodes_that_keep_admits_no_more_than_the_sum_of_the_bounds() {
+    let carry_overs = prop::collection::vec(prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)], 4);
+    let stories = (prop_oneof![alike(), unlike()], carry_overs, turns());
+    assert_holds(&stories, |(samples, carry_overs, turns)| fleet(&samples, &carry_overs, &turns, sum_of_all));
+}
+
+/// More quotas than a key has entries for: none is forgotten while it counts, and they share nine states at most.
+#[test]
+fn rolling_reset_of_many_quotas_stays_bounded() {
+    // Small limits, one period: all share a state.
+    let limits = prop::collection::btree_set(1_u64..=20, 10..16);
+    let many = (any_sample(), limits).prop_map(|(first, limits)| {
+        let of_limit = |limit| of_limit(&first, limit);
+        limits.into_iter().filter_map(of_limit).collect::<Vec<_>>()
+    });
+    let many = many.prop_filter("permits are held", |all| {
+        all.len() > 9 && !all.iter().any(|it| is_concurrency(&it.quota))
+    });
+    let carry_overs = prop_oneof![
+        3 => Just(vec![CarryOver::Reset]),
+        1 => prop::collection::vec(prop_oneof![Just(CarryOver::Keep), Just(CarryOver::Reset)], 16),
+    ];
+    let caller = (any::<prop::sample::Index>(), short_pauses(), costs());
+    let turn =
+        caller.prop_map(|(which, pause, cost)| (which, Move { pause, cost, patience: Patience::None }));
+    let turns = prop::collection::vec(turn, 40..200);
+    let law = |(samples, carry_overs, turns): (Vec<Sample>, Vec<CarryOver>, Vec<Turn>)| {
+        fleet(&samples, &carry_overs, &turns, |samples, length| {
+            sum_of_all(samples, length).min(largest(samples, length).saturating_mul(9))
+        })
+    };
+    runner().run(&(many, carry_overs, turns), law).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// Round and round, without time in between: what was no limit at all.
+#[test]
+fn reset_in_turns_admits_each_bound_once() {
+    for count in [2, 3, 9, 10, 20] {
+        for algorithm in ["", " fixed-window", " sliding-window", " sliding-log", " sliding-strict 6"] {
+            let quota = |limit: u64| format!("{limit}/min{algorithm}").parse::<Quota>().unwrap();
+            let quotas: Vec<_> = (10..10 + count).map(quota).collect();
+            let (mut key, now) = (Entries::new(), Micros::from_secs(1_000));
+            let mut admitted = 0;
+            for turn in 0..4_000 {
+                let quota = quotas[turn % quotas.len()];
+                let step = key.decide(&[quota], CarryOver::Reset, now, Demand::now(1)).remove(0);
+                admitted += u64::from(step.decision.is_allowed());
+            }
+            let sum: u64 = quotas.iter().map(Quota::limit).sum();
+            let most = if count <= 9 { sum } else { 9 * (9 + count) };
+            assert!(admitted <= most, "{count} of {algorithm}: {admitted} of {most}");
+            assert!(count > 9 || admitted == most, "{count} of {algorithm}: {admitted} of {most}");
+        }
+    }
 }
 
 fn assert_holds<S: Strategy>(stories: &S, law: impl Fn(S::Value) -> TestCaseResult) {
@@ -219,7 +215,7 @@ fn changes_in_a_row_admit_no_more_than_the_largest_bound() {
             if is_change {
                 sample = *which.get(&samples);
                 key.change(moment.now, sample.quota, CarryOver::Keep);
-                if key.words().any(|word| word >= LARGEST_EXACT / 2) {
+                if may_be_forgiven(&key.quota, key.words()) {
                     return Ok(()); // more is used than the new quota can count, and the rest is forgiven
                 }
             }
@@ -237,27 +233,24 @@ fn changes_in_a_row_admit_no_more_than_the_largest_bound() {
 /// In memory, where a change converts states at once. In a store it does not even do that.
 #[test]
 fn change_that_is_taken_back_restores_the_state() {
-    hold((any_sample(), patient_moves()), |sample, (other, story)| {
-        if is_concurrency(&sample.quota) || is_concurrency(&other.quota) {
-            return Ok(());
-        }
-        let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
-        play(&mut key, &sample, &mut moment, &story);
-        let before = key.would(moment.now, Demand::now(1)).decision;
-        key.change(moment.now, other.quota, CarryOver::Keep);
-        if key.words().any(|word| word >= LARGEST_EXACT / 2) {
-            return Ok(()); // more is owed than the other quota can count
-        }
-        key.change(moment.now, sample.quota, CarryOver::Keep);
-        let after = key.would(moment.now, Demand::now(1)).decision;
-        prop_assert!(after.remaining() <= before.remaining(), "{} then {}", before, after);
-        prop_assert!(after.remaining() + 1 >= before.remaining(), "{} then {}", before, after);
-        // Rounded by less than a token.
-        let one = sample.period.get().div_ceil(sample.quota.rate().map_or(1, Rate::amount)) + 1;
-        prop_assert!(after.wait() >= before.wait(), "{} then {}", before, after);
-        prop_assert!(after.wait() <= before.wait().plus(Micros::new(one)), "{} then {}", before, after);
-        Ok(())
-    });
+    hold((any_sample(), patient_moves()), |sample, (other, story)| taken_back(sample, other, &story));
+    hold_pairs(patient_moves(), |sample, other, story| taken_back(sample, other, &story));
+}
+
+fn taken_back(sample: Sample, other: Sample, story: &[Move]) -> TestCaseResult {
+    if is_concurrency(&sample.quota) || is_concurrency(&other.quota) {
+        return Ok(());
+    }
+    let (mut key, mut moment) = (Plain::new(sample.quota), Moment::start_of(&sample));
+    play(&mut key, &sample, &mut moment, story);
+    let before = key.would(moment.now, Demand::now(1)).decision;
+    key.change(moment.now, other.quota, CarryOver::Keep);
+    if may_be_forgiven(&key.quota, key.words()) {
+        return Ok(()); // more is owed than the other quota can count
+    }
+    key.change(moment.now, sample.quota, CarryOver::Keep);
+    let after = key.would(moment.now, Demand::now(1)).decision;
+    check_restored(&sample, &before, &after)
 }
 
 /// Time heals every change: no state is left that denies for ever.
