@@ -90,7 +90,11 @@ local function touch(key, cell)
   end
 end
 
+-- Entries of other quotas that a key keeps beside those of the quotas that charged it last.
+local MOST_OTHERS = 8
+
 -- The entry that each quota reads: its own, or else the first that is left and whose state it shares. `false` for none.
+-- With RESET a quota shares a state only where a new one would push out the state of another quota.
 local function entries_of(cell, first, count, how)
   local entries, found = cell.entries, {}
   local own = true
@@ -99,19 +103,21 @@ local function entries_of(cell, first, count, how)
     own = own and entry and entry.writer.tag == quotas[first + place - 1].tag
   end
   if own then return entries end
-  local used = {}
+  local used, missing = {}, count
   for place = 1, count do
     found[place] = false
     for _, entry in ipairs(entries) do
       if not used[entry] and entry.writer.tag == quotas[first + place - 1].tag then
         found[place], used[entry] = entry, true
+        missing = missing - 1
         break
       end
     end
   end
+  local is_full = #entries + missing > count + MOST_OTHERS
   for place = 1, count do
     local quota = quotas[first + place - 1]
-    if not found[place] and (how ~= RESET or quota.kind == kinds.concurrency) then
+    if not found[place] and (how ~= RESET or is_full or quota.kind == kinds.concurrency) then
       for _, entry in ipairs(entries) do
         local writer = entry.writer
         if not used[entry] and writer.index == quota.index and quota.kind.shares(quota, writer) then
@@ -297,12 +303,13 @@ end
 
 local operations = { [0] = decide, refund, reset, renew }
 local length = #message
+-- Where each operation is in the message, and where its answer starts.
+local positions, starts, done = {}, {}, 0
 while position <= length do
+  done = done + 1
+  positions[done], starts[done] = position, size
   position = operations[message[position]](position)
 end
-
--- Entries of other quotas that a key keeps beside those of the quotas that charged it last.
-local MOST_OTHERS = 8
 
 -- In the order in which the quotas that charged it last are asked; others behind them, while they are remembered.
 local function in_order(cell)
@@ -322,6 +329,7 @@ local function in_order(cell)
   return own
 end
 
+local has_failed = false
 for _, key in ipairs(changed) do
   local cell, name = cells[key], KEYS[key] or ARGV[key + 1]
   local forgotten, parts = cell.keep_until or 0, { string.char(cell.generation) }
@@ -340,7 +348,38 @@ for _, key in ipairs(changed) do
   elseif cell.exists then
     failed = pcall_redis('DEL', name)
   end
-  if type(failed) == 'table' and failed.err then return redis.error_reply(failed.err) end
+  if type(failed) == 'table' and failed.err then
+    -- Without memory some keys can be written; anything else is about the server.
+    if not failed.err:find('OOM', 1, true) then return redis.error_reply(failed.err) end
+    cell.failed, has_failed = failed.err, true
+  end
+end
+
+-- Why a key of an operation was not written.
+local function failure_of(p)
+  if message[p] ~= 0 then return cells[message[p + 1]].failed end
+  for q = p + 3, p + 3 + 8 * (message[p + 2] - 1), 8 do
+    local cell = cells[message[q]]
+    if cell and cell.failed then return cell.failed end
+  end
+end
+
+-- What could not be written did not happen; other operations are answered.
+if has_failed then
+  local all, total = out, 0
+  out, starts[done + 1] = {}, size
+  for index = 1, done do
+    local failed = failure_of(positions[index])
+    if failed then
+      out[total + 1], out[total + 2] = 2, failed
+      total = total + 2
+    else
+      for at = starts[index] + 1, starts[index + 1] do
+        total = total + 1
+        out[total] = all[at]
+      end
+    end
+  end
 end
 
 return cmsgpack.pack(out)

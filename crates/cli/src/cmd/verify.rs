@@ -6,7 +6,7 @@ use crate::{
     terminal::{self, Paint, Tone},
 };
 use serde_json::{Value, json};
-use std::{fmt::Write as _, time::Duration};
+use std::{cell::Cell, fmt::Write as _, ops::ControlFlow, rc::Rc, time::Duration};
 use tidegate_core::Kind;
 use tidegate_redis::{Compared, Plan, RedisStore, verify};
 
@@ -54,7 +54,25 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let store = builder.connect(&args.redis).await.map_err(|error| Failure::input(error.to_string()))?;
         let plan = Plan { steps: args.steps, seed: args.seed };
         let mut bar = Bar::new();
-        let compared = verify(&store, plan, |done| bar.show_part(done, args.steps)).await;
+        let is_stopped = Rc::new(Cell::new(false));
+        let stop = is_stopped.clone();
+        let signal = async move {
+            // Without signals it runs to its end.
+            if tokio::signal::ctrl_c().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            stop.set(true);
+            std::future::pending().await
+        };
+        let progress = |done| {
+            bar.show_part(done, args.steps);
+            if is_stopped.get() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        // The keys are removed also when it is stopped.
+        let compared = tokio::select! {
+            compared = verify(&store, plan, progress) => compared,
+            never = signal => never,
+        };
         bar.clear();
         let compared = compared.map_err(|error| Failure::input(error.to_string()))?;
         match args.json {

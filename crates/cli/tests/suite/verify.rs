@@ -4,8 +4,11 @@
 #![allow(clippy::expect_used, reason = "this is how a test fails")]
 
 use crate::program::text;
-use std::process::{Command, Output};
-use tidegate_testkit::servers::RedisServer;
+use std::{
+    io::Read as _,
+    process::{Command, Output, Stdio},
+};
+use tidegate_testkit::servers::{RedisServer, until};
 
 fn verify(args: &[&str]) -> Output {
     let program = env!("CARGO_BIN_EXE_tidegate");
@@ -28,6 +31,30 @@ fn finds_no_difference_and_leaves_nothing_behind() {
     assert!(told["steps"].as_u64() >= Some(2_000) && told["decisions"].as_u64() > Some(0), "{told:#}");
     let left = server.command(&["KEYS", "*"]).unwrap();
     assert_eq!(left.items().len(), 1, "left behind: {left}");
+}
+
+#[test]
+fn leaves_nothing_behind_when_interrupted() {
+    let server = RedisServer::start().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["verify", "--steps", "1000000000", "--redis", &server.url()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    let keys = || server.command(&["KEYS", "*"]).map(|keys| keys.items().len());
+    until("keys are there", || match keys()? {
+        0 => Err("none".to_owned()),
+        _ => Ok(()),
+    })
+    .unwrap();
+    let sent = Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    let status = child.wait().expect("it ends");
+    let mut said = String::new();
+    child.stderr.take().expect("is piped").read_to_string(&mut said).expect("text");
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(said.contains("stopped after"), "{said}");
+    assert_eq!(keys().unwrap(), 0);
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod pair;
 use crate::store::RedisStore;
 use dice::Dice;
 use pair::Pair;
-use std::{error, fmt};
+use std::{error, fmt, ops::ControlFlow};
 use tidegate_core::{Micros, Quota};
 use tidegate_engine::StoreError;
 
@@ -57,6 +57,8 @@ pub enum VerifyError {
     Differs(Box<Difference>),
     /// The server did not answer.
     Store(StoreError),
+    /// It was stopped after so many steps.
+    Stopped(u64),
 }
 
 /// Two answers to one question.
@@ -76,6 +78,7 @@ impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Store(error) => write!(f, "{error}"),
+            Self::Stopped(steps) => write!(f, "stopped after {steps} steps without a difference"),
             Self::Differs(difference) => {
                 let Difference { quotas, story, memory, redis } = &**difference;
                 writeln!(f, "memory and Redis differ under {}", show(quotas))?;
@@ -95,12 +98,12 @@ const LONGEST_PAUSE: Micros = Micros::from_secs(400 * 86_400);
 /// Steps of one key before it starts over with other quotas.
 const STORY: u64 = 48;
 
-/// Runs random traces against the server and against this process, and removes its keys afterwards. `progress` is told
-/// how many steps are done.
+/// Runs random traces against the server and against this process, and removes its keys afterwards. `progress` gets how many
+/// steps are done, and says whether to go on.
 pub async fn verify(
     store: &RedisStore,
     plan: Plan,
-    mut progress: impl FnMut(u64),
+    mut progress: impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Compared, VerifyError> {
     let mut dice = Dice(plan.seed.wrapping_mul(2).wrapping_add(1));
     let mut done = Compared::default();
@@ -131,7 +134,7 @@ async fn tell(
     pairs: &mut [Pair],
     dice: &mut Dice,
     done: &mut Compared,
-    progress: &mut impl FnMut(u64),
+    progress: &mut impl FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), VerifyError> {
     let mut now = Micros::new(1_700_000_000_000_000 + dice.below(1_000_000_000));
     for _ in 0..STORY {
@@ -157,7 +160,9 @@ async fn tell(
             pairs[index].compare(now, &deed, reply, done).map_err(VerifyError::Differs)?;
             done.steps += 1;
         }
-        progress(done.steps);
+        if progress(done.steps).is_break() {
+            return Err(VerifyError::Stopped(done.steps));
+        }
     }
     Ok(())
 }

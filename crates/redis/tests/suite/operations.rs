@@ -14,7 +14,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tidegate_core::{CarryOver, Quota};
+use tidegate_core::{CarryOver, Demand, Entries, Micros, Quota};
 use tidegate_engine::{Priority, Refused, SharedLimiter, Waiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
@@ -285,6 +285,35 @@ async fn processes_with_different_quotas_understand_each_other() {
     assert_eq!(verdict(&log.check("b").await), "allow 3 of 5");
     assert_eq!(verdict(&old.check("b").await), "allow 3 of 5");
     assert_eq!(old.degraded() + new.degraded() + log.degraded(), 0);
+}
+
+/// Each node counts by itself while there are few quotas; with more than a key has entries for, they share states.
+#[tokio::test]
+async fn processes_that_reset_do_not_reset_each_other() {
+    let server = RedisServer::start().unwrap();
+    let stores = [store(&server.url()).await, store(&server.url()).await];
+    for (count, algorithm) in
+        [(2, ""), (2, " fixed-window"), (9, " sliding-log"), (14, ""), (14, " fixed-window")]
+    {
+        let quotas: Vec<Quota> =
+            (3..3 + count).map(|limit| format!("{limit} per 52w{algorithm}").parse().unwrap()).collect();
+        let build = |(index, quota): (usize, &Quota)| {
+            let builder = SharedLimiter::builder(&format!("reset-{count}{algorithm}"));
+            builder.store(stores[index % 2].clone()).carry_over(CarryOver::Reset).build(*quota).unwrap()
+        };
+        let nodes: Vec<_> = quotas.iter().enumerate().map(build).collect();
+        let (mut model, now, mut admitted) = (Entries::new(), Micros::from_secs(1_000), 0);
+        for turn in 0..300 {
+            let (node, quota) = (&nodes[turn % nodes.len()], quotas[turn % nodes.len()]);
+            let expected = model.decide(&[quota], CarryOver::Reset, now, Demand::now(1)).remove(0).decision;
+            let decision = node.check("a").await;
+            assert_eq!(verdict(&decision), verdict(&expected), "{quota}, turn {turn}");
+            admitted += u64::from(decision.is_allowed());
+        }
+        let sum: u64 = quotas.iter().map(Quota::limit).sum();
+        assert!(admitted <= sum.min(9 * (2 + count)), "{count} of {algorithm}: {admitted} of {sum}");
+        assert_eq!(nodes.iter().map(SharedLimiter::degraded).sum::<u64>(), 0);
+    }
 }
 
 #[tokio::test]

@@ -80,6 +80,26 @@ async fn memory_is_full() {
     assert_eq!((store.trouble(), store.outages()), (None, 0));
 }
 
+/// A batch that cannot be written as a whole is not refused as a whole: what needs no writing is decided.
+#[tokio::test]
+async fn full_memory_refuses_only_what_it_would_write() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server.url()).await;
+    for (name, quota) in [("short", "5/min"), ("whole", "5/min sliding-window")] {
+        let limiter = limiter_for(&store, name, quota, Outage::Closed);
+        for _ in 0..5 {
+            assert!(limiter.check("spent").await.is_allowed());
+        }
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+        let (new, spent, other) =
+            tokio::join!(limiter.check("new"), limiter.check("spent"), limiter.check("other"));
+        assert!(new.is_degraded() && other.is_degraded(), "{quota}: {new:?} {other:?}");
+        assert!(!spent.is_degraded() && !spent.is_allowed(), "{quota}: {spent:?}");
+        server.command(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+        assert_eq!(verdict(&limiter.check("new").await), "allow 4 of 5", "{quota}");
+    }
+}
+
 #[tokio::test]
 async fn snapshots_fail() {
     let server = RedisServer::builder().config("save", "3600 1000000").start().unwrap();

@@ -8,7 +8,7 @@
     reason = "this is how a test fails, and what it did"
 )]
 
-use std::{env, time::Duration};
+use std::{env, ops::ControlFlow, time::Duration};
 use tidegate_redis::{Compared, Plan, RedisStore, verify};
 use tidegate_testkit::{
     servers::{RedisCluster, RedisServer, Version},
@@ -24,7 +24,8 @@ fn steps(of_a_million: u64) -> u64 {
 async fn compare(url: &str, steps: u64) -> Compared {
     let store = RedisStore::builder().deadline(Duration::from_secs(60)).connect(url).await.unwrap();
     let plan = Plan { steps, seed: seed() };
-    let compared = verify(&store, plan, |_| ()).await.unwrap_or_else(|error| panic!("{error}"));
+    let compared =
+        verify(&store, plan, |_| ControlFlow::Continue(())).await.unwrap_or_else(|error| panic!("{error}"));
     println!("{compared:?}");
     compared
 }
