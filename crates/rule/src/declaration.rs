@@ -64,17 +64,17 @@ impl Declaration {
         Self { path: Some(path), ..Self::of(name) }
     }
 
-    /// Why this cannot be another declaration of the same rule, with both places; `None` if it can.
+    /// Why this cannot be another declaration of the same rule, with both places; `None` if it can. Which of the two came
+    /// first makes no difference.
     pub(crate) fn conflict(&self, other: &Self) -> Option<SettingError> {
         let (name, first, second) = (&self.name, self.location, other.location);
-        if other.quotas.is_empty() && other.path.is_none() {
+        if self.is_reference() || other.is_reference() {
             return None;
         }
         if self.path != other.path {
             return Some(self.name_conflict(other));
         }
-        let is_same = self.choice == other.choice && self.quotas == other.quotas;
-        if is_same || self.quotas.is_empty() || other.quotas.is_empty() {
+        if self.choice == other.choice && self.quotas == other.quotas {
             return None;
         }
         let (ours, theirs) = (list(&self.quotas), list(&other.quotas));
@@ -88,10 +88,22 @@ impl Declaration {
 
     /// That two rules have one name.
     pub(crate) fn name_conflict(&self, other: &Self) -> SettingError {
-        let (name, first, second) = (&self.name, self.location, other.location);
-        let problem =
-            format!("the rule at {second} has the name `{name}`, which is that of the rule at {first}");
+        let (name, first, second) = (&self.name, self.describe(), other.describe());
+        let problem = format!("{second} has the rule name `{name}`, which is that of {first}");
         SettingError::new(problem, "give one of them another name, as in `rule = \"name\"`")
+    }
+
+    /// Whether it names a rule that is declared elsewhere: in the settings, or in code with quotas.
+    fn is_reference(&self) -> bool {
+        self.quotas.is_empty() && self.path.is_none()
+    }
+
+    fn describe(&self) -> String {
+        let location = self.location;
+        match &self.path {
+            Some(path) => format!("`{path}` at {location}"),
+            None => format!("the rule at {location}"),
+        }
     }
 
     /// One more quota; all of them apply.

@@ -63,7 +63,8 @@ impl Limited {
         self.0.quota
     }
 
-    /// Why: a limit was reached, or the store that counts is away, or the server protects itself.
+    /// Why: a limit was reached, or the store that counts is away, or the server protects itself, or code declares the rule in
+    /// two ways.
     ///
     /// ```
     /// use tidegate_engine::Cause;

@@ -12,8 +12,8 @@ pub(crate) enum Notice {
     NoNumbers { rule: Arc<str> },
     /// Code names a store that settings do not have.
     Stray { rule: Arc<str>, store: String },
-    /// Two attributes declare one rule in different ways.
-    Conflict { error: SettingError, used: Arc<str> },
+    /// An attribute declares a rule in another way than code did before.
+    Conflict { rule: Arc<str>, error: SettingError },
     /// What settings say of a rule cannot be.
     Misfit { rule: Arc<str>, error: SettingsError },
     /// A limiter was not left to the rule that has it.
@@ -40,8 +40,8 @@ impl Notice {
             Self::Stray { rule, store } => {
                 tracing::warn!(%rule, store, "settings have no store of this name; the default one is used");
             }
-            Self::Conflict { error, used } => {
-                tracing::error!(rule = %used, %error, "conflicting rule declarations");
+            Self::Conflict { rule, error } => {
+                tracing::error!(%rule, %error, "conflicting rule declarations, calls are refused");
             }
             Self::Misfit { rule, error } => {
                 tracing::error!(%rule, %error, "settings do not fit the rule, which is as code declares it");

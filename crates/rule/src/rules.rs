@@ -13,6 +13,7 @@ use std::{
     fmt,
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak},
 };
+use tidegate_core::SettingError;
 use tidegate_engine::{BuildError, Clock};
 
 /// All rules of a program, and the settings that they follow. Clones are the same rules.
@@ -21,6 +22,13 @@ use tidegate_engine::{BuildError, Clock};
 #[derive(Clone, Default)]
 pub struct Rules {
     pub(crate) inner: Arc<Mutex<Inner>>,
+}
+
+/// The rule that has the name of an attribute's rule.
+pub(crate) struct SiteRule {
+    pub(crate) rule: Rule,
+    /// Why it is not the rule of the attribute.
+    pub(crate) conflict: Option<SettingError>,
 }
 
 #[derive(Default)]
@@ -70,11 +78,11 @@ impl Rules {
         self.with(|inner| inner.rule(declaration)).map(Rule::new)
     }
 
-    /// The rule of an attribute, which is met when its function is first called: too late to refuse it. A conflict with
-    /// another declaration is logged as an error. Then the first declaration of a name holds at both places, and a function
-    /// without a name of its own counts under its whole path.
-    pub(crate) fn rule_of_site(&self, declaration: Declaration) -> Result<Rule, BuildError> {
-        self.with(|inner| inner.rule_of_site(declaration)).map(Rule::new)
+    /// The rule of an attribute, which is declared when its function is first called. If it conflicts with another
+    /// declaration of the same name, the error is logged, and returned with the rule that has the name: calls of the function
+    /// are refused as long as that rule is enforced.
+    pub(crate) fn rule_of_site(&self, declaration: Declaration) -> Result<SiteRule, BuildError> {
+        self.with(|inner| inner.rule_of_site(declaration))
     }
 
     /// What a guard, which counts by itself, is to do under the settings as they are: its mode and its message.
@@ -206,21 +214,15 @@ impl Inner {
         Ok(live)
     }
 
-    fn rule_of_site(&mut self, mut declaration: Declaration) -> Result<Arc<Live>, BuildError> {
+    fn rule_of_site(&mut self, declaration: Declaration) -> Result<SiteRule, BuildError> {
         let live = self.rules.get(&*declaration.name).and_then(Weak::upgrade);
-        let conflict =
-            live.and_then(|live| live.declared().conflict(&declaration).map(|error| (live, error)));
-        match (conflict, declaration.path.take()) {
-            (None, path) => self.rule(Declaration { path, ..declaration }),
-            (Some((_, error)), Some(path)) => {
-                self.notices.push(Notice::Conflict { error, used: path.as_str().into() });
-                self.rule(Declaration { name: path.into(), ..declaration })
-            }
-            (Some((live, error)), None) => {
-                self.notices.push(Notice::Conflict { error, used: live.name().clone() });
-                Ok(live)
-            }
+        if let Some(live) = live
+            && let Some(error) = live.declared().conflict(&declaration)
+        {
+            self.notices.push(Notice::Conflict { rule: live.name().clone(), error: error.clone() });
+            return Ok(SiteRule { rule: Rule::new(live), conflict: Some(error) });
         }
+        self.rule(declaration).map(|live| SiteRule { rule: Rule::new(live), conflict: None })
     }
 
     fn guard(&mut self, declaration: Declaration) -> Result<Arc<Live>, BuildError> {

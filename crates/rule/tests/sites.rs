@@ -10,12 +10,15 @@ use std::{
     thread::{self, ScopedJoinHandle},
 };
 use tidegate_engine::{
-    Outage, Store, StoreError,
+    Cause, Outage, Store, StoreError,
     store::{Pending, Reply, Request},
 };
 use tidegate_rule::{
     Limited, Mode, RuleSettings, Rules, Settings,
-    site::{BreakerSettings, BreakerSite, BuildError, Capacity, Declaration, LimitSite, SettingError},
+    site::{
+        BreakerSettings, BreakerSite, BuildError, Capacity, Declaration, LimitSite, SettingError, Stopped,
+        declaration_of,
+    },
 };
 use tracing::{Event, Metadata, Subscriber, span};
 
@@ -97,24 +100,103 @@ fn what_nobody_could_have_meant_is_told_of() {
     assert_eq!(TOLD.load(Ordering::Relaxed), 3);
 }
 
-/// Attributes meet when their functions are first called: both places stay limited, and the error is logged.
+/// Every call of the second place is refused, by every verb, and the error is logged once. The first place goes on.
 #[test]
-fn conflicting_attributes_are_reported_and_stay_limited() {
-    static FIRST: LimitSite = LimitSite::new(|| Declaration::of("contested").quota("1/h"));
+fn conflicting_quotas_of_one_rule_are_refused() {
+    static FIRST: LimitSite = LimitSite::new(|| Declaration::of("contested").quota("2/h"));
     static SECOND: LimitSite = LimitSite::new(|| Declaration::of("contested").quota("9/h"));
+    static SHADOW: LimitSite =
+        LimitSite::new(|| Ok(Declaration::of("contested").quota("9/h")?.mode(Mode::Shadow)));
     static REPORTED: AtomicUsize = AtomicUsize::new(0);
     let _story = story();
     let count = || {
         REPORTED.fetch_add(1, Ordering::Relaxed);
     };
+    fn refused<T>(stopped: Stopped<T>) -> Limited {
+        match stopped {
+            Stopped::Refused(limited) => limited,
+            Stopped::Waiting(_) => panic!("there is nothing to wait for"),
+        }
+    }
     tracing::subscriber::with_default(Listener(count), || {
         tracing::callsite::rebuild_interest_cache();
         assert!(FIRST.open().unwrap().ask("all", 1).is_ok());
-        for _ in 0..3 {
-            assert!(SECOND.open().unwrap().ask("all", 1).is_err());
+        let opened = SECOND.open().unwrap();
+        let refusals = [
+            opened.ask("all", 1).map_err(refused).unwrap_err(),
+            opened.ask_blocking("all", 1).unwrap_err(),
+            opened.take("all", 1).map_err(refused).unwrap_err(),
+            opened.take_blocking("all", 1).unwrap_err(),
+            opened.hold("all").map_err(refused).map(drop).unwrap_err(),
+            opened.hold_blocking("all").map(drop).unwrap_err(),
+        ];
+        for limited in refusals {
+            assert!(matches!(limited.cause(), Cause::Misconfigured(_)), "{limited}");
+            let text = limited.to_string();
+            let named = ["`contested`", "`2/h", "`9/h", "sites.rs", "give one of them another name"];
+            assert!(named.iter().all(|part| text.contains(part)), "{text}");
+            assert!(!limited.told().contains("sites.rs"), "clients do not read paths: {}", limited.told());
         }
+        assert_eq!(REPORTED.load(Ordering::Relaxed), 1);
+        assert!(SHADOW.open().is_none(), "an attribute in shadow mode refuses nothing");
     });
-    assert_eq!(REPORTED.load(Ordering::Relaxed), 1);
+    assert_eq!(REPORTED.load(Ordering::Relaxed), 2);
+    assert!(FIRST.open().unwrap().ask("all", 1).is_ok(), "the second place took nothing");
+    for mode in [Mode::Shadow, Mode::Off] {
+        let settings = Settings::new().rule("contested", RuleSettings::new().mode(mode));
+        Rules::global().apply(settings).unwrap();
+        assert!(SECOND.open().is_none(), "{mode:?}");
+    }
+    Rules::global().apply(Settings::new()).unwrap();
+    assert!(SECOND.open().unwrap().ask_blocking("all", 1).is_err());
+}
+
+#[test]
+fn conflicting_breakers_of_one_name_are_refused() {
+    fn breaker(probes: u32) -> Result<(Declaration, BreakerSettings), SettingError> {
+        let settings = BreakerSettings::builder().probes(probes).build()?;
+        Ok((Declaration::of("contested breaker"), settings))
+    }
+    static FIRST: BreakerSite = BreakerSite::new(|| breaker(1));
+    static SAME: BreakerSite = BreakerSite::new(|| breaker(1));
+    static SECOND: BreakerSite = BreakerSite::new(|| breaker(2));
+    let _story = story();
+    assert!(FIRST.try_pass().unwrap().is_some());
+    assert!(SAME.try_pass().unwrap().is_some());
+    let limited = SECOND.try_pass().map(|_| ()).unwrap_err();
+    assert!(matches!(limited.cause(), Cause::Misconfigured(_)), "{limited}");
+    assert!(limited.to_string().contains("`contested breaker`"), "{limited}");
+    let settings = Settings::new().rule("contested breaker", RuleSettings::new().mode(Mode::Shadow));
+    Rules::global().apply(settings).unwrap();
+    assert!(SECOND.try_pass().unwrap().is_none());
+}
+
+/// A place without numbers takes those of another, whichever is called first.
+#[test]
+fn reference_to_a_rule_of_a_function_is_no_conflict_in_either_order() {
+    fn declare<T>(within: T) -> Result<Declaration, BuildError> {
+        declaration_of(within, "").quota("1/h")
+    }
+    mod early {
+        pub(super) fn within() {}
+    }
+    mod late {
+        pub(super) fn within() {}
+    }
+    static EARLY: LimitSite = LimitSite::new(|| declare(early::within));
+    static LATE: LimitSite = LimitSite::new(|| declare(late::within));
+    static OF_EARLY: LimitSite = LimitSite::new(|| Ok(Declaration::of(EARLY_NAME)));
+    static OF_LATE: LimitSite = LimitSite::new(|| Ok(Declaration::of(LATE_NAME)));
+    const EARLY_NAME: &str = "reference_to_a_rule_of_a_function_is_no_conflict_in_either_order::early";
+    const LATE_NAME: &str = "reference_to_a_rule_of_a_function_is_no_conflict_in_either_order::late";
+    let _story = story();
+    for sites in [[&OF_EARLY, &EARLY], [&LATE, &OF_LATE]] {
+        for site in sites {
+            site.open();
+        }
+        let admitted = sites.map(|site| site.open().unwrap().ask_blocking("all", 1).is_ok());
+        assert_eq!(admitted, [true, false], "one counter for both");
+    }
 }
 
 /// A store that never answers.

@@ -56,9 +56,9 @@ pub use tidegate_engine::{
 };
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{
-    Ahead, Bandwidth, BandwidthBuilder, Bandwidths, Claim, Outage, OwnedAsk, Shaped, SharedAsk,
-    SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation, SharedTier, decide_all_shared,
-    reserve_all, reserve_all_in_memory,
+    Ahead, Bandwidth, BandwidthBuilder, Bandwidths, Claim, FleetBound, Outage, OutageBound, OwnedAsk, Shaped,
+    SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation, SharedTier,
+    decide_all_shared, reserve_all, reserve_all_in_memory,
 };
 #[cfg(feature = "stream")]
 pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};

@@ -203,8 +203,24 @@ mod methods {
     }
 }
 
+#[limit("10/h burst 3")]
+fn at_the_root() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[actix_web::get("/root")]
+#[limit("10/h burst 1", on_limit = root)]
+async fn at_the_root_of_actix() -> String {
+    root().await
+}
+
+async fn root() -> String {
+    "root".to_owned()
+}
+
 mod names {
     use super::*;
+    use tidegate::{Cause, breaker};
 
     #[limit("10/h burst 3")]
     pub(super) fn price() -> Result<(), Limited> {
@@ -218,15 +234,116 @@ mod names {
         pub(in super::super) fn price() -> Result<(), Limited> {
             Ok(())
         }
+
+        #[limit("10/h burst 3")]
+        pub(in super::super) fn fare() -> Result<(), Limited> {
+            Ok(())
+        }
+
+        #[breaker]
+        pub(in super::super) fn rate() -> Result<(), Limited> {
+            Ok(())
+        }
     }
 
-    /// One name is one rule: the function that comes second counts under its whole path.
+    /// Two modules of the same name.
+    mod other {
+        pub(super) mod elsewhere {
+            use super::super::*;
+
+            #[limit("10/h burst 3")]
+            pub(in super::super) fn fare() -> Result<(), Limited> {
+                Ok(())
+            }
+
+            #[breaker]
+            pub(in super::super) fn rate() -> Result<(), Limited> {
+                Ok(())
+            }
+        }
+    }
+
+    /// The inner one is called first, so that a name by the order of calls would show.
     #[test]
-    fn default_rule_names_are_short_and_never_shared_by_two_functions() {
-        assert_eq!(of_ten(price), 3);
-        assert_eq!(price().unwrap_err().rule(), "price");
-        assert_eq!(of_ten(elsewhere::price), 3, "a counter of its own");
-        assert_eq!(elsewhere::price().unwrap_err().rule(), "attributes::names::elsewhere::price");
+    fn default_rule_names_depend_on_the_place_of_the_function_only() {
+        assert_eq!(of_ten(elsewhere::price), 3);
+        assert_eq!(elsewhere::price().unwrap_err().rule(), "elsewhere::price");
+        assert_eq!(of_ten(price), 3, "a counter of its own");
+        assert_eq!(price().unwrap_err().rule(), "names::price");
+        assert_eq!(of_ten(super::at_the_root), 3);
+        assert_eq!(super::at_the_root().unwrap_err().rule(), "at_the_root");
+    }
+
+    #[test]
+    fn two_functions_with_one_default_name_are_an_error_that_names_both() {
+        hand();
+        elsewhere::fare().unwrap();
+        let limited = other::elsewhere::fare().unwrap_err();
+        assert_eq!(limited.rule(), "elsewhere::fare");
+        assert!(matches!(limited.cause(), Cause::Misconfigured(_)), "{limited}");
+        let text = limited.to_string();
+        let named = [
+            "`attributes::names::elsewhere::fare`",
+            "`attributes::names::other::elsewhere::fare`",
+            "attributes.rs:",
+            r#"`rule = "name"`"#,
+        ];
+        assert!(named.iter().all(|part| text.contains(part)), "{text}");
+        elsewhere::rate().unwrap();
+        let limited = other::elsewhere::rate().unwrap_err();
+        assert!(matches!(limited.cause(), Cause::Misconfigured(_)), "{limited}");
+    }
+
+    #[limit("10/h burst 3", rule = "one rule")]
+    fn three() -> Result<(), Limited> {
+        Ok(())
+    }
+
+    #[limit("10/h burst 4", rule = "one rule", message = "slow down")]
+    fn four() -> Result<(), Limited> {
+        Ok(())
+    }
+
+    #[test]
+    fn one_rule_with_two_quotas_is_an_error_that_names_both() {
+        hand();
+        three().unwrap();
+        let text = four().unwrap_err().to_string();
+        let named = ["`one rule`", "`10/h burst 3`", "`10/h burst 4`", "attributes.rs:"];
+        assert!(named.iter().all(|part| text.contains(part)), "{text}");
+        assert_eq!(of_ten(three), 2, "the first declaration is in force, and nobody else takes from it");
+    }
+}
+
+/// actix-web makes a type of a handler, with the function inside one of its methods.
+mod handlers {
+    use super::*;
+    use actix_web::{App, get, test};
+
+    #[get("/fee")]
+    #[limit("10/h burst 1", on_limit = busy)]
+    async fn fee() -> String {
+        "7".to_owned()
+    }
+
+    async fn busy() -> String {
+        "busy".to_owned()
+    }
+
+    #[actix_web::test]
+    async fn rule_of_an_actix_handler_has_the_name_of_the_function() {
+        hand();
+        let app = test::init_service(App::new().service(fee).service(super::at_the_root_of_actix)).await;
+        for (uri, answers) in [("/fee", ["7", "busy"]), ("/root", ["root", "root"])] {
+            for answer in answers {
+                let request = test::TestRequest::with_uri(uri).to_request();
+                assert_eq!(test::call_and_read_body(&app, request).await, answer);
+            }
+        }
+        let names: Vec<_> = Rules::global().list().iter().map(|rule| rule.name().to_owned()).collect();
+        for name in ["handlers::fee", "at_the_root_of_actix"] {
+            assert!(names.iter().any(|known| known == name), "{name} in {names:?}");
+        }
     }
 }
 

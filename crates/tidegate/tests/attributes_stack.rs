@@ -63,7 +63,7 @@ mod slots {
         let _story = story();
         assert_eq!(nested(1).unwrap(), 1);
         let limited = nested(2).unwrap_err();
-        assert_eq!(limited.rule(), "nested#concurrency");
+        assert_eq!(limited.rule(), "slots::nested#concurrency");
         assert_eq!(nested(1).unwrap(), 1, "all slots are back");
     }
 
@@ -138,7 +138,7 @@ mod breakers {
         assert!(matches!(parse("seven"), Err(Failure::Number)));
         assert!(catch_unwind(|| parse("panic")).is_err());
         let Err(Failure::Busy(limited)) = parse("7") else { panic!("still closed") };
-        assert_eq!(limited.rule(), "parse#breaker");
+        assert_eq!(limited.rule(), "breakers::parse#breaker");
         assert!(matches!(limited.cause(), Cause::Rejected(_)));
         assert_eq!(limited.retry_after(), Some(Duration::from_secs(30)));
         HAND.advance(Duration::from_secs(30));
@@ -306,7 +306,7 @@ mod order {
         assert!(futures_poll(&mut first).is_pending());
         for _ in 0..10 {
             let limited = with_slot("b", &until).await.unwrap_err();
-            assert_eq!(limited.rule(), "with_slot#concurrency");
+            assert_eq!(limited.rule(), "order::with_slot#concurrency");
         }
         drop(first);
         let mut other = Box::pin(with_slot("b", &until));

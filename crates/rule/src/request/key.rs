@@ -16,7 +16,7 @@ use tidegate_core::SettingError;
 
 /// For whom a rule counts: finds what names a bucket in a request, or nothing.
 ///
-/// What is longer than [`LONGEST`] bytes counts as not there, and so does what is empty: keys are remembered and sent to
+/// What is empty counts as not there. What is longer than [`LONGEST`] bytes counts by a hash: keys are remembered and sent to
 /// stores, and a client must not decide how much of that there is.
 #[derive(Clone)]
 pub struct Key {
@@ -52,7 +52,7 @@ pub enum Duplicates {
     Last,
 }
 
-/// The most bytes that a key may have: enough for a signed token.
+/// The most bytes of a key that is not hashed: enough for a signed token.
 pub const LONGEST: usize = 4_096;
 
 type Find = dyn for<'a> Fn(&'a dyn Head) -> Option<KeyValue<'a>> + Send + Sync;
@@ -162,7 +162,9 @@ impl Key {
             Source::Peer { bits, warning } => {
                 Some(KeyValue::Address(Address::of_prefix(known(head.peer(), head, warning)?, *bits)))
             }
-            source => source.find(head).filter(|value| value.len() <= LONGEST),
+            source => {
+                source.find(head).map(|value| if value.len() <= LONGEST { value } else { value.hashed() })
+            }
         }
     }
 

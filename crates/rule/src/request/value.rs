@@ -1,7 +1,7 @@
 //! What names a bucket, found in a request.
 
 use super::Address;
-use crate::key::Escaped;
+use crate::{key::Escaped, key_hash};
 use std::{
     borrow::Cow,
     fmt::{self, Write as _},
@@ -82,6 +82,11 @@ impl<'a> KeyValue<'a> {
             Self::Joined(parts) => KeyValue::Joined(parts.into_iter().map(Self::into_owned).collect()),
             Self::Instead(place, value) => KeyValue::Instead(place, Box::new(value.into_owned())),
         }
+    }
+
+    /// A hash of it, which is no key that a client could choose.
+    pub(crate) fn hashed(&self) -> KeyValue<'static> {
+        KeyValue::Instead(u8::MAX, Box::new(KeyValue::Number(key_hash("", self))))
     }
 
     /// The bytes of text in it, roughly.

@@ -11,7 +11,14 @@ use tidegate_engine::{Breaker, Cause, Guard, Pass};
 /// A place that is guarded by a breaker.
 pub struct BreakerSite {
     declare: fn() -> Result<(Declaration, BreakerSettings), SettingError>,
-    guarded: OnceLock<Option<Arc<Guarded>>>,
+    guarded: OnceLock<Option<Found>>,
+}
+
+/// The breaker that has the name.
+struct Found {
+    guarded: Arc<Guarded>,
+    /// Why it is not that of the place: calls are refused while it is enforced.
+    conflict: Option<Arc<str>>,
 }
 
 /// A breaker, and what settings say of it.
@@ -32,10 +39,13 @@ impl BreakerSite {
     #[inline]
     pub fn try_pass(&'static self) -> Result<Option<Pass<&'static Breaker>>, Limited> {
         let guarded = self.guarded.get().unwrap_or_else(|| self.make());
-        let Some(guarded) = guarded else { return Ok(None) };
+        let Some(Found { guarded, conflict }) = guarded else { return Ok(None) };
         let mode = guarded.rule.mode();
         if mode == Mode::Off {
             return Ok(None);
+        }
+        if let Some(error) = conflict {
+            return conflict_under(mode, guarded, error);
         }
         match (guarded.breaker.try_pass(), mode) {
             (Ok(pass), _) => Ok(Some(pass)),
@@ -49,9 +59,9 @@ impl BreakerSite {
 
     /// Makes the breaker before it is put here: whoever is told of it may pass this place itself.
     #[cold]
-    fn make(&self) -> &Option<Arc<Guarded>> {
+    fn make(&self) -> &Option<Found> {
         let (guarded, error) = match self.find() {
-            Ok(guarded) => (Some(guarded), None),
+            Ok(found) => (found, None),
             Err(error) => (None, Some(error)),
         };
         if let (Ok(()), Some(error)) = (self.guarded.set(guarded), error) {
@@ -61,27 +71,46 @@ impl BreakerSite {
     }
 
     /// The breaker with the declared name, which may be that of another place already.
-    fn find(&self) -> Result<Arc<Guarded>, String> {
+    fn find(&self) -> Result<Option<Found>, String> {
         static KNOWN: LazyLock<Mutex<BTreeMap<String, Arc<Guarded>>>> = LazyLock::new(Mutex::default);
         let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut declaration, settings) = (self.declare)().map_err(|error| error.to_string())?;
-        // Nothing is locked while anything is told.
-        let found = known().get(&*declaration.name).cloned();
-        if let Some(guarded) = found {
-            let Some(error) = guarded.conflict(&declaration, &settings) else { return Ok(guarded) };
-            tracing::error!(%error, "conflicting breaker declarations");
-            // The first declaration of a name holds at both places; a function without a name of its own has a breaker of
-            // its own.
-            let Some(path) = declaration.path.take() else { return Ok(guarded) };
-            declaration.name = path.into();
-        }
-        let name = declaration.name.clone();
-        let rule = Rules::global().guard(declaration.clone()).map_err(|error| format!("{name}: {error}"))?;
-        let clock = Rules::global().clock().unwrap_or_default();
-        let breaker = Breaker::with_clock(settings.clone(), clock);
-        let made = Arc::new(Guarded { declaration, settings, rule, breaker });
-        // Another place may have been quicker.
-        Ok(known().entry(name.into_owned()).or_insert(made).clone())
+        let (declaration, settings) = (self.declare)().map_err(|error| error.to_string())?;
+        let name = &declaration.name;
+        // Nothing is locked while anything is logged.
+        let found = known().get(&**name).cloned();
+        let guarded = match found {
+            Some(guarded) => guarded,
+            None => {
+                let rule = Rules::global().guard(declaration.clone());
+                let rule = rule.map_err(|error| format!("{name}: {error}"))?;
+                let clock = Rules::global().clock().unwrap_or_default();
+                let breaker = Breaker::with_clock(settings.clone(), clock);
+                let (declaration, settings) = (declaration.clone(), settings.clone());
+                let made = Arc::new(Guarded { declaration, settings, rule, breaker });
+                // Another place may have been quicker.
+                known().entry(name.clone().into_owned()).or_insert(made).clone()
+            }
+        };
+        let Some(error) = guarded.conflict(&declaration, &settings) else {
+            return Ok(Some(Found { guarded, conflict: None }));
+        };
+        tracing::error!(breaker = &**name, %error, "conflicting breaker declarations, calls are refused");
+        // An attribute with `shadow` refuses nothing, whatever is wrong with it.
+        let is_enforced = declaration.mode == Mode::Enforce;
+        Ok(is_enforced.then(|| Found { guarded, conflict: Some(error.to_string().into()) }))
+    }
+}
+
+/// What a call gets whose breaker is declared in two ways.
+#[cold]
+fn conflict_under(
+    mode: Mode,
+    guarded: &Guarded,
+    error: &Arc<str>,
+) -> Result<Option<Pass<&'static Breaker>>, Limited> {
+    match mode {
+        Mode::Shadow | Mode::Off => Ok(None),
+        Mode::Enforce => Err(Limited::new(guarded.rule.shared_name(), Cause::Misconfigured(error.clone()))),
     }
 }
 

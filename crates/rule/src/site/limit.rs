@@ -7,6 +7,7 @@ use crate::{
     Declaration, Hold, Limited, Mode, Rule, RuleKey, Rules, background,
     key::Shown,
     rule::{self, Way},
+    rules::SiteRule,
 };
 use std::{
     borrow::Cow,
@@ -17,18 +18,22 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros};
-use tidegate_engine::{BuildError, Limiter, SharedLimiter, SharedReservation};
+use tidegate_engine::{BuildError, Cause, Limiter, SharedLimiter, SharedReservation};
 
 /// A place that is limited.
 pub struct LimitSite {
     declare: fn() -> Result<Declaration, BuildError>,
-    made: OnceLock<Option<Made>>,
+    made: OnceLock<Made>,
 }
 
-/// The rule of a place. The limiter that most rules have for good is kept beside it, one step nearer.
-struct Made {
-    rule: Rule,
-    here: Option<Arc<Limiter>>,
+/// The rule of a place.
+enum Made {
+    /// The limiter that most rules have for good is kept beside it, one step nearer.
+    Rule { rule: Rule, here: Option<Arc<Limiter>> },
+    /// The rule that has the name is declared in another way: calls are refused while it is enforced.
+    Conflict { rule: Rule, error: Arc<str> },
+    /// There is no rule.
+    None,
 }
 
 /// A rule that has something to say.
@@ -37,6 +42,8 @@ pub struct Opened<'a> {
     rule: &'a Rule,
     /// Decides by itself.
     at_hand: Option<&'a Limiter>,
+    /// Why every call is refused.
+    conflict: Option<&'a Arc<str>>,
 }
 
 /// A call that may not go on, or not yet.
@@ -70,29 +77,44 @@ impl LimitSite {
     /// Its rule; `None` if that is off, or has no numbers.
     #[inline]
     pub fn open(&self) -> Option<Opened<'_>> {
-        let Made { rule, here } = self.made.get().unwrap_or_else(|| self.make()).as_ref()?;
-        match rule.way() {
-            Way::Quick => Some(Opened { rule, at_hand: here.as_deref() }),
-            Way::Slow => Some(Opened { rule, at_hand: None }),
-            Way::None => None,
+        match self.made.get().unwrap_or_else(|| self.make()) {
+            Made::Rule { rule, here } => match rule.way() {
+                Way::Quick => Some(Opened { rule, at_hand: here.as_deref(), conflict: None }),
+                Way::Slow => Some(Opened { rule, at_hand: None, conflict: None }),
+                Way::None => None,
+            },
+            Made::Conflict { rule, error } => (rule.mode() == Mode::Enforce).then_some(Opened {
+                rule,
+                at_hand: None,
+                conflict: Some(error),
+            }),
+            Made::None => None,
         }
     }
 
     /// Makes the rule before it is put here: whoever is told of it may pass this place itself. If several do that at once,
     /// they get the same rule.
     #[cold]
-    fn make(&self) -> &Option<Made> {
+    fn make(&self) -> &Made {
         let declared = (self.declare)();
-        let name = declared.as_ref().map_or_else(|_| Cow::default(), |declaration| declaration.name.clone());
+        let (name, mode) = match &declared {
+            Ok(declaration) => (declaration.name.clone(), declaration.mode),
+            Err(_) => (Cow::default(), Mode::Enforce),
+        };
         let rule = declared.and_then(|declaration| Rules::global().rule_of_site(declaration));
         let (made, error) = match rule {
-            Ok(rule) => (Some(Made { here: rule.here().cloned(), rule }), None),
-            Err(error) => (None, Some(error)),
+            Ok(SiteRule { rule, conflict: None }) => (Made::Rule { here: rule.here().cloned(), rule }, None),
+            Ok(SiteRule { rule, conflict: Some(error) }) if mode == Mode::Enforce => {
+                (Made::Conflict { rule, error: error.to_string().into() }, None)
+            }
+            // An attribute with `shadow` refuses nothing, whatever is wrong with it.
+            Ok(SiteRule { .. }) => (Made::None, None),
+            Err(error) => (Made::None, Some(error)),
         };
         if let (Ok(()), Some(error)) = (self.made.set(made), error) {
             tracing::error!(rule = &*name, %error, "a rule cannot be made, and limits nothing");
         }
-        self.made.get().unwrap_or(&None)
+        self.made.get().unwrap_or(&Made::None)
     }
 }
 
@@ -124,12 +146,14 @@ impl Opened<'_> {
     #[cold]
     #[inline(never)]
     fn ask_slowly_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Limited> {
+        self.check_conflict()?;
         self.rule.admit_blocking(key, cost)
     }
 
     #[cold]
     #[inline(never)]
     fn ask_slowly<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Stopped<()>> {
+        self.check_conflict().map_err(Stopped::Refused)?;
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(()) };
         self.rule.expect_rates(&terms);
@@ -152,6 +176,7 @@ impl Opened<'_> {
 
     /// Takes `cost` for `key`, to be kept or given back.
     pub fn take<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<Taken, Stopped<Taken>> {
+        self.check_conflict().map_err(Stopped::Refused)?;
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Taken::nothing()) };
         self.rule.expect_rates(&terms);
@@ -174,6 +199,7 @@ impl Opened<'_> {
 
     /// Takes `cost` for `key`, to be kept or given back, blocking where there is something to wait for.
     pub fn take_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<Taken, Limited> {
+        self.check_conflict()?;
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Taken::nothing()) };
         self.rule.expect_rates(&terms);
@@ -191,6 +217,7 @@ impl Opened<'_> {
 
     /// Takes a slot of `key`.
     pub fn hold<K: RuleKey + ?Sized>(self, key: &K) -> Result<Hold, Stopped<Hold>> {
+        self.check_conflict().map_err(Stopped::Refused)?;
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
         self.rule.expect_slots(&terms);
@@ -215,7 +242,16 @@ impl Opened<'_> {
 
     /// Takes a slot of `key`, blocking where there is something to wait for.
     pub fn hold_blocking<K: RuleKey + ?Sized>(self, key: &K) -> Result<Hold, Limited> {
+        self.check_conflict()?;
         self.rule.hold_blocking(key)
+    }
+
+    /// Refuses the call if code declares the rule in two ways. Without the message of the rule, which would hide the error.
+    fn check_conflict(self) -> Result<(), Limited> {
+        match self.conflict {
+            Some(error) => Err(Limited::new(self.rule.shared_name(), Cause::Misconfigured(error.clone()))),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,8 +1,10 @@
-//! The name of a limit that its attribute does not name: that of the function, as short as clients should read it.
+//! The name of a limit that its attribute does not name: that of the function, with the module or the type that it belongs
+//! to. It depends on nothing but where the function is written.
 //!
 //! | declared in | named |
 //! |---|---|
-//! | `shop::api::quote` | `quote` |
+//! | `shop::quote` | `quote` |
+//! | `shop::api::orders::quote` | `orders::quote` |
 //! | `shop::Orders::place` | `Orders::place` |
 //! | `<shop::Orders as shop::Sells>::place` | `Orders::place` |
 //! | `<shop::quote as actix_web::…>::register::quote` | `quote` |
@@ -14,16 +16,7 @@ use std::any::type_name;
 #[track_caller]
 pub fn declaration_of<T>(_within: T, suffix: &str) -> Declaration {
     let path = function_path(type_name::<T>());
-    let segments = segments(&path);
-    let (function, owner) = match segments[..] {
-        [.., owner, function] => (function, owner_type(owner)),
-        _ => (&*path, None),
-    };
-    let name = match owner {
-        Some(owner) => format!("{owner}::{function}{suffix}"),
-        None => format!("{function}{suffix}"),
-    };
-    Declaration::of_function(name, format!("{path}{suffix}"))
+    Declaration::of_function(format!("{}{suffix}", name_of(&path)), format!("{path}{suffix}"))
 }
 
 /// The declaration of the type that this function is a method of.
@@ -34,14 +27,38 @@ pub fn declaration_of_owner<T>(_within: T, suffix: &str) -> Declaration {
     let owner = segments.iter().rev().nth(1).copied().unwrap_or(&path);
     let end = segments.last().map_or(path.len(), |function| path.len() - function.len());
     let owner_path = path[..end].trim_end_matches("::");
-    let name = owner_type(owner).unwrap_or(owner);
+    let name = last_name(self_type(owner).unwrap_or(owner));
     Declaration::of_function(format!("{name}{suffix}"), format!("{owner_path}{suffix}"))
+}
+
+/// The name of a function by its path.
+fn name_of(path: &str) -> String {
+    let mut segments = segments(path);
+    // Unnamed constants.
+    segments.retain(|segment| *segment != "_");
+    let Some((function, before)) = segments.split_last() else { return path.to_owned() };
+    // actix-web makes a type of a handler, and puts the function into one of its methods.
+    let mut types = before.iter().filter_map(|segment| self_type(segment));
+    if let Some(handler) = types.find(|handler| last_name(handler) == *function) {
+        return name_of(handler);
+    }
+    let owner = match *before {
+        // The name of the crate is the same for all.
+        [] | [_] => before.last().and_then(|owner| self_type(owner)),
+        [.., owner] => Some(self_type(owner).unwrap_or(owner)),
+    };
+    match owner {
+        Some(owner) => format!("{}::{function}", last_name(owner)),
+        None => (*function).to_owned(),
+    }
 }
 
 /// The path without the item inside the function. Futures are closures of their function.
 fn function_path(path: &str) -> String {
-    let path = path.replace("::{{closure}}", "");
-    path.rsplit_once("::").map_or(path.clone(), |(function, _)| function.to_owned())
+    let mut named = segments(path);
+    named.pop();
+    named.retain(|segment| *segment != "{{closure}}");
+    named.join("::")
 }
 
 /// The segments of a path; what stands in angle brackets belongs to its segment.
@@ -63,17 +80,20 @@ fn segments(path: &str) -> Vec<&str> {
     segments
 }
 
-/// The name of a type, without its path and its parameters; `None` if the segment is a module or a function.
-fn owner_type(segment: &str) -> Option<&str> {
-    let inner = segment.strip_prefix('<').and_then(|inner| inner.strip_suffix('>'));
-    let path = match inner.map(|inner| (inner, inner.strip_prefix("impl "))) {
-        None => segment,
-        Some((_, Some(block))) => block.rsplit_once(" for ").map_or(block, |(_, owner)| owner),
-        Some((inner, None)) => inner.rsplit_once(" as ").map_or(inner, |(owner, _)| owner),
-    };
-    let last = segments(path).last().copied()?;
-    let name = last.split('<').next().filter(|name| !name.is_empty()).unwrap_or(last);
-    name.starts_with(|first: char| !first.is_lowercase()).then_some(name)
+/// The type that a block is for: `Orders` of `<Orders as Sells>`, `<impl Sells for Orders>` and `<impl Orders>`. `None` if
+/// the segment has a plain name.
+fn self_type(segment: &str) -> Option<&str> {
+    let inner = segment.strip_prefix('<')?.strip_suffix('>')?;
+    Some(match inner.strip_prefix("impl ") {
+        Some(block) => block.rsplit_once(" for ").map_or(block, |(_, owner)| owner),
+        None => inner.rsplit_once(" as ").map_or(inner, |(owner, _)| owner),
+    })
+}
+
+/// The last segment of a path, without its parameters.
+fn last_name(path: &str) -> &str {
+    let last = segments(path).last().copied().unwrap_or(path);
+    last.split('<').next().filter(|name| !name.is_empty()).unwrap_or(last)
 }
 
 #[cfg(test)]
@@ -81,24 +101,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn default_names_are_those_of_functions_and_methods() {
+    fn default_name_depends_on_the_path_of_the_function_only() {
         let table = [
             ("shop::quote", "quote"),
-            ("shop::api::quote", "quote"),
+            ("shop::api::quote", "api::quote"),
+            ("shop::api::orders::quote", "orders::quote"),
+            ("shop::quote::quote", "quote::quote"),
             ("shop::Orders::place", "Orders::place"),
+            ("shop::api::Orders::place", "Orders::place"),
             ("shop::Orders<alloc::vec::Vec<u8>>::place", "Orders::place"),
             ("shop::Orders<fn(a::B) -> c::D>::place", "Orders::place"),
             ("<shop::Orders as shop::Sells<a::B>>::place", "Orders::place"),
             ("shop::api::<impl shop::Sells for shop::Orders<T>>::place", "Orders::place"),
             ("shop::api::<impl shop::Orders>::place", "Orders::place"),
-            ("<shop::quote as actix_web::service::HttpServiceFactory>::register::quote", "quote"),
-            ("shop::main::inner", "inner"),
+            ("<actixapp::quote as actix_web::service::HttpServiceFactory>::register::quote", "quote"),
+            ("<shop::api::quote as actix_web::service::HttpServiceFactory>::register::quote", "api::quote"),
+            (
+                "shop::api::<impl actix_web::service::HttpServiceFactory for shop::quote>::register::quote",
+                "quote",
+            ),
+            ("shop::main::inner", "main::inner"),
+            ("shop::_::quote", "quote"),
         ];
         for (path, name) in table {
-            let segments = segments(path);
-            let [.., owner, function] = segments[..] else { panic!("{path}") };
-            let short = owner_type(owner).map_or(function.to_owned(), |owner| format!("{owner}::{function}"));
-            assert_eq!(short, name, "{path}");
+            assert_eq!(name_of(path), name, "{path}");
+        }
+    }
+
+    #[test]
+    fn path_of_a_function_has_no_closures() {
+        let table = [
+            ("shop::quote::__tidegate_declare", "shop::quote"),
+            ("shop::api::quote::{{closure}}::__tidegate_declare", "shop::api::quote"),
+            ("shop::_::quote::{{closure}}::{{closure}}::__tidegate_declare", "shop::_::quote"),
+            (
+                "<shop::Orders as shop::Sells>::place::__tidegate_declare",
+                "<shop::Orders as shop::Sells>::place",
+            ),
+        ];
+        for (path, expected) in table {
+            assert_eq!(function_path(path), expected, "{path}");
         }
     }
 }

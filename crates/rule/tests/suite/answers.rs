@@ -114,6 +114,7 @@ fn what_a_client_cannot_mend_is_503() {
         (Cause::Refused(Refused::Full), 503, None),
         (Cause::Refused(Refused::Deadline), 503, None),
         (Cause::SwitchedOff, 503, None),
+        (Cause::Misconfigured("src/shop.rs:1:1".into()), 503, None),
     ] {
         let answer = Answer::from(Limited::new("x", cause.clone()));
         assert_eq!((answer.status, answer.get("retry-after")), (status, retry), "{cause}");

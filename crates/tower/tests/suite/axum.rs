@@ -420,12 +420,19 @@ async fn nothing_that_a_client_sends_is_an_error_of_the_server() {
     assert_eq!(ask("/shared", &[("x-token", b"\xff\xfe")]).await, 200);
     assert_eq!(ask("/shared", &[("x-token", b"\xff\xfe")]).await, 429);
     assert_eq!(ask("/shared", &[("x-token", b"\xff\xfd")]).await, 200);
-    // What is missing, empty or too long is not there: one bucket for all of it, no rule, or 400, as was declared.
+    // What is too long counts by a hash. What is missing or empty is not there: one bucket for all of it, no rule, or 400, as was
+    // declared.
     let long: &[(&str, &[u8])] = &[("x-token", &megabyte[..5_000])];
-    assert_eq!(ask("/shared", long).await, 200);
+    for expected in [200, 200, 429] {
+        assert_eq!(ask("/shared", long).await, expected);
+    }
+    for path in ["/skipped", "/wanted"] {
+        assert_eq!((ask(path, long).await, ask(path, long).await), (200, 429), "{path}");
+    }
+    assert_eq!(ask("/shared", &[]).await, 200);
     assert_eq!(ask("/shared", &[]).await, 200);
     assert_eq!(ask("/shared", &[("x-token", b"")]).await, 429);
-    for headers in [&[][..], long] {
+    for headers in [&[][..], &[("x-token", &b""[..])]] {
         assert_eq!(ask("/skipped", headers).await, 200);
         assert_eq!(ask("/wanted", headers).await, 400);
     }
