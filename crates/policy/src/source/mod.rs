@@ -2,7 +2,6 @@
 
 mod files;
 mod json;
-mod quick;
 mod toml;
 mod yaml;
 

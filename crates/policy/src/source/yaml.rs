@@ -3,7 +3,7 @@
 //! Words are what the core schema makes of them: `off` and `no` are texts, `true` is not. Aliases are followed while what
 //! they unfold to stays small; tags, keys that are no words, and more documents than are wanted are refused.
 
-use super::{DEEPEST, Fault, Keys, MOST_UNFOLDED, Name, Node, Span, Text, Value, quick, too_deep};
+use super::{DEEPEST, Fault, Keys, MOST_UNFOLDED, Name, Node, Span, Text, Value, too_deep};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as Marked, Tag};
 use std::{borrow::Cow, collections::HashMap, ops::Deref};
 
@@ -20,24 +20,12 @@ pub(super) fn documents<'a, T: Text<'a>>(file: usize, text: &'a str) -> Result<V
 
 /// How many documents a text may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Documents {
+enum Documents {
     One,
     Any,
 }
 
 fn read<'a, T: Text<'a>>(file: usize, text: &'a str, documents: Documents) -> Result<Vec<Node<T>>, Fault> {
-    match quick::read(file, text) {
-        Some(root) => Ok(vec![root]),
-        None => parsed(file, text, documents),
-    }
-}
-
-/// The same as the parser reads it, for which nothing in YAML is too odd.
-pub(super) fn parsed<'a, T: Text<'a>>(
-    file: usize,
-    text: &'a str,
-    documents: Documents,
-) -> Result<Vec<Node<T>>, Fault> {
     let mut builder = Builder {
         text,
         places: Places::new(file, text),

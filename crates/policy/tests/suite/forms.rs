@@ -68,7 +68,9 @@ fn a_whole_policy() {
     assert_eq!((read(first).routes.len(), read(templates).rules.len()), (1, 2));
     let policy = read(whole);
     assert_eq!((policy.listen.len(), policy.upstreams.len(), policy.routes.len()), (3, 2, 6));
-    let [login, photos, downloads, backend, closed] = policy.rules.as_slice() else { panic!("{policy}") };
+    let [login, photos, downloads, searches, backend, closed] = policy.rules.as_slice() else {
+        panic!("{policy}")
+    };
     assert!(matches!(&login.key, Key::First(keys) if keys[0] == Key::Part(Part::User)));
     assert!(matches!(&login.quotas, Quotas::All(quotas) if quotas.len() == 2));
     assert!(matches!(&login.access, Some(Access { ban: Some(_), .. })));
@@ -80,6 +82,7 @@ fn a_whole_policy() {
     assert_eq!((photos.matching.any.len(), &downloads.key), (2, &Key::Part(Part::Request)));
     assert!(matches!(&backend.on_limit, OnLimit::Reject(reject) if reject.status == Some(503)));
     assert_eq!(closed.on_limit, OnLimit::Drop);
+    assert!(matches!(&searches.on_limit, OnLimit::Reject(reject) if reject.bodies.len() == 2));
     for format in Format::ALL {
         assert_eq!(Policy::parse(&policy.print(format), format).unwrap(), policy);
     }
