@@ -37,12 +37,13 @@ struct Schema {
 
 impl Schema {
     fn table(&mut self, outline: Outline) -> Written {
-        let properties = outline.keys.into_iter().map(|(name, about, shape)| {
-            let mut written = vec![entry("description", Written::text(about))];
-            if let Written::Map(more) = self.shape(shape) {
+        let properties = outline.keys.into_iter().map(|key| {
+            let mut written = vec![entry("description", Written::text(key.about))];
+            written.extend(key.default.map(|default| entry("default", default)));
+            if let Written::Map(more) = self.shape(key.shape) {
                 written.extend(more);
             }
-            (name.to_owned(), Written::Map(written))
+            (key.name.to_owned(), Written::Map(written))
         });
         let properties = Written::Map(properties.collect());
         let mut entries = vec![

@@ -22,6 +22,8 @@ pub(crate) struct Key<T: 'static> {
     pub(crate) read: fn(&mut Reader<'_>, &Node, &mut T),
     /// `None` where the file need not say it.
     write: fn(&T) -> Option<Written>,
+    /// What holds where the file does not say it, if that is a value.
+    default: Option<fn() -> Written>,
 }
 
 /// How a value looks.
@@ -52,7 +54,15 @@ pub(crate) enum Shape {
 pub(crate) struct Outline {
     pub(crate) what: &'static str,
     pub(crate) required: &'static [&'static str],
-    pub(crate) keys: Vec<(&'static str, &'static str, &'static Shape)>,
+    pub(crate) keys: Vec<KeyOutline>,
+}
+
+/// One key, as the schema sees it.
+pub(crate) struct KeyOutline {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) shape: &'static Shape,
+    pub(crate) default: Option<Written>,
 }
 
 /// A value to be printed.
@@ -72,7 +82,26 @@ pub(crate) const fn key<T>(
     read: fn(&mut Reader<'_>, &Node, &mut T),
     write: fn(&T) -> Option<Written>,
 ) -> Key<T> {
-    Key { name, about, shape, read, write }
+    Key { name, about, shape, read, write, default: None }
+}
+
+/// The same, with what holds where the file does not say it.
+pub(crate) const fn key_with_default<T>(
+    name: &'static str,
+    about: &'static str,
+    shape: Shape,
+    read: fn(&mut Reader<'_>, &Node, &mut T),
+    write: fn(&T) -> Option<Written>,
+    default: fn() -> Written,
+) -> Key<T> {
+    Key { name, about, shape, read, write, default: Some(default) }
+}
+
+impl<T> Key<T> {
+    fn outline(&'static self) -> KeyOutline {
+        let Self { name, about, shape, default, .. } = self;
+        KeyOutline { name, about, shape, default: default.map(|default| default()) }
+    }
 }
 
 impl<T> Table<T> {
@@ -85,7 +114,7 @@ impl<T> Table<T> {
     }
 
     pub(crate) fn outline(&self) -> Outline {
-        let keys = self.keys.iter().map(|key| (key.name, key.about, &key.shape)).collect();
+        let keys = self.keys.iter().map(Key::outline).collect();
         Outline { what: self.what, required: self.required, keys }
     }
 

@@ -10,12 +10,12 @@ use super::{
     server::{CONNECTIONS, LISTEN, LOG, route_outline, write_listener, write_route},
     traces::{TRACES, TRACES_SHAPE},
     upstream::{UPSTREAM, UPSTREAM_SHAPE},
-    values::{write_outage, write_time, write_word},
+    values::{usual_word, write_outage, write_time, write_word},
 };
 use crate::{
     model::{Introduce, Key, List, Part, Policy},
     source::{Node, Value},
-    table::{Outline, Shape, Table, Written, key},
+    table::{Outline, Shape, Table, Written, key, key_with_default},
 };
 use tidegate_rule::Fields;
 
@@ -165,12 +165,13 @@ pub(crate) static POLICY: Table<Policy> = Table {
             |reader, node, it| it.trusted_proxies = reader.all(node, Reader::parse),
             |it| Written::texts(&it.trusted_proxies),
         ),
-        key(
+        key_with_default(
             "introduce",
             "What servers are told of clients.",
             Shape::Word(&["full", "x-forwarded", "none"]),
             |reader, node, it| it.introduce = reader.word(node, &INTRODUCE).unwrap_or_default(),
             |it| write_word(&it.introduce, &INTRODUCE),
+            || usual_word(&INTRODUCE),
         ),
         key(
             "user",
@@ -179,12 +180,13 @@ pub(crate) static POLICY: Table<Policy> = Table {
             |reader, node, it| it.user = reader.user(node),
             |it| it.user.as_ref().map(write_key),
         ),
-        key(
+        key_with_default(
             "headers",
             "How clients are told what is left.",
             Shape::Word(&["ietf", "legacy", "draft-03", "none"]),
             |reader, node, it| it.headers = reader.word(node, &FIELDS).unwrap_or_default(),
             |it| write_word(&it.headers, &FIELDS),
+            || usual_word(&FIELDS),
         ),
         key(
             "lists",
@@ -248,7 +250,7 @@ static LIST: Table<List> = Table {
 fn template_outline() -> Outline {
     let mut outline = RULE.outline();
     outline.what = "template";
-    outline.keys.retain(|(name, ..)| !matches!(*name, "name" | "use"));
+    outline.keys.retain(|key| !matches!(key.name, "name" | "use"));
     outline
 }
 

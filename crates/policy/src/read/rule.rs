@@ -8,12 +8,12 @@ use super::{
     matching::MATCH,
     references::Target,
     terms::{BREAKER, CLASS, PRIORITY, QUEUE, mode, write_priority},
-    values::{write_outage, write_size, write_time, write_word},
+    values::{usual_word, write_outage, write_size, write_time, write_word},
 };
 use crate::{
     model::{Enforcement, Key, Quotas, Rule},
     source::{Name, Node, Value, short},
-    table::{Shape, Table, Written, key},
+    table::{Shape, Table, Written, key, key_with_default},
 };
 use tidegate_core::CarryOver;
 use tidegate_engine::{Capacity, Overflow};
@@ -63,26 +63,29 @@ pub(crate) static RULE: Table<Rule> = Table {
             |reader, node, it| it.matching = reader.matching(node),
             |it| Some(MATCH.write(&it.matching)).filter(|matching| !matching.is_empty_map()),
         ),
-        key(
+        key_with_default(
             "key",
             "For whom it counts; `all` where it is left out.",
             key::SHAPE,
             |reader, node, it| it.key = reader.key(node).unwrap_or_default(),
             |it| (it.key != Key::All).then(|| write_key(&it.key)),
+            || write_key(&Key::All),
         ),
-        key(
+        key_with_default(
             "missing",
             "How requests without the key are counted: by the address of the client (the default), all in one bucket, not at all, or refused.",
             Shape::Word(&["ip", "share", "skip", "refuse"]),
             |reader, node, it| it.missing = reader.word(node, &MISSING).unwrap_or_default(),
             |it| write_word(&it.missing, &MISSING),
+            || usual_word(&MISSING),
         ),
-        key(
+        key_with_default(
             "duplicates",
             "What becomes of requests with several values of a header, a cookie or a parameter that the rule takes one of: they are refused, or the first or the last one counts.",
             Shape::Word(&["refuse", "first", "last"]),
             |reader, node, it| it.duplicates = reader.word(node, &DUPLICATES).unwrap_or_default(),
             |it| write_word(&it.duplicates, &DUPLICATES),
+            || usual_word(&DUPLICATES),
         ),
         key(
             "quota",
@@ -192,7 +195,7 @@ pub(crate) static RULE: Table<Rule> = Table {
             |reader, node, it| it.schedule = reader.parse(node),
             |it| it.schedule.as_ref().map(Written::text),
         ),
-        key(
+        key_with_default(
             "mode",
             "Whether it is enforced; `enforce 10%` for so many of a hundred keys, the others in shadow.",
             Shape::Text(&["enforce", "shadow", "off", "enforce 10%"]),
@@ -205,6 +208,7 @@ pub(crate) static RULE: Table<Rule> = Table {
                 Enforcement::All(Mode::Enforce) => None,
                 other => Some(Written::text(other)),
             },
+            || Written::text(Rule::new("").enforcement),
         ),
         key(
             "store",
@@ -225,12 +229,13 @@ pub(crate) static RULE: Table<Rule> = Table {
             |reader, node, it| it.on_outage = reader.outage(node),
             |it| it.on_outage.map(write_outage),
         ),
-        key(
+        key_with_default(
             "wait",
             "How long a request may wait for its turn.",
             TIME,
             |reader, node, it| it.wait = reader.time(node).unwrap_or_default(),
             |it| (!it.wait.is_zero()).then(|| write_time(it.wait)),
+            || write_time(Rule::new("").wait),
         ),
         key(
             "queue",
@@ -257,12 +262,13 @@ pub(crate) static RULE: Table<Rule> = Table {
             },
             |it| action::write(&it.on_limit),
         ),
-        key(
+        key_with_default(
             "inherit",
             "Whether what was counted is kept when the quota changes.",
             Shape::Word(&["keep", "reset"]),
             |reader, node, it| it.inherit = reader.word(node, &INHERIT).unwrap_or_default(),
             |it| write_word(&it.inherit, &INHERIT),
+            || usual_word(&INHERIT),
         ),
         key(
             "capacity",
@@ -280,12 +286,13 @@ pub(crate) static RULE: Table<Rule> = Table {
                 })
             },
         ),
-        key(
+        key_with_default(
             "overflow",
             "What becomes of new keys when there is no room: they replace keys that have used least, share a counter, or are denied.",
             Shape::Word(&["replace", "share", "deny"]),
             |reader, node, it| it.overflow = reader.word(node, &OVERFLOW).unwrap_or_default(),
             |it| write_word(&it.overflow, &OVERFLOW),
+            || usual_word(&OVERFLOW),
         ),
     ],
 };

@@ -4,7 +4,7 @@ use super::{
     Mistake, Reader,
     action::{RESPOND, write_respond},
     matching::MATCH,
-    values::{differs, write_size, write_time, write_word},
+    values::{differs, usual_word, write_size, write_time, write_word},
 };
 use crate::{
     model::{
@@ -12,7 +12,7 @@ use crate::{
         Underscores,
     },
     source::{Node, Value, short},
-    table::{Outline, Shape, Table, Written, key},
+    table::{Outline, Shape, Table, Written, key, key_with_default},
 };
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -113,56 +113,63 @@ pub(super) static CONNECTIONS: Table<Connections> = Table {
     what: "connections",
     required: &[],
     keys: &[
-        key(
+        key_with_default(
             "most",
             "Connections at the same time.",
             Shape::Whole,
             |reader, node, it| it.most = reader.whole(node, 1..=u64::MAX).unwrap_or(1),
             |it| differs(it.most, usual().most).map(Written::Number),
+            || Written::Number(usual().most),
         ),
-        key(
+        key_with_default(
             "per-client",
             "Connections at the same time from one address, or one network of IPv6.",
             Shape::Whole,
             |reader, node, it| it.per_client = reader.whole(node, 1..=u64::MAX).unwrap_or(1),
             |it| differs(it.per_client, usual().per_client).map(Written::Number),
+            || Written::Number(usual().per_client),
         ),
-        key(
+        key_with_default(
             "header-timeout",
             "How long the head of a request may take to come.",
             TIME,
             |reader, node, it| it.header_timeout = reader.length(node).unwrap_or_default(),
             |it| differs(it.header_timeout, usual().header_timeout).map(write_time),
+            || write_time(usual().header_timeout),
         ),
-        key(
+        key_with_default(
             "body-timeout",
             "How long there may be nothing of a body that is on its way.",
             TIME,
             |reader, node, it| it.body_timeout = reader.length(node).unwrap_or_default(),
             |it| differs(it.body_timeout, usual().body_timeout).map(write_time),
+            || write_time(usual().body_timeout),
         ),
-        key(
+        key_with_default(
             "idle-timeout",
             "How long a connection may wait for the next request.",
             TIME,
             |reader, node, it| it.idle_timeout = reader.length(node).unwrap_or_default(),
             |it| differs(it.idle_timeout, usual().idle_timeout).map(write_time),
+            || write_time(usual().idle_timeout),
         ),
-        key(
+        key_with_default(
             "tunnel-timeout",
             "How long there may be nothing either way after an upgrade, as of WebSocket.",
             TIME,
             |reader, node, it| it.tunnel_timeout = reader.length(node).unwrap_or_default(),
             |it| differs(it.tunnel_timeout, usual().tunnel_timeout).map(write_time),
+            || write_time(usual().tunnel_timeout),
         ),
-        key(
+        key_with_default(
             "header-size",
             "Bytes of the head of a request.",
             SIZE,
             |reader, node, it| it.header_size = reader.size(node).unwrap_or_default(),
             |it| differs(it.header_size, usual().header_size).map(write_size),
+            || write_size(usual().header_size),
         ),
-        key(
+        key_with_default(
             "body-size",
             "Bytes of the body of a request; without an end where it is `none`.",
             Shape::Either(&[Shape::Whole, Shape::Text(&["none", "10MB"])]),
@@ -173,27 +180,31 @@ pub(super) static CONNECTIONS: Table<Connections> = Table {
                 };
             },
             |it| it.body_size.map(write_size),
+            || usual().body_size.map_or_else(|| Written::text("none"), write_size),
         ),
-        key(
+        key_with_default(
             "drain",
             "How long requests in flight may take to end when the gateway does.",
             TIME,
             |reader, node, it| it.drain = reader.time(node).unwrap_or_default(),
             |it| differs(it.drain, usual().drain).map(write_time),
+            || write_time(usual().drain),
         ),
-        key(
+        key_with_default(
             "escaped-slashes",
             "What happens to a path with an escaped slash (`%2F`): `reject` answers 400, `keep` takes it for a part of its segment, `unescape` for a slash.",
             Shape::Word(&["reject", "keep", "unescape"]),
             |reader, node, it| it.escaped_slashes = reader.word(node, &ESCAPED_SLASHES).unwrap_or_default(),
             |it| write_word(&it.escaped_slashes, &ESCAPED_SLASHES),
+            || usual_word(&ESCAPED_SLASHES),
         ),
-        key(
+        key_with_default(
             "underscores-in-headers",
             "What happens to headers with an underscore in their name: `drop` hides them from rules and servers, `allow` does not.",
             Shape::Word(&["drop", "allow"]),
             |reader, node, it| it.underscores = reader.word(node, &UNDERSCORES).unwrap_or_default(),
             |it| write_word(&it.underscores, &UNDERSCORES),
+            || usual_word(&UNDERSCORES),
         ),
     ],
 };
@@ -258,12 +269,13 @@ pub(super) static LOG: Table<Log> = Table {
     what: "log",
     required: &[],
     keys: &[
-        key(
+        key_with_default(
             "format",
             "How a request is written down.",
             Shape::Word(&["none", "json", "combined"]),
             |reader, node, it| it.format = reader.word(node, &FORMATS).unwrap_or_default(),
             |it| write_word(&it.format, &FORMATS),
+            || usual_word(&FORMATS),
         ),
         key(
             "file",

@@ -4,13 +4,13 @@ use super::{
     Mistake, Reader,
     key::{self, write_key},
     rule::TIME,
-    values::{unknown_word, write_time, write_word},
+    values::{unknown_word, usual_word, write_time, write_word},
 };
 use crate::{
     compile::CLASSES,
     model::{BreakerTerms, Enforcement, Key, Priority, Queue, QueueOrder},
     source::{Node, Value},
-    table::{Shape, Table, Written, key},
+    table::{Shape, Table, Written, key, key_with_default},
 };
 use tidegate_core::Share;
 use tidegate_rule::Mode;
@@ -121,12 +121,13 @@ pub(super) static QUEUE: Table<Queue> = Table {
             |reader, node, it| it.in_all = reader.whole(node, 1..=MOST_IN_LINE),
             |it| it.in_all.map(Written::Number),
         ),
-        key(
+        key_with_default(
             "order",
             "Whose turn is next, where a number at once or an adaptive limit is waited for.",
             Shape::Word(&["fifo", "priority"]),
             |reader, node, it| it.order = reader.word(node, &ORDERS).unwrap_or_default(),
             |it| write_word(&it.order, &ORDERS),
+            || usual_word(&ORDERS),
         ),
     ],
 };

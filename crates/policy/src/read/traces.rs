@@ -8,7 +8,7 @@ use super::{
 use crate::{
     model::Traces,
     source::{Node, Value},
-    table::{Shape, Table, Written, key},
+    table::{Shape, Table, Written, key, key_with_default},
 };
 
 const ENDPOINT: Shape = Shape::Text(&["http://127.0.0.1:4318"]);
@@ -24,19 +24,21 @@ pub(super) static TRACES: Table<Traces> = Table {
             |reader, node, it| it.endpoint = reader.endpoint(node).unwrap_or_default(),
             |it| Some(Written::text(&it.endpoint)),
         ),
-        key(
+        key_with_default(
             "sample",
             "Of the requests of which nobody before has said whether they are traced; all where it is left out.",
             Shape::Text(&["10%"]),
             |reader, node, it| it.sample = reader.share(node).unwrap_or_default(),
             |it| differs(it.sample, Traces::default().sample).map(Written::text),
+            || Written::text(Traces::default().sample),
         ),
-        key(
+        key_with_default(
             "service",
             "What the gateway is called in them; `tidegate` where it is left out.",
             Shape::Text(&["shop"]),
             |reader, node, it| it.service = reader.name(node).unwrap_or_default(),
             |it| (it.service != Traces::default().service).then(|| Written::text(&it.service)),
+            || Written::text(Traces::default().service),
         ),
     ],
 };

@@ -4,12 +4,12 @@ use super::{
     Mistake, Reader,
     server::TIME,
     terms::BREAKER,
-    values::{differs, write_time, write_word},
+    values::{differs, usual_word, write_time, write_word},
 };
 use crate::{
     model::{Balance, HealthCheck, Protocol, Retries, Timeouts, Upstream, UpstreamServer},
     source::{Node, Value, short},
-    table::{Shape, Table, Written, key},
+    table::{Shape, Table, Written, key, key_with_default},
 };
 use std::net::Ipv6Addr;
 
@@ -19,6 +19,8 @@ const BALANCES: [(&str, Balance); 3] = [
     ("least-requests", Balance::LeastRequests),
     ("client", Balance::Client),
 ];
+/// What a server gets for one request that others get.
+const USUAL_WEIGHT: u64 = 1;
 pub(super) const SCHEMES: [&str; 2] = ["http://", "https://"];
 const PROTOCOLS: [(&str, Protocol); 2] = [("http1", Protocol::Http1), ("http2", Protocol::Http2)];
 
@@ -33,19 +35,21 @@ pub(super) static UPSTREAM: Table<Upstream> = Table {
             |reader, node, it| it.servers = reader.several(node, Reader::server),
             |it| Written::several(&it.servers, write_server),
         ),
-        key(
+        key_with_default(
             "balance",
             "Which server is next.",
             Shape::Word(&["round-robin", "least-requests", "client"]),
             |reader, node, it| it.balance = reader.word(node, &BALANCES).unwrap_or_default(),
             |it| write_word(&it.balance, &BALANCES),
+            || usual_word(&BALANCES),
         ),
-        key(
+        key_with_default(
             "protocol",
             "How a server is spoken to.",
             Shape::Word(&["http1", "http2"]),
             |reader, node, it| it.protocol = reader.word(node, &PROTOCOLS).unwrap_or_default(),
             |it| write_word(&it.protocol, &PROTOCOLS),
+            || usual_word(&PROTOCOLS),
         ),
         key(
             "timeouts",
@@ -54,26 +58,29 @@ pub(super) static UPSTREAM: Table<Upstream> = Table {
             |reader, node, it| reader.fill(node, &TIMEOUTS, &mut it.timeouts),
             |it| Some(TIMEOUTS.write(&it.timeouts)).filter(|written| !written.is_empty_map()),
         ),
-        key(
+        key_with_default(
             "keep-alive",
             "Idle connections that are kept for each server, by each worker.",
             Shape::Whole,
             |reader, node, it| it.keep_alive = reader.whole(node, 0..=1_000_000).unwrap_or_default(),
             |it| differs(it.keep_alive, Upstream::new(Vec::new()).keep_alive).map(Written::Number),
+            || Written::Number(Upstream::new(Vec::new()).keep_alive),
         ),
-        key(
+        key_with_default(
             "max-fails",
             "Failures in a row after which a server is skipped while another one is available; 0: never.",
             Shape::Whole,
             |reader, node, it| it.max_fails = reader.whole(node, 0..=1_000_000).unwrap_or_default(),
             |it| differs(it.max_fails, Upstream::new(Vec::new()).max_fails).map(Written::Number),
+            || Written::Number(Upstream::new(Vec::new()).max_fails),
         ),
-        key(
+        key_with_default(
             "fail-timeout",
             "For how long it is skipped.",
             TIME,
             |reader, node, it| it.fail_timeout = reader.length(node).unwrap_or_default(),
             |it| differs(it.fail_timeout, Upstream::new(Vec::new()).fail_timeout).map(write_time),
+            || write_time(Upstream::new(Vec::new()).fail_timeout),
         ),
         key(
             "health",
@@ -130,12 +137,13 @@ static SERVER: Table<ServerMap> = Table {
             |reader, node, it| it.url = reader.read(node, url),
             |it| it.url.as_ref().map(Written::text),
         ),
-        key(
+        key_with_default(
             "weight",
             "How many requests it gets for one that others get; 1 where it is left out.",
             Shape::Whole,
             |reader, node, it| it.weight = reader.whole(node, 1..=1_000),
             |it| it.weight.map(Written::Number),
+            || Written::Number(USUAL_WEIGHT),
         ),
     ],
 };
@@ -144,26 +152,29 @@ static TIMEOUTS: Table<Timeouts> = Table {
     what: "timeouts",
     required: &[],
     keys: &[
-        key(
+        key_with_default(
             "connect",
             "Until there is a connection.",
             TIME,
             |reader, node, it| it.connect = reader.length(node).unwrap_or_default(),
             |it| differs(it.connect, Timeouts::default().connect).map(write_time),
+            || write_time(Timeouts::default().connect),
         ),
-        key(
+        key_with_default(
             "response",
             "From the last byte of the request until the head of the answer is there.",
             TIME,
             |reader, node, it| it.response = reader.length(node).unwrap_or_default(),
             |it| differs(it.response, Timeouts::default().response).map(write_time),
+            || write_time(Timeouts::default().response),
         ),
-        key(
+        key_with_default(
             "idle",
             "How long there may be nothing of a body that is on its way.",
             TIME,
             |reader, node, it| it.idle = reader.length(node).unwrap_or_default(),
             |it| differs(it.idle, Timeouts::default().idle).map(write_time),
+            || write_time(Timeouts::default().idle),
         ),
     ],
 };
@@ -179,33 +190,37 @@ static HEALTH: Table<HealthCheck> = Table {
             |reader, node, it| it.path = reader.read(node, health_path).unwrap_or_default(),
             |it| Some(Written::text(&it.path)),
         ),
-        key(
+        key_with_default(
             "every",
             "How often.",
             TIME,
             |reader, node, it| it.every = reader.length(node).unwrap_or_default(),
             |it| differs(it.every, HealthCheck::default().every).map(write_time),
+            || write_time(HealthCheck::default().every),
         ),
-        key(
+        key_with_default(
             "timeout",
             "How long an answer may take.",
             TIME,
             |reader, node, it| it.timeout = reader.length(node).unwrap_or_default(),
             |it| differs(it.timeout, HealthCheck::default().timeout).map(write_time),
+            || write_time(HealthCheck::default().timeout),
         ),
-        key(
+        key_with_default(
             "failures",
             "So many in a row until a server gets nothing more.",
             Shape::Whole,
             |reader, node, it| it.failures = reader.whole(node, 1..=1_000).unwrap_or(1),
             |it| differs(it.failures, HealthCheck::default().failures).map(Written::Number),
+            || Written::Number(HealthCheck::default().failures),
         ),
-        key(
+        key_with_default(
             "successes",
             "So many in a row until it does again.",
             Shape::Whole,
             |reader, node, it| it.successes = reader.whole(node, 1..=1_000).unwrap_or(1),
             |it| differs(it.successes, HealthCheck::default().successes).map(Written::Number),
+            || Written::Number(HealthCheck::default().successes),
         ),
     ],
 };
@@ -214,19 +229,21 @@ static RETRIES: Table<Retries> = Table {
     what: "retries",
     required: &[],
     keys: &[
-        key(
+        key_with_default(
             "most",
             "For one request.",
             Shape::Whole,
             |reader, node, it| it.most = reader.whole(node, 0..=10).unwrap_or_default(),
             |it| differs(it.most, Retries::default().most).map(Written::Number),
+            || Written::Number(Retries::default().most),
         ),
-        key(
+        key_with_default(
             "budget",
             "Of all requests.",
             Shape::Text(&["20%"]),
             |reader, node, it| it.budget = reader.share(node).unwrap_or_default(),
             |it| differs(it.budget, Retries::default().budget).map(Written::text),
+            || Written::text(Retries::default().budget),
         ),
     ],
 };
@@ -247,13 +264,13 @@ impl Reader<'_> {
             Value::Map(_) => self.fill(node, &SERVER, &mut map),
             _ => map.url = self.read(node, url),
         }
-        Some(UpstreamServer { url: map.url?, weight: map.weight.unwrap_or(1) })
+        Some(UpstreamServer { url: map.url?, weight: map.weight.unwrap_or(USUAL_WEIGHT) })
     }
 }
 
 fn write_server(server: &UpstreamServer) -> Written {
     match server.weight {
-        1 => Written::text(&server.url),
+        USUAL_WEIGHT => Written::text(&server.url),
         weight => SERVER.write(&ServerMap { url: Some(server.url.clone()), weight: Some(weight) }),
     }
 }

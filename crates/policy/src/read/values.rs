@@ -401,6 +401,12 @@ pub(super) fn write_word<T: PartialEq + Default>(value: &T, words: &[(&'static s
     (*value != T::default()).then(|| Written::text(word))
 }
 
+/// The word for the default, for the schema.
+pub(super) fn usual_word<T: PartialEq + Default>(words: &[(&'static str, T)]) -> Written {
+    let usual = T::default();
+    Written::text(words.iter().find(|(_, known)| *known == usual).map_or("", |(word, _)| word))
+}
+
 /// A value that is not the usual one.
 pub(super) fn differs<T: Copy + PartialEq>(value: T, usual: T) -> Option<T> {
     (value != usual).then_some(value)

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
-use serde_json::Value;
-use std::{env, fs, path::Path};
+use serde_json::{Map, Value, json};
+use std::{collections::BTreeSet, env, fs, iter, path::Path};
 use tidegate_policy::{Format, Policy, schema::schema};
 use tidegate_testkit::strategy::runner_of;
 
@@ -53,6 +53,120 @@ fn what_the_reader_does_not_know_the_schema_does_not_either() {
     }
 }
 
+/// Every table of the schema, with its name, and its keys.
+fn tables(schema: &Value) -> Vec<(&str, &Map<String, Value>)> {
+    let definitions = schema["$defs"].as_object().unwrap().iter().map(|(name, table)| (name.as_str(), table));
+    let all = iter::once(("policy", schema)).chain(definitions);
+    all.filter_map(|(name, table)| Some((name, table.get("properties")?.as_object()?))).collect()
+}
+
+/// The keys that a page shows: as `key:` in an example, or as `key` or `table.key` in backticks. Comments show nothing.
+fn shown(page: &str) -> BTreeSet<&str> {
+    let mut shown = BTreeSet::new();
+    for (index, block) in page.split("```").enumerate() {
+        let pieces: Vec<_> = match index % 2 {
+            1 => block.lines().skip(1).map(|line| line.split(" #").next().unwrap()).collect(),
+            _ => block.split('`').skip(1).step_by(2).collect(),
+        };
+        for piece in pieces {
+            let is_part = |c: char| c.is_alphanumeric() || c == '-';
+            let before_colons = piece.match_indices(':').map(|(at, _)| &piece[..at]);
+            let names = before_colons.map(|text| text.rsplit(|c| !is_part(c)).next().unwrap());
+            shown.extend(names.chain((index % 2 == 0).then(|| piece.rsplit('.').next().unwrap())));
+        }
+    }
+    shown
+}
+
+#[test]
+fn every_key_of_the_schema_is_documented() {
+    let schema: Value = serde_json::from_str(&schema()).unwrap();
+    let shown = shown(include_str!("../../../../docs/policy.md"));
+    let missing: BTreeSet<_> = tables(&schema)
+        .into_iter()
+        .flat_map(|(table, keys)| keys.keys().map(move |key| (key.as_str(), table)))
+        .filter(|(key, _)| !shown.contains(key))
+        .collect();
+    assert!(missing.is_empty(), "docs/policy.md does not show these keys: {missing:?}");
+    let example = "Prose: `a.b`, `{ c: 1 }`, `d e`\n```yaml\nf: { x-g: 1 }  # h: 1\n```\n`i`";
+    let shown = self::shown(example);
+    assert!(["b", "c", "f", "i", "x-g"].iter().all(|key| shown.contains(key)), "{shown:?}");
+    assert!(["Prose", "d", "e", "g", "h"].iter().all(|key| !shown.contains(key)), "{shown:?}");
+}
+
+/// The tables of the page say what the schema says.
+#[test]
+fn documented_defaults_are_those_of_the_schema() {
+    let schema: Value = serde_json::from_str(&schema()).unwrap();
+    let page = include_str!("../../../../docs/policy.md");
+    let mut compared = 0;
+    for (heading, table) in [("## Connections\n", "connections"), ("## Upstreams\n", "upstream")] {
+        let section = page.split(heading).nth(1).unwrap().split("\n## ").next().unwrap();
+        for row in section.lines().filter(|line| line.starts_with("| `")) {
+            let cells: Vec<_> = row.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+            let (table, key) = cells[1].split_once('.').unwrap_or((table, cells[1]));
+            let default = match &schema["$defs"][table]["properties"][key]["default"] {
+                Value::Null => String::new(),
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            assert_eq!(cells[2], default, "{row}");
+            compared += 1;
+        }
+        let documented = |key: &str| section.contains(&format!("| `{key}` |"));
+        for (key, about) in schema["$defs"][table]["properties"].as_object().unwrap() {
+            assert!(about.get("default").is_none() || documented(key), "{table}: `{key}` has no row");
+        }
+    }
+    assert!(compared >= 27, "{compared}");
+}
+
+/// A policy that says all defaults means what one means that says none.
+#[test]
+fn defaults_of_the_schema_are_those_of_the_reader() {
+    let schema: Value = serde_json::from_str(&schema()).unwrap();
+    let defaults = |table: &str| -> Map<String, Value> {
+        let (_, keys) = tables(&schema).into_iter().find(|(name, _)| *name == table).unwrap();
+        let with_default = keys.iter().filter_map(|(key, about)| Some((key.clone(), about.get("default")?)));
+        with_default.map(|(key, default)| (key, default.clone())).collect()
+    };
+    let with = |table: &str, more: Value| {
+        let mut all = defaults(table);
+        all.extend(more.as_object().unwrap().clone());
+        all
+    };
+    let server = with("server", json!({ "url": "http://127.0.0.1:9000" }));
+    let health = json!({ "path": "/healthz" });
+    let upstream = json!({
+        "servers": [server],
+        "timeouts": defaults("timeouts"),
+        "retries": defaults("retries"),
+        "health": with("health", health.clone()),
+    });
+    let endpoint = json!({ "endpoint": "http://127.0.0.1:4318" });
+    let rule = json!({ "name": "a", "quota": "1/s", "queue": with("queue", json!({ "most": 5 })) });
+    let said = with(
+        "policy",
+        json!({
+            "connections": defaults("connections"),
+            "log": defaults("log"),
+            "observe": defaults("observe"),
+            "traces": with("traces", endpoint.clone()),
+            "metrics": with("metrics", endpoint.clone()),
+            "upstreams": { "app": with("upstream", upstream) },
+            "rules": [with("rule", rule)],
+        }),
+    );
+    let unsaid = json!({
+        "traces": endpoint,
+        "metrics": endpoint,
+        "upstreams": { "app": { "servers": "http://127.0.0.1:9000", "health": health } },
+        "rules": [{ "name": "a", "quota": "1/s", "queue": { "most": 5 } }],
+    });
+    let read = |value: String| Policy::parse(&value, Format::Json).unwrap();
+    assert_eq!(read(Value::Object(said).to_string()), read(unsaid.to_string()));
+}
+
 /// Where a value is not as a schema says, as far as ours go.
 fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
     for (word, rule) in schema.as_object().unwrap() {
@@ -97,6 +211,12 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String
                         }
                     }
                 }
+                false
+            }
+            "default" => {
+                let mut schema = schema.clone();
+                schema.as_object_mut().unwrap().remove("default");
+                assert_eq!(check(root, &schema, rule, at), None, "the default {rule} is no value of {at}");
                 false
             }
             "$schema" | "$defs" | "title" | "description" | "examples" => false,
