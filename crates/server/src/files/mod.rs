@@ -1,20 +1,17 @@
-//! The files of a policy: what was read of them, and word when they say something else.
+//! The files of a policy: what was read of them, and a notification when their content changes.
 //!
 //! ```text
-//!   folders stir, or 2 s pass ──▶ look from outside ──differs──▶ settle ──▶ read ──differs──▶ changed
-//!            ▲                          │ same                    (0.1 s)     │ same
-//!            └──────────────────────────┴─────────────────────────────────────┘
+//!   0.5 s pass ──▶ compare metadata ──differs──▶ settle ──▶ compare content ──differs──▶ changed
+//!        ▲               │ same                  (0.1 s)          │ same
+//!        └───────────────┴────────────────────────────────────────┘
 //! ```
 //!
-//! What the system tells is only a reason to look earlier: whether a file has changed is found by comparing. So it does
-//! not matter how a file came to be replaced, nor whether its file system tells anything at all.
+//! Files are polled. So it does not matter how a file is replaced, nor whether its file system sends events.
 
-mod folders;
 mod look;
 
 pub use look::ReadFiles;
 
-use folders::Folders;
 use look::{Depth, Digest, Look, Stamp};
 use std::{collections::BTreeMap, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 use tokio::{task::JoinHandle, time};
@@ -25,14 +22,14 @@ const QUIET: Duration = Duration::from_millis(100);
 /// Looks at files that go on changing, before they are read as they are: a second's worth.
 const MOST_LOOKS: u32 = 10;
 
-/// How often files are looked at where nothing is told.
-const POLL: Duration = Duration::from_secs(2);
+/// How often the metadata of files is compared.
+const POLL: Duration = Duration::from_millis(500);
 
 /// Watches files for what they say: [`changed`](Self::changed) tells once for each burst of changes.
 ///
 /// A file may be written to, replaced by another, removed and made anew, be reached through links that are swapped, or not
 /// be there yet. One that is touched and says the same has not changed; one that is removed has. To be used in a runtime
-/// of tokio with its timers and its sockets.
+/// of tokio with its timers.
 ///
 /// ```no_run
 /// # async fn story(path: &std::path::Path) {
@@ -57,7 +54,6 @@ pub struct FileWatch {
     digests: Vec<Digest>,
     /// How they looked when they were last at rest; unknown to begin with.
     stamps: Option<Vec<Stamp>>,
-    folders: Option<Arc<Folders>>,
     phase: Phase,
     /// A look that is under way. It is kept, so that a disk that hangs holds up one thread and no more.
     looking: Option<JoinHandle<Look>>,
@@ -67,8 +63,8 @@ pub struct FileWatch {
 enum Phase {
     /// Time to look.
     Due,
-    /// Nothing to do: events are not heeded for a moment, then they are, and in the end it is time anyhow.
-    Rest { deaf: Alarm, poll: Alarm },
+    /// Nothing to do until the next poll.
+    Rest { poll: Alarm },
     /// Something changes.
     Settle { alarm: Alarm, looks: u32, last: Vec<Stamp> },
 }
@@ -87,7 +83,7 @@ impl FileWatch {
     /// Watches what was read. What has changed since then is told of at once.
     pub fn of(files: &ReadFiles) -> Self {
         let (paths, digests) = parted(files);
-        Self { paths, digests, stamps: None, folders: None, phase: Phase::Due, looking: None }
+        Self { paths, digests, stamps: None, phase: Phase::Due, looking: None }
     }
 
     /// Watches what was read now, and nothing else any more.
@@ -147,29 +143,17 @@ impl FileWatch {
         match &mut self.phase {
             Phase::Due => {}
             Phase::Settle { alarm, .. } => alarm.await,
-            Phase::Rest { deaf, poll } => {
-                deaf.await;
-                match &self.folders {
-                    Some(folders) => tokio::select! {
-                        () = poll => {}
-                        () = folders.stirred() => {}
-                    },
-                    None => poll.await,
-                }
+            Phase::Rest { poll } => {
+                poll.await;
                 self.phase = Phase::Due;
             }
         }
     }
 
     async fn look(&mut self, depth: Depth) -> Look {
-        let folders = self.folders.get_or_insert_with(|| Arc::new(Folders::open()));
         let looking = self.looking.get_or_insert_with(|| {
-            let (paths, folders) = (self.paths.clone(), folders.clone());
-            tokio::task::spawn_blocking(move || {
-                // In this order, so that nothing is missed in between.
-                folders.watch(&paths);
-                look::look(&paths, depth)
-            })
+            let paths = self.paths.clone();
+            tokio::task::spawn_blocking(move || look::look(&paths, depth))
         });
         let look = looking.await;
         self.looking = None;
@@ -180,8 +164,7 @@ impl FileWatch {
     }
 
     fn rest(&mut self) {
-        let (deaf, poll) = (Box::pin(time::sleep(QUIET)), Box::pin(time::sleep(POLL)));
-        self.phase = Phase::Rest { deaf, poll };
+        self.phase = Phase::Rest { poll: Box::pin(time::sleep(POLL)) };
     }
 }
 
