@@ -7,15 +7,17 @@ use crate::{
         Ahead, Compiler, Foresight, Instead, Passage, PolicyAsked, PolicyError, PolicyGate, Why,
         without_stores,
     },
+    head::{self, HeadError, HeadLimits, RequestHead},
     matching::{Mismatch, Seen},
     model::{self, Enforcement, Key, Policy, Priority, Quotas, RouteAction, Rule},
 };
-use std::{fmt, path::Path, time::Duration};
+use http::{header, request};
+use std::{fmt, net::IpAddr, path::Path, time::Duration};
 use tidegate_core::{Bound, Demand, Micros, Outcome, Quota};
 use tidegate_engine::{BanRule, Cause, Outage, Standing};
 use tidegate_rule::{
     Answer, Fields, Limited, Mode, Rules,
-    request::{Head, Missing},
+    request::{Head, Missing, TrustedProxies},
 };
 
 /// What a policy does with a request that is the first to come.
@@ -48,6 +50,8 @@ pub enum Predicted {
     },
     /// It is admitted, and no route matches.
     NoRoute,
+    /// The gateway refuses its head before any rule decides on it.
+    Malformed(HeadError),
     /// It is refused.
     Refused {
         /// By this rule.
@@ -64,6 +68,7 @@ impl Predicted {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::NoRoute => Some(404),
+            Self::Malformed(error) => Some(error.status()),
             Self::Refused { instead: Instead::Answer(answer), .. }
             | Self::Responded { response: Instead::Answer(answer), .. } => Some(answer.final_status()),
             Self::Forwarded { .. } | Self::Responded { .. } | Self::Refused { .. } => None,
@@ -75,7 +80,11 @@ impl Predicted {
         match self {
             Self::Refused { instead: Instead::Answer(answer), .. }
             | Self::Responded { response: Instead::Answer(answer), .. } => answer.get("location"),
-            Self::Forwarded { .. } | Self::Responded { .. } | Self::NoRoute | Self::Refused { .. } => None,
+            Self::Forwarded { .. }
+            | Self::Responded { .. }
+            | Self::NoRoute
+            | Self::Malformed(_)
+            | Self::Refused { .. } => None,
         }
     }
 
@@ -84,7 +93,7 @@ impl Predicted {
         match self {
             Self::Forwarded { upstream, .. } => Some(upstream),
             Self::Refused { instead: Instead::Upstream(name), .. } => Some(name),
-            Self::Responded { .. } | Self::NoRoute | Self::Refused { .. } => None,
+            Self::Responded { .. } | Self::NoRoute | Self::Malformed(_) | Self::Refused { .. } => None,
         }
     }
 
@@ -92,7 +101,7 @@ impl Predicted {
     pub fn rule(&self) -> Option<&str> {
         match self {
             Self::Refused { rule, .. } => Some(rule),
-            Self::Forwarded { .. } | Self::Responded { .. } | Self::NoRoute => None,
+            Self::Forwarded { .. } | Self::Responded { .. } | Self::NoRoute | Self::Malformed(_) => None,
         }
     }
 }
@@ -218,6 +227,32 @@ pub fn explain(policy: &Policy, head: &dyn Head, base: &Path) -> Result<Explanat
         rules: policy.rules.iter().enumerate().map(explain).collect(),
         outcome: predict(policy, &compile()?, head),
     })
+}
+
+/// Explains what a gateway does with a request over HTTP from `peer`, which comes through the listener of this name: its client is
+/// resolved, its head is checked, and then it is [explained](explain).
+pub fn explain_request(
+    policy: &Policy,
+    mut request: request::Parts,
+    (peer, listener): (IpAddr, Option<&str>),
+    base: &Path,
+) -> Result<Explanation, PolicyError> {
+    let proxies = TrustedProxies::from(policy.trusted_proxies.clone());
+    let client = proxies.client(&RequestHead::new(&request, peer)).unwrap_or(peer);
+    let line = format!("{} {} from {client}", request.method, request.uri);
+    let length =
+        request.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let length = length.filter(|_| !request.headers.contains_key(header::TRANSFER_ENCODING));
+    let limits = HeadLimits::from(&policy.connections);
+    match head::check(&mut request, &limits, length, || proxies.trusts(peer.to_canonical())) {
+        Ok(()) => {
+            let head = RequestHead::new(&request, peer).with_client(client).with_listener(listener);
+            explain(policy, &head, base)
+        }
+        Err(error) => {
+            Ok(Explanation { request: line, outcome: Predicted::Malformed(error), rules: Vec::new() })
+        }
+    }
 }
 
 /// What the tables of a gate that is asked once may take.
@@ -448,6 +483,7 @@ impl fmt::Display for Predicted {
                 }
             }
             Self::NoRoute => f.write_str("goes nowhere: no route matches, 404"),
+            Self::Malformed(error) => write!(f, "refused with {} before any rule: {error}", error.status()),
             Self::Refused { rule, why, instead } => {
                 let why = match why {
                     Why::Limited => "its quota is exceeded",
@@ -545,7 +581,7 @@ impl fmt::Display for Counted {
             ),
             Outage::Local { nodes } => write!(
                 f,
-                "each of {nodes} processes admits its share from zero: at worst the bound, and once more in an outage"
+                "each of {nodes} processes admits its share from zero, at least 1: at worst the bound plus all shares"
             ),
         }
     }

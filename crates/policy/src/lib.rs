@@ -25,6 +25,7 @@ pub mod descriptors;
 mod document;
 pub mod edit;
 mod explain;
+pub mod head;
 pub mod import;
 pub mod index;
 mod lint;
@@ -41,7 +42,7 @@ pub use credentials::{is_credential, without_credentials};
 pub use document::{Diagnostic, Document};
 pub use explain::{
     Applied, Counted, Explained, Explanation, Finding, KeyFound, Listed, Predicted, Spent, SpentQuota,
-    explain,
+    explain, explain_request,
 };
 pub use lint::{Advice, Lint, lint};
 pub use model::Policy;

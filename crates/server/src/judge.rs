@@ -11,6 +11,7 @@ use std::{
     sync::Arc,
 };
 use tidegate_engine::Bandwidth;
+use tidegate_policy::head::RequestHead;
 
 /// Says what happens to requests.
 ///
@@ -76,6 +77,15 @@ pub struct Origin {
     pub scheme: Scheme,
     /// The name of the listener, if it has one.
     pub listener: Option<Arc<str>>,
+}
+
+impl Origin {
+    /// A request that comes from here, as rules see it.
+    pub(crate) fn head<'a>(&'a self, parts: &'a request::Parts) -> RequestHead<'a> {
+        RequestHead::new(parts, self.peer.ip())
+            .with_client(self.client)
+            .with_listener(self.listener.as_deref())
+    }
 }
 
 /// How a request came in.

@@ -16,14 +16,30 @@ pub(crate) struct Places {
     per_client: u64,
     taken: AtomicU64,
     /// By address, or network of IPv6.
-    by_client: Mutex<HashMap<IpAddr, u64>>,
+    by_client: Mutex<HashMap<IpAddr, Arc<OfClient>>>,
+}
+
+/// What all connections of one client have together.
+#[derive(Default)]
+struct OfClient {
+    /// Changed only while the map is locked.
+    connections: AtomicU64,
+    /// Bytes of answers of HTTP/2 that wait to be sent.
+    unsent: AtomicU64,
 }
 
 /// A place that is taken until it is dropped.
 pub(crate) struct Place {
     places: Arc<Places>,
     client: IpAddr,
+    of_client: Arc<OfClient>,
 }
+
+/// Bytes of answers of HTTP/2 that may wait to be sent on one connection, where its client does not read them.
+const CONNECTION_BUFFER: u64 = 4 << 20;
+/// Bytes that may wait on all connections of one client. Beyond it each connection has its least share.
+const CLIENT_BUFFER: u64 = 64 << 20;
+const LEAST_SHARE: u64 = 128 << 10;
 
 /// Why there is no place.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,12 +67,12 @@ impl Places {
             return Err(Full::InTotal);
         }
         let of_client = by_client.entry(client).or_default();
-        if *of_client >= self.per_client {
+        if of_client.connections.load(Ordering::Relaxed) >= self.per_client {
             return Err(Full::PerClient);
         }
-        *of_client += 1;
+        of_client.connections.fetch_add(1, Ordering::Relaxed);
         self.taken.fetch_add(1, Ordering::Relaxed);
-        Ok(Place { places: self.clone(), client })
+        Ok(Place { places: self.clone(), client, of_client: of_client.clone() })
     }
 
     /// Connections that are there.
@@ -65,8 +81,26 @@ impl Places {
         self.taken.load(Ordering::Relaxed)
     }
 
-    fn by_client(&self) -> MutexGuard<'_, HashMap<IpAddr, u64>> {
+    fn by_client(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<OfClient>>> {
         self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// The bytes of answers that may wait to be sent on this connection.
+    pub(crate) fn most_unsent(&self) -> u64 {
+        match self.of_client.unsent.load(Ordering::Relaxed) < CLIENT_BUFFER {
+            true => CONNECTION_BUFFER,
+            false => LEAST_SHARE,
+        }
+    }
+
+    pub(crate) fn add_unsent(&self, bytes: u64) {
+        self.of_client.unsent.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove_unsent(&self, bytes: u64) {
+        self.of_client.unsent.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -74,11 +108,11 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut by_client = self.places.by_client();
         self.places.taken.fetch_sub(1, Ordering::Relaxed);
-        if let Entry::Occupied(mut of_client) = by_client.entry(self.client) {
-            *of_client.get_mut() -= 1;
-            if *of_client.get() == 0 {
-                of_client.remove();
-            }
+        self.of_client.connections.fetch_sub(1, Ordering::Relaxed);
+        if let Entry::Occupied(of_client) = by_client.entry(self.client)
+            && of_client.get().connections.load(Ordering::Relaxed) == 0
+        {
+            of_client.remove();
         }
     }
 }
@@ -109,6 +143,20 @@ mod tests {
         drop(first);
         let _again = take("10.0.0.1").unwrap();
         assert_eq!(places.taken(), 3);
+    }
+
+    #[test]
+    fn unsent_bytes_are_bounded_per_client() {
+        let places = Places::new(&Connections::default());
+        let take = |address: &str| places.take(address.parse().unwrap()).unwrap();
+        let (first, second, other) = (take("10.0.0.1"), take("10.0.0.1"), take("10.0.0.2"));
+        first.add_unsent(CLIENT_BUFFER - 1);
+        assert_eq!(second.most_unsent(), CONNECTION_BUFFER);
+        second.add_unsent(1);
+        assert_eq!([&first, &second].map(Place::most_unsent), [LEAST_SHARE; 2]);
+        assert_eq!(other.most_unsent(), CONNECTION_BUFFER);
+        first.remove_unsent(CLIENT_BUFFER - 1);
+        assert_eq!(second.most_unsent(), CONNECTION_BUFFER);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use crate::{
     Config, Fault, Judge, Origin, Scheme, client,
     client::Client,
-    gateway::GatewayHead,
     listen::{Door, welcome},
     log::Logbook,
     places::Places,
@@ -21,7 +20,10 @@ use std::{
     time::Duration,
 };
 use tidegate_engine::Clock;
-use tidegate_policy::model::{Connections, EscapedSlashes, Introduce, Underscores};
+use tidegate_policy::{
+    head::{HeadLimits, RequestHead},
+    model::{Connections, Introduce},
+};
 use tidegate_rule::request::TrustedProxies;
 use tokio::{sync::watch, task, time};
 
@@ -52,9 +54,7 @@ pub(crate) struct Terms {
     pub(crate) idle: u64,
     pub(crate) tunnel: u64,
     pub(crate) header_size: usize,
-    pub(crate) body_size: u64,
-    pub(crate) escaped_slashes: EscapedSlashes,
-    pub(crate) underscores: Underscores,
+    pub(crate) head: HeadLimits,
     /// For agreeing on how to speak.
     pub(crate) welcome: Duration,
     drain: Duration,
@@ -180,7 +180,7 @@ impl Worker {
 
     /// Where a request of this connection comes from: its client is resolved from the peer and trusted proxies.
     pub(crate) fn origin_of(&self, head: &request::Parts, connection: &Origin) -> Origin {
-        let unresolved = GatewayHead::of(head, connection.peer.ip());
+        let unresolved = RequestHead::new(head, connection.peer.ip());
         let client = self.proxies.client(&unresolved).unwrap_or(connection.client);
         Origin { client, ..connection.clone() }
     }
@@ -257,9 +257,7 @@ impl Terms {
             idle: milliseconds(connections.idle_timeout),
             tunnel: milliseconds(connections.tunnel_timeout),
             header_size: usize::try_from(connections.header_size).unwrap_or(usize::MAX),
-            body_size: connections.body_size.unwrap_or(u64::MAX),
-            escaped_slashes: connections.escaped_slashes,
-            underscores: connections.underscores,
+            head: connections.into(),
             welcome: connections.header_timeout,
             drain: connections.drain,
         }

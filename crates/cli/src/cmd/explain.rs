@@ -2,8 +2,8 @@
 
 use super::check;
 use crate::{explain, failure::Failure, terminal};
-use std::{any::Any, net::IpAddr, path::PathBuf, str::FromStr};
-use tidegate_rule::request::Head;
+use http::{Method, Request, Uri, Version, header, request};
+use std::{net::IpAddr, path::PathBuf, str::FromStr};
 
 /// Show which rules of a policy apply to a request, for whom they count, and what would be answered.
 ///
@@ -42,8 +42,8 @@ Examples:
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let policy = check::read(&args.file)?;
     let listener = args.listener.as_deref();
-    let request = Request { line: &args.request, ip: args.ip, listener, headers: &args.headers };
-    let explanation = tidegate_policy::explain(&policy, &request, "".as_ref())
+    let request = args.request.head(&args.headers).map_err(Failure::input)?;
+    let explanation = tidegate_policy::explain_request(&policy, request, (args.ip, listener), "".as_ref())
         .map_err(|error| Failure::input(error.to_string()))?;
     match args.json {
         true => terminal::print(&format!("{:#}\n", explain::json(&explanation))),
@@ -54,10 +54,30 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// The first line of a request, as people write it.
 #[derive(Clone, Debug)]
 struct Line {
-    method: String,
+    method: Method,
+    /// Of a line without a scheme, where it is in front of the path.
     host: Option<String>,
-    path: String,
-    query: Option<String>,
+    target: Uri,
+}
+
+impl Line {
+    /// The head of a request with this line. Without a host it is one of HTTP/1.0, which may have none.
+    fn head(&self, headers: &[Header]) -> Result<request::Parts, String> {
+        let mut request = Request::builder().method(&self.method).uri(&self.target);
+        for (name, value) in self.host.iter().map(|host| ("host", host.as_str())).chain(
+            headers
+                .iter()
+                .filter(|header| self.host.is_none() || header.name != "host")
+                .map(|header| (&*header.name, &*header.value)),
+        ) {
+            request = request.header(name, value);
+        }
+        let mut parts = request.body(()).map_err(|error| error.to_string())?.into_parts().0;
+        if parts.uri.authority().is_none() && !parts.headers.contains_key(header::HOST) {
+            parts.version = Version::HTTP_10;
+        }
+        Ok(parts)
+    }
 }
 
 impl FromStr for Line {
@@ -66,17 +86,16 @@ impl FromStr for Line {
     fn from_str(text: &str) -> Result<Self, String> {
         let (method, address) = text.trim().split_once(' ').unwrap_or(("GET", text.trim()));
         let address = address.trim();
-        let address = address.split_once("://").map_or(address, |(_, address)| address);
-        let Some(slash) = address.find('/') else {
+        let start = address.find('/').or_else(|| address.find('*').filter(|_| address == "*"));
+        let Some(start) = start else {
             return Err("there is no path in it; write 'GET /path' or 'GET host/path'".to_owned());
         };
-        let (host, path) = address.split_at(slash);
-        let (path, query) = match path.split_once('?') {
-            Some((path, query)) => (path, Some(query.to_owned())),
-            None => (path, None),
-        };
-        let host = Some(host.to_owned()).filter(|host| !host.is_empty());
-        Ok(Self { method: method.to_uppercase(), host, path: path.to_owned(), query })
+        let (host, target) = if address.contains("://") { ("", address) } else { address.split_at(start) };
+        let target = target.split_once('#').map_or(target, |(target, _)| target);
+        let target = target.parse().map_err(|error| format!("`{target}` is not a path of HTTP: {error}"))?;
+        let method = method.to_uppercase();
+        let method = method.parse().map_err(|_| format!("`{method}` is not a method of HTTP"))?;
+        Ok(Self { method, host: Some(host.to_owned()).filter(|host| !host.is_empty()), target })
     }
 }
 
@@ -96,57 +115,5 @@ impl FromStr for Header {
             }
             _ => Err("a header is a name, a colon and a value; write 'x-plan: gold'".to_owned()),
         }
-    }
-}
-
-/// A request that nobody sent.
-struct Request<'a> {
-    line: &'a Line,
-    ip: IpAddr,
-    listener: Option<&'a str>,
-    headers: &'a [Header],
-}
-
-impl Head for Request<'_> {
-    fn method(&self) -> &str {
-        &self.line.method
-    }
-
-    fn path(&self) -> &str {
-        &self.line.path
-    }
-
-    fn query(&self) -> Option<&str> {
-        self.line.query.as_deref()
-    }
-
-    fn host(&self) -> Option<&str> {
-        let said = self.headers.iter().find(|header| header.name == "host").map(|header| &*header.value);
-        self.line.host.as_deref().or(said)
-    }
-
-    fn route(&self) -> Option<&str> {
-        None
-    }
-
-    fn peer(&self) -> Option<IpAddr> {
-        Some(self.ip)
-    }
-
-    fn listener(&self) -> Option<&str> {
-        self.listener
-    }
-
-    fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers.iter().find(|header| header.name == name).map(|header| header.value.as_bytes())
-    }
-
-    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
-        let named = self.headers.iter().filter(|header| header.name == name);
-        named.for_each(|header| each(header.value.as_bytes()));
-    }
-
-    fn extensions(&self) -> Option<&dyn Any> {
-        None
     }
 }

@@ -14,8 +14,8 @@ use std::{
 
 /// Requests that a client may have in flight on one connection.
 const AT_ONCE: u32 = 128;
-/// Bytes of an answer that may wait to be sent, whatever window the client grants. Answers are asked for no more while the
-/// connection takes nothing, so this and one piece of an answer is the most that a stream holds.
+/// Bytes of an answer that may wait to be sent, whatever window the client grants: this and one piece of an answer is the most that
+/// a stream holds.
 const SEND_BUFFER: usize = 16 * 1_024;
 
 /// Runs tasks on the thread of the worker.

@@ -50,6 +50,8 @@ pub(crate) struct Client {
     deadline: Deadline,
     phase: Cell<Phase>,
     write: Cell<Write>,
+    /// Bytes of answers of HTTP/2 that wait to be sent.
+    unsent: Cell<u64>,
     /// Answers of HTTP/2 that wait until the client takes what is written to it.
     blocked: RefCell<Vec<Waker>>,
     in_flight: Cell<u32>,
@@ -57,7 +59,7 @@ pub(crate) struct Client {
     age: Cell<Age>,
     /// How long it is idle before something happens, in milliseconds.
     rest: Cell<u64>,
-    _place: Place,
+    place: Place,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,12 +103,13 @@ impl Client {
             deadline,
             phase: Cell::new(Phase::Idle),
             write: Cell::new(Write::Flows),
+            unsent: Cell::new(0),
             blocked: RefCell::default(),
             in_flight: Cell::new(0),
             sends: Cell::new(Sends::Nothing),
             age: Cell::new(Age::Usual),
             rest: Cell::new(MOMENT),
-            _place: place,
+            place,
         })
     }
 
@@ -176,17 +179,29 @@ impl Client {
         }
     }
 
-    /// Whether the client takes what is written to it; the task is woken when it does again.
-    pub(crate) fn poll_writable(&self, context: &Context<'_>) -> Poll<()> {
-        match self.write.get() {
-            Write::Flows => Poll::Ready(()),
-            Write::Stands => {
-                let mut blocked = self.blocked.borrow_mut();
-                if !blocked.iter().any(|waker| waker.will_wake(context.waker())) {
-                    blocked.push(context.waker().clone());
-                }
-                Poll::Pending
-            }
+    /// Whether one more piece of an answer may wait to be sent; the task is woken when it may.
+    pub(crate) fn poll_room(&self, context: &Context<'_>) -> Poll<()> {
+        if self.write.get() == Write::Flows && self.unsent.get() < self.place.most_unsent() {
+            return Poll::Ready(());
+        }
+        let mut blocked = self.blocked.borrow_mut();
+        if !blocked.iter().any(|waker| waker.will_wake(context.waker())) {
+            blocked.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    pub(crate) fn add_unsent(&self, bytes: u64) {
+        self.unsent.update(|unsent| unsent + bytes);
+        self.place.add_unsent(bytes);
+    }
+
+    pub(crate) fn remove_unsent(&self, bytes: u64) {
+        self.unsent.update(|unsent| unsent - bytes);
+        self.place.remove_unsent(bytes);
+        // Not for each piece.
+        if self.write.get() == Write::Flows && self.unsent.get() < self.place.most_unsent() / 2 {
+            self.blocked.take().into_iter().for_each(Waker::wake);
         }
     }
 

@@ -13,13 +13,16 @@ use super::{
     tokens::{TOKEN, bearer},
 };
 use crate::{
-    gateway::{DENIAL, GatewayHead, name_denial},
+    gateway::{DENIAL, name_denial},
     observe::Told as Kept,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request};
 use http_body_util::Full;
 use std::net::IpAddr;
-use tidegate_policy::compile::{Admission, Instead, Passage, PolicyAsked, Refusal, Why};
+use tidegate_policy::{
+    compile::{Admission, Instead, Passage, PolicyAsked, Refusal, Why},
+    head::RequestHead,
+};
 use tidegate_rule::Fields;
 
 /// Which headers tell of a request.
@@ -56,13 +59,13 @@ pub(super) async fn answer(
 ) -> Result<Response, Problem> {
     let (meant, client) = meant(parts, dialect)?;
     let now = desk.now();
-    let asked = now.gate.ask(&GatewayHead::of(&meant, client));
+    let asked = now.gate.ask(&RequestHead::new(&meant, client));
     let passage = match asked {
         PolicyAsked::Now(passage) => passage,
         PolicyAsked::Later(asking) => asking.await,
     };
     now.tally.passed(&passage);
-    let head = GatewayHead::of(&meant, client);
+    let head = RequestHead::new(&meant, client);
     Ok(match passage {
         Passage::Admitted(admission) => {
             now.watcher.iter().for_each(|watcher| watcher.admitted(&admission, &now.gate, &head));

@@ -1,9 +1,6 @@
 //! What a policy says of each request.
 
-use super::{
-    head::{GatewayHead, GatewayReply},
-    note,
-};
+use super::{note, reply::GatewayReply};
 use crate::{
     AnsweredBy, Config, Judge, Judged, LogNote, Origin, Outcome, Rates, Settled, Target,
     answer::problem,
@@ -16,6 +13,7 @@ use std::{collections::HashMap, mem, sync::Arc};
 use tidegate_core::{Micros, header as field};
 use tidegate_policy::{
     compile::{Admission, Held, Instead, Passage, PolicyAsked, PolicyGate, Refusal},
+    head::RequestHead,
     matching::Seen,
     model::{LogFormat, Observe, RouteAction},
 };
@@ -110,7 +108,7 @@ impl Judge for PolicyJudge {
 
     fn judge(&self, parts: &mut request::Parts, origin: &Origin) -> Judged<PolicyCase> {
         let served = self.served.load();
-        let head = GatewayHead::new(parts, origin);
+        let head = origin.head(parts);
         let seen = served.gate.see(&head);
         if let Some((ban, left)) = served.bans.check(&seen, &served.gate) {
             return Judged::Now(served.turn_away(ban.whom(), left, &head));
@@ -131,7 +129,7 @@ impl Judge for PolicyJudge {
                 Judged::Later(Box::pin(async move {
                     let passage = asking.await;
                     served.tally.end_later(came, passage.waited());
-                    let head = seen.as_ref().map(|(parts, origin)| GatewayHead::new(parts, origin));
+                    let head = seen.as_ref().map(|(parts, origin)| origin.head(parts));
                     served.conclude(passage, came, action, head.as_ref())
                 }))
             }
@@ -192,7 +190,7 @@ impl Served {
         passage: Passage,
         came: Micros,
         action: Action,
-        head: Option<&GatewayHead<'_>>,
+        head: Option<&RequestHead<'_>>,
     ) -> Outcome<PolicyCase> {
         self.tally.passed(&passage);
         let kept = match head {
@@ -225,7 +223,7 @@ impl Served {
     }
 
     /// Notes down what others are told of a request.
-    fn keep(self: &Arc<Self>, passage: &Passage, head: &GatewayHead<'_>) -> Option<Box<Kept>> {
+    fn keep(self: &Arc<Self>, passage: &Passage, head: &RequestHead<'_>) -> Option<Box<Kept>> {
         let mut kept = Kept::default();
         if self.notes == Notes::Taken {
             kept.note = Some(match passage {
@@ -273,7 +271,7 @@ impl Served {
         self: &Arc<Self>,
         whom: &observe::Banned,
         left: Micros,
-        head: &GatewayHead<'_>,
+        head: &RequestHead<'_>,
     ) -> Outcome<PolicyCase> {
         self.tally.turned_away();
         let mut response = problem(StatusCode::FORBIDDEN, "banned for a time");

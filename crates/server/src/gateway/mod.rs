@@ -12,16 +12,15 @@
 mod amend;
 mod error;
 mod failures;
-mod head;
 mod judge;
 mod listeners;
 mod note;
 mod preflight;
 mod reload;
+mod reply;
 mod source;
 
 pub use error::GatewayError;
-pub(crate) use head::GatewayHead;
 pub(crate) use judge::{DENIAL, name_denial};
 pub use preflight::Preflight;
 pub use reload::Reloaded;

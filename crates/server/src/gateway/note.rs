@@ -1,14 +1,16 @@
 //! What the log says of a decision.
 
-use super::head::GatewayHead;
 use crate::LogNote;
 use tidegate_core::Decision;
-use tidegate_policy::compile::{Admission, PolicyGate, Refusal, Why};
+use tidegate_policy::{
+    compile::{Admission, PolicyGate, Refusal, Why},
+    head::RequestHead,
+};
 use tidegate_rule::{Gate, Mode, key_hash};
 
 /// That of a request that was let through: the rule that has the least left, unless one would have refused it that only
 /// watches.
-pub(super) fn admitted(admission: &Admission, gate: &PolicyGate, head: &GatewayHead<'_>) -> LogNote {
+pub(super) fn admitted(admission: &Admission, gate: &PolicyGate, head: &RequestHead<'_>) -> LogNote {
     let verdict = admission.verdict();
     let denied = |mode, ruling: &tidegate_rule::Ruling<'_>| {
         ruling.mode() == mode && ruling.decision().is_some_and(|decision| !decision.is_granted())
@@ -24,7 +26,7 @@ pub(super) fn admitted(admission: &Admission, gate: &PolicyGate, head: &GatewayH
 }
 
 /// That of a request that was not.
-pub(super) fn refused(refusal: &Refusal, gate: &PolicyGate, head: &GatewayHead<'_>) -> LogNote {
+pub(super) fn refused(refusal: &Refusal, gate: &PolicyGate, head: &RequestHead<'_>) -> LogNote {
     let decision = match refusal.why {
         Why::Limited => "limited",
         Why::NoKey => "no-key",
@@ -35,7 +37,7 @@ pub(super) fn refused(refusal: &Refusal, gate: &PolicyGate, head: &GatewayHead<'
     note(&refusal.rule, decision, gate.gate(), head)
 }
 
-fn note(rule: &str, decision: &str, gate: &Gate, head: &GatewayHead<'_>) -> LogNote {
+fn note(rule: &str, decision: &str, gate: &Gate, head: &RequestHead<'_>) -> LogNote {
     let limit = gate.limits().iter().find(|limit| limit.rule().name() == rule);
     let key = limit.and_then(|limit| limit.key_in(head)).map(|key| format!("{:016x}", key_hash(rule, &key)));
     LogNote { rule: Some(rule.to_owned()), key, decision: Some(decision.to_owned()) }

@@ -1,6 +1,6 @@
 //! The body of an answer, on its way to a client.
 
-use super::{Via, request_body::CutOff};
+use super::{Via, piece::Piece, request_body::CutOff};
 use crate::log::{LogNote, Record};
 use crate::traces::Trace;
 use crate::{
@@ -175,19 +175,18 @@ impl FromShared {
 impl<C> Unpin for AnswerBody<C> {}
 
 impl<C> Body for AnswerBody<C> {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = CutOff;
 
     #[inline]
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+    ) -> Poll<Option<Result<Frame<Piece>, CutOff>>> {
         let Self { source, record, client, turn, .. } = self.get_mut();
-        // In HTTP/2 a client grants a window for each answer; what all of them may hold is bounded by what the connection
-        // takes.
+        // In HTTP/2 a client grants a window for each answer; what all of them may hold is bounded.
         if turn.is_some() {
-            ready!(client.poll_writable(context));
+            ready!(client.poll_room(context));
         }
         let polled = Pin::new(source).poll_frame(context);
         if let Some(turn) = turn {
@@ -199,7 +198,12 @@ impl<C> Body for AnswerBody<C> {
         if let (Some(record), Poll::Ready(Some(Ok(frame)))) = (record, &polled) {
             record.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
         }
-        polled
+        let is_counted = turn.is_some();
+        let piece = |bytes| match is_counted {
+            true => Piece::counted(bytes, client),
+            false => Piece::uncounted(bytes),
+        };
+        polled.map_ok(|frame| frame.map_data(piece))
     }
 
     fn is_end_stream(&self) -> bool {

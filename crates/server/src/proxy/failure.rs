@@ -3,21 +3,13 @@
 use crate::answer::problem;
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
-use tidegate_policy::matching::PathError;
+use tidegate_policy::head::HeadError;
 
 /// Why a request is not answered by a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The head breaks a rule of HTTP that servers do not agree on.
-    Head(&'static str),
-    /// The path is invalid, or servers do not agree on it.
-    Path(PathError),
-    /// It is coded in a way that nobody here undoes.
-    Coding,
-    /// A method that makes no sense here.
-    Method,
-    /// The body is larger than it may be.
-    TooLarge,
+    /// The head is refused.
+    Head(HeadError),
     /// The body stands still.
     SlowBody,
     /// The body makes no sense, or its client has gone.
@@ -36,8 +28,8 @@ impl Failure {
     /// A word for it, for traces.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Head(_) | Self::Path(_) | Self::Coding | Self::Method => "bad_request",
-            Self::TooLarge => "body_too_large",
+            Self::Head(HeadError::TooLarge) => "body_too_large",
+            Self::Head(_) => "bad_request",
             Self::SlowBody => "body_timeout",
             Self::BrokenBody => "broken_body",
             Self::NoServer => "no_server",
@@ -50,19 +42,11 @@ impl Failure {
     /// What its client is told.
     pub(crate) fn answer(self) -> Response<Bytes> {
         match self {
-            Self::Head(detail) => closing(problem(StatusCode::BAD_REQUEST, detail)),
-            Self::Path(error) => problem(StatusCode::BAD_REQUEST, error.message()),
-            Self::Coding => closing(problem(
-                StatusCode::NOT_IMPLEMENTED,
-                "The only transfer coding that is understood is chunked.",
-            )),
-            Self::Method => {
-                problem(StatusCode::METHOD_NOT_ALLOWED, "This is a gateway; it connects nobody to others.")
+            Self::Head(error) => {
+                let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
+                let answer = problem(status, error.message());
+                if error.closes() { closing(answer) } else { answer }
             }
-            Self::TooLarge => closing(problem(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "The body of the request is larger than is allowed.",
-            )),
             Self::BrokenBody => closing(problem(
                 StatusCode::BAD_REQUEST,
                 "The body of the request makes no sense, or is not whole.",

@@ -3,11 +3,13 @@
 //! What a client says of itself is worth nothing, so it is replaced; what a trusted proxy says is added to. Most of it is
 //! the same for all requests of a connection, and is written once.
 
-use super::head::REQUEST_ID;
 use crate::{Scheme, client::Client};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::net::IpAddr;
-use tidegate_policy::model::Introduce;
+use tidegate_policy::{
+    head::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, X_REQUEST_ID},
+    model::Introduce,
+};
 
 /// What servers are told of a client.
 pub(crate) struct Introduction {
@@ -24,12 +26,6 @@ enum Trust {
     Proxy,
     Nobody,
 }
-
-const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-/// Servers behind nginx read it; nobody but a trusted proxy may set it.
-const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 impl Introduction {
     pub(crate) fn of(client: &Client) -> Self {
@@ -52,11 +48,13 @@ impl Introduction {
             headers.remove(header::FORWARDED);
         }
         if self.trust == Trust::Nobody {
-            headers.remove(REAL_IP);
+            headers.remove(X_REAL_IP);
         }
         if self.words == Introduce::None {
             if self.trust == Trust::Nobody {
-                [FOR, PROTO, HOST, REQUEST_ID].into_iter().for_each(|name| drop(headers.remove(name)));
+                [X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, X_REQUEST_ID]
+                    .into_iter()
+                    .for_each(|name| drop(headers.remove(name)));
             }
             return;
         }
@@ -64,26 +62,26 @@ impl Introduction {
         let forwarded = (self.words == Introduce::Full).then(|| self.forwarded(host.as_ref()));
         match self.trust {
             Trust::Nobody => {
-                headers.insert(FOR, self.address.clone());
-                headers.insert(PROTO, self.scheme.clone());
+                headers.insert(X_FORWARDED_FOR, self.address.clone());
+                headers.insert(X_FORWARDED_PROTO, self.scheme.clone());
                 if let Some(forwarded) = forwarded {
                     headers.insert(header::FORWARDED, forwarded);
                 }
                 match host {
-                    Some(host) => headers.insert(HOST, host),
-                    None => headers.remove(HOST),
+                    Some(host) => headers.insert(X_FORWARDED_HOST, host),
+                    None => headers.remove(X_FORWARDED_HOST),
                 };
             }
             Trust::Proxy => {
-                let list = appended(headers, &FOR, &self.address);
-                headers.insert(FOR, list);
+                let list = appended(headers, &X_FORWARDED_FOR, &self.address);
+                headers.insert(X_FORWARDED_FOR, list);
                 if let Some(forwarded) = forwarded {
                     let list = appended(headers, &header::FORWARDED, &forwarded);
                     headers.insert(header::FORWARDED, list);
                 }
-                headers.entry(PROTO).or_insert_with(|| self.scheme.clone());
+                headers.entry(X_FORWARDED_PROTO).or_insert_with(|| self.scheme.clone());
                 if let Some(host) = host {
-                    headers.entry(HOST).or_insert(host);
+                    headers.entry(X_FORWARDED_HOST).or_insert(host);
                 }
             }
         }
@@ -113,22 +111,6 @@ impl Introduction {
         self.forwarded = Some((value(host.to_str().unwrap_or_default()), text.clone()));
         text
     }
-}
-
-/// Whether a header with this name introduces somebody.
-#[inline]
-pub(super) fn is_of_one(name: &HeaderName) -> bool {
-    *name == header::FORWARDED
-        || name.as_str().starts_with("x-forwarded-")
-        || *name == REQUEST_ID
-        || *name == REAL_IP
-}
-
-/// Takes out what somebody says of itself that may not.
-pub(super) fn forget(headers: &mut HeaderMap) {
-    [FOR, PROTO, HOST, REAL_IP, REQUEST_ID, header::FORWARDED]
-        .into_iter()
-        .for_each(|name| drop(headers.remove(name)));
 }
 
 /// What a header says, in all its lines, and one thing more.

@@ -5,6 +5,7 @@ mod failure;
 mod forward;
 mod head;
 mod introduction;
+mod piece;
 mod request_body;
 mod unread;
 
@@ -83,8 +84,11 @@ pub(crate) fn answer<J: Judge>(
     if let Some(tracer) = &client.worker.tracer {
         answer.trace = tracer.begin(&mut parts, &id, &client, &origin);
     }
-    if let Err(failure) = head::check(&mut parts, &client, incoming.size_hint().exact()) {
-        return unheard(own(&*judge, failure.answer(), &id, answer), &parts, incoming, client);
+    let is_trusted = || client.worker.trusts(client.origin.peer.ip());
+    let (limits, length) = (&client.worker.terms.head, incoming.size_hint().exact());
+    if let Err(error) = tidegate_policy::head::check(&mut parts, limits, length, is_trusted) {
+        let given = Failure::Head(error).answer();
+        return unheard(own(&*judge, given, &id, answer), &parts, incoming, client);
     }
     let judged = judge.judge(&mut parts, &origin);
     let exchange = Exchange { judge, id, upgrade: Upgrade::NotAsked, address: origin.client, answer };

@@ -12,6 +12,7 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_engine::{Bandwidth, Shaped};
+use tidegate_policy::head::HeadError;
 
 /// The body of a request, on its way to a server.
 pub(crate) enum RequestBody {
@@ -65,7 +66,7 @@ impl RequestBody {
         }
         let upload = Upload {
             incoming,
-            left: client.worker.terms.body_size,
+            left: client.worker.terms.head.body_size,
             client: client.clone(),
             deadline: None,
             note: Note::new(client.worker.watch.now()),
@@ -133,7 +134,7 @@ impl Upload {
         Poll::Ready(frame.map(|frame| {
             let frame = frame.map_err(|_| Failure::BrokenBody)?;
             let length = frame.data_ref().map_or(0, |data| data.len() as u64);
-            self.left = self.left.checked_sub(length).ok_or(Failure::TooLarge)?;
+            self.left = self.left.checked_sub(length).ok_or(Failure::Head(HeadError::TooLarge))?;
             Ok(match frame.into_trailers() {
                 Ok(trailers) => Frame::trailers(head::clean_trailers(trailers, &self.client)),
                 Err(frame) => frame,

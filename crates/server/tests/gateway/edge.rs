@@ -9,7 +9,15 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Channel, Empty};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use std::{convert::Infallible, net::SocketAddr};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 use tidegate_policy::model::{EscapedSlashes, Underscores};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -388,8 +396,17 @@ rules:
     stage.end().await;
 }
 
-/// Connections, streams on each, and the size of each answer.
-const UNREAD: (usize, u32, usize) = (4, 100, 2 << 20);
+/// How clients ask and do not read.
+#[derive(Clone, Copy, Debug)]
+enum Unread {
+    /// Over HTTP/1.1, this many connections.
+    Http1(usize),
+    /// Over HTTP/2, this many connections with 100 streams each, and windows of this many bytes.
+    Http2(usize, u32),
+}
+
+/// The size of each answer that is not read.
+const UNREAD_SIZE: usize = 2 << 20;
 
 /// The memory of this process, in bytes.
 fn resident() -> usize {
@@ -404,8 +421,33 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Asks for everything, grants the largest windows, and reads nothing: how much memory that takes. In a process of its own,
-/// since others would take some at the same time.
+impl Unread {
+    async fn ask(self, address: SocketAddr) -> Vec<TcpStream> {
+        let (connections, hello) = match self {
+            Self::Http1(connections) => (connections, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".to_vec()),
+            Self::Http2(connections, window) => {
+                let mut hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+                hello.extend(frame(4, 0, 0, &[&[0, 4], &window.to_be_bytes()[..]].concat()));
+                hello.extend(frame(8, 0, 0, &(0x7fff_ffff_u32 - 65_535).to_be_bytes()));
+                for stream in 0..100 {
+                    // GET, http, /, and the authority `a`.
+                    hello.extend(frame(1, 5, 2 * stream + 1, &[0x82, 0x86, 0x84, 0x41, 1, b'a']));
+                }
+                (connections, hello)
+            }
+        };
+        let mut clients = Vec::new();
+        for _ in 0..connections {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(&hello).await.unwrap();
+            clients.push(stream);
+        }
+        clients
+    }
+}
+
+/// Clients that ask for everything and read nothing: how much memory that takes, and whether it is there for the next ones. In a
+/// process of its own, since others would take some at the same time.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_answers_are_bounded() {
     const MEASURE: &str = "TIDEGATE_MEASURE_UNREAD";
@@ -417,22 +459,23 @@ async fn unread_answers_are_bounded() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
         return;
     }
-    let (connections, streams, size) = UNREAD;
-    let body: &'static [u8] = vec![b'a'; size].leak();
-    let written = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let count = written.clone();
+    let body: &'static [u8] = vec![b'a'; UNREAD_SIZE].leak();
+    let (written, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (written.clone(), open.clone());
     let server = Server::raw(move |mut stream| {
-        let count = count.clone();
+        let (written, open) = counts.clone();
         async move {
+            open.fetch_add(1, Ordering::SeqCst);
             let mut piece = [0; 1_024];
             let _ = stream.read(&mut piece).await;
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n");
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {UNREAD_SIZE}\r\n\r\n");
             let _ = stream.write_all(head.as_bytes()).await;
             let mut rest = body;
             while let Ok(length @ 1..) = stream.write(rest).await {
                 rest = &rest[length..];
-                count.fetch_add(length, std::sync::atomic::Ordering::SeqCst);
+                written.fetch_add(length, Ordering::SeqCst);
             }
+            open.fetch_sub(1, Ordering::SeqCst);
         }
     })
     .await;
@@ -440,30 +483,27 @@ async fn unread_answers_are_bounded() {
     gateway.client().await.get("/").await;
     let before = resident();
 
-    let mut clients = Vec::new();
-    for _ in 0..connections {
-        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
-        let largest = 0x7fff_ffff_u32.to_be_bytes();
-        let mut hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        hello.extend(frame(4, 0, 0, &[&[0, 4], &largest[..]].concat()));
-        hello.extend(frame(8, 0, 0, &(0x7fff_ffff_u32 - 65_535).to_be_bytes()));
-        for stream in 0..streams {
-            // GET, http, /, and the authority `a`.
-            hello.extend(frame(1, 5, 2 * stream + 1, &[0x82, 0x86, 0x84, 0x41, 1, b'a']));
+    const LARGEST: u32 = 0x7fff_ffff;
+    let kinds = [Unread::Http1(100), Unread::Http2(4, LARGEST), Unread::Http2(4, 1)];
+    for _ in 0..3 {
+        for unread in kinds {
+            let clients = unread.ask(gateway.address).await;
+            // Until the servers have been stopped from writing for a while.
+            let (mut still, mut last) = (0_u32, usize::MAX);
+            while still < 20 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                let now = written.load(Ordering::SeqCst);
+                still = if now == last { still + 1 } else { 0 };
+                last = now;
+            }
+            let taken = resident().saturating_sub(before);
+            // For each connection what waits to be sent, and what was read of answers whose turn has not come. What earlier
+            // clients took is there for these.
+            assert!(taken < 40 << 20, "{unread:?}: {} MB", taken >> 20);
+            drop(clients);
+            while open.load(Ordering::SeqCst) > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
         }
-        stream.write_all(&hello).await.unwrap();
-        clients.push(stream);
     }
-    // Until the servers have been stopped from writing for a while.
-    let mut still = 0_u32;
-    let mut last = usize::MAX;
-    while still < 20 {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        let now = written.load(std::sync::atomic::Ordering::SeqCst);
-        still = if now == last { still + 1 } else { 0 };
-        last = now;
-    }
-    let taken = resident().saturating_sub(before);
-    println!("{} MB for {connections} connections, {} MB written", taken >> 20, last >> 20);
-    assert!(taken < connections * (16 << 20), "{} MB", taken >> 20);
 }

@@ -1,13 +1,18 @@
 //! A law: what `explain` predicts is what the gateway answers.
 
 use crate::stage::{LONG, Server, Wire, text};
-use http::Response;
-use std::{any::Any, fs, net::IpAddr};
+use http::{Request, Response, request};
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+};
 use tempfile::TempDir;
-use tidegate_policy::{Policy, explain};
-use tidegate_rule::{Rules, request::Head};
+use tidegate_policy::{Policy, Predicted, explain_request};
+use tidegate_rule::Rules;
 use tidegate_server::{Gateway, PolicySource};
 use tokio::{sync::oneshot, time::timeout};
+
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Numbers that look random and are the same in every run.
 struct Random(u64);
@@ -28,13 +33,15 @@ impl Random {
 #[derive(Clone, Debug)]
 struct Asked {
     method: String,
-    path: String,
+    target: String,
     headers: Vec<(String, String)>,
+    body: &'static str,
 }
 
 impl Asked {
     fn random(random: &mut Random) -> Self {
-        let mut headers = vec![("host".to_owned(), "shop.test".to_owned())];
+        let host = random.one_of(&["shop.test", "shop.test", "shop.test", "shop.test:80", "shop test", ""]);
+        let mut headers = vec![("host".to_owned(), host.to_owned())];
         let clients = ["203.0.113.7", "198.51.100.9", "192.0.2.1", "192.0.2.2"];
         headers.push(("x-forwarded-for".to_owned(), random.one_of(&clients).to_owned()));
         for (name, values) in [("x-plan", ["gold", "free", ""]), ("x-user", ["ann", "bob", ""])] {
@@ -43,45 +50,70 @@ impl Asked {
                 value => headers.push((name.to_owned(), value.to_owned())),
             }
         }
-        headers.push(("content-length".to_owned(), "0".to_owned()));
-        let path = random.one_of(&["/", "/a", "/a/b", "/b/c", "/internal/x"]).to_owned();
-        Self { method: random.one_of(&["GET", "POST"]).to_owned(), path, headers }
+        // Most requests are plain.
+        let odd = [
+            ("x_user", "eve"),
+            ("x-user", "eve"),
+            ("x-plan", "free"),
+            ("connection", "x-user"),
+            ("connection", "close, x-plan"),
+            ("cookie", "a=1"),
+            ("cookie", "b=2"),
+            ("host", "other.test"),
+            ("transfer-encoding", "chunked"),
+        ];
+        for _ in 0..(random.next() % 8).saturating_sub(5) {
+            let (name, value) = odd[random.next() as usize % odd.len()];
+            if name == "transfer-encoding" && headers.iter().any(|(known, _)| known == name) {
+                continue;
+            }
+            headers.push((name.to_owned(), value.to_owned()));
+        }
+        let is_chunked = headers.iter().any(|(name, _)| name == "transfer-encoding");
+        let body = match is_chunked {
+            true => "0\r\n\r\n",
+            false => random.one_of(&["", "", "", "12345"]),
+        };
+        if !is_chunked {
+            headers.push(("content-length".to_owned(), body.len().to_string()));
+        }
+        let plain = ["/", "/a", "/a/b", "/b/c", "/internal/x"];
+        let odd = [
+            "//a",
+            "/a/./b",
+            "/internal/../b/c",
+            "/b/../internal/x",
+            "/a/..;/internal/x",
+            "/internal;v=1/x",
+            "/%69nternal/x",
+            "/internal%2fx",
+            "/a%2F..%2Finternal/x",
+            "/..",
+            "/%zz",
+            "/a%00",
+            "/;a/b",
+            "*",
+            "http://shop.test/a/b",
+            "http://eve@shop.test/a",
+            "http://shop.test/b/../a",
+        ];
+        let target =
+            if random.next().is_multiple_of(3) { random.one_of(&odd) } else { random.one_of(&plain) };
+        let method = random.one_of(&["GET", "POST", "GET", "POST", "GET", "POST", "OPTIONS", "TRACE"]);
+        let method = if random.next().is_multiple_of(40) { "M".repeat(33) } else { method.to_owned() };
+        Self { method, target: target.to_owned(), headers, body }
     }
 
     fn bytes(&self) -> String {
         let headers: String =
             self.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        format!("{} {} HTTP/1.1\r\n{headers}\r\n", self.method, self.path)
+        format!("{} {} HTTP/1.1\r\n{headers}\r\n{}", self.method, self.target, self.body)
     }
-}
 
-impl Head for Asked {
-    fn method(&self) -> &str {
-        &self.method
-    }
-    fn path(&self) -> &str {
-        &self.path
-    }
-    fn query(&self) -> Option<&str> {
-        None
-    }
-    fn host(&self) -> Option<&str> {
-        Some("shop.test")
-    }
-    fn route(&self) -> Option<&str> {
-        None
-    }
-    fn peer(&self) -> Option<IpAddr> {
-        Some([127, 0, 0, 1].into())
-    }
-    fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_bytes())
-    }
-    fn each_header<'a>(&'a self, name: &str, each: &mut dyn FnMut(&'a [u8])) {
-        self.headers.iter().filter(|(known, _)| known == name).for_each(|(_, value)| each(value.as_bytes()));
-    }
-    fn extensions(&self) -> Option<&dyn Any> {
-        None
+    fn head(&self) -> request::Parts {
+        let request = Request::builder().method(&*self.method).uri(&self.target);
+        let request = self.headers.iter().fold(request, |request, (name, value)| request.header(name, value));
+        request.body(()).unwrap().into_parts().0
     }
 }
 
@@ -90,13 +122,19 @@ fn random_policy(random: &mut Random, servers: [&Server; 2]) -> String {
     let [a, b] = servers.map(|server| server.address);
     let mut text = format!(
         "listen: 127.0.0.1:0\n\
-         trusted-proxies: 127.0.0.0/8\n\
          upstreams: {{ a: 'http://{a}', b: 'http://{b}' }}\n\
          lists: {{ office: [203.0.113.0/24], bad: [198.51.100.0/24] }}\n\
          user: header x-user\n\
-         log: {{ format: json, file: access.log }}\n\
-         routes:\n"
+         log: {{ format: json, file: access.log }}\n"
     );
+    text += random.one_of(&["trusted-proxies: 127.0.0.0/8\n", "trusted-proxies: 127.0.0.0/8\n", ""]);
+    text += random.one_of(&[
+        "",
+        "connections: { body-size: 3 }\n",
+        "connections: { escaped-slashes: keep, underscores-in-headers: allow }\n",
+        "connections: { escaped-slashes: unescape }\n",
+    ]);
+    text += "routes:\n";
     let routes = [
         "{ path: /a/**, upstream: b }",
         "{ when: \"request.headers['x-plan'] == 'gold'\", upstream: b }",
@@ -127,6 +165,7 @@ fn random_policy(random: &mut Random, servers: [&Server; 2]) -> String {
         ]);
         let key = random.one_of(&["all", "ip", "user", "header x-user", "[ip, header x-user]", "path"]);
         let missing = random.one_of(&["", ", missing: share", ", missing: skip", ", missing: refuse"]);
+        let duplicates = random.one_of(&["", "", ", duplicates: first", ", duplicates: last"]);
         let limit = random.one_of(&[
             "deny: all",
             "deny: bad",
@@ -154,7 +193,7 @@ fn random_policy(random: &mut Random, servers: [&Server; 2]) -> String {
             ", on-limit: { fallback: { body: old } }",
         ]);
         text += &format!(
-            "  - {{ name: r{number}, match: {matching}, key: {key}{missing}, {limit}{mode}{on_limit} }}\n"
+            "  - {{ name: r{number}, match: {matching}, key: {key}{missing}{duplicates}, {limit}{mode}{on_limit} }}\n"
         );
     }
     text
@@ -165,8 +204,8 @@ async fn explain_predicts_what_the_gateway_answers() {
     let a = Server::start(|_| async { Response::new(text("upstream a".to_owned())) }).await;
     let b = Server::start(|_| async { Response::new(text("upstream b".to_owned())) }).await;
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
-    let (mut forwarded, mut refused, mut nowhere) = (0, 0, 0);
-    for _ in 0..60 {
+    let (mut forwarded, mut refused, mut malformed, mut nowhere) = (0, 0, 0, 0);
+    for _ in 0..100 {
         let folder = TempDir::new().unwrap();
         let said = random_policy(&mut random, [&a, &b]);
         let file = folder.path().join("policy.yaml");
@@ -179,26 +218,25 @@ async fn explain_predicts_what_the_gateway_answers() {
         let end = tokio::spawn(gateway.run(async {
             let _ = stopped.await;
         }));
-        let mut client = Wire::to(address).await;
         let mut rules = Vec::new();
         for _ in 0..6 {
             let asked = Asked::random(&mut random);
-            let predicted = explain(&policy, &asked, "".as_ref()).unwrap();
+            let predicted = explain_request(&policy, asked.head(), (PEER, None), "".as_ref()).unwrap();
             let outcome = &predicted.outcome;
-            let answer = client.ask(&asked.bytes()).await;
+            let answer = Wire::to(address).await.ask(&asked.bytes()).await;
             let context = || format!("{predicted}\n{asked:?}\n{said}");
             assert_eq!(answer.status(), outcome.status().unwrap_or(200), "{}", context());
             if let Some(upstream) = outcome.upstream() {
                 assert_eq!(answer.body, format!("upstream {upstream}"), "{}", context());
             }
-            match (outcome.rule(), outcome.upstream()) {
-                (Some(_), _) => refused += 1,
-                (None, Some(_)) => forwarded += 1,
-                (None, None) => nowhere += 1,
+            match outcome {
+                Predicted::Refused { .. } => refused += 1,
+                Predicted::Forwarded { .. } => forwarded += 1,
+                Predicted::Malformed(_) => malformed += 1,
+                Predicted::NoRoute | Predicted::Responded { .. } => nowhere += 1,
             }
             rules.push((outcome.rule().map(str::to_owned), context()));
         }
-        drop(client);
         drop(stop);
         timeout(LONG, end).await.unwrap().unwrap().unwrap();
         let log = fs::read_to_string(folder.path().join("access.log")).unwrap();
@@ -211,5 +249,6 @@ async fn explain_predicts_what_the_gateway_answers() {
             }
         }
     }
-    assert!(forwarded > 50 && refused > 50 && nowhere > 5, "{forwarded} {refused} {nowhere}");
+    let counts = [forwarded, refused, malformed, nowhere];
+    assert!(counts.iter().zip([50, 50, 50, 5]).all(|(count, least)| *count > least), "{counts:?}");
 }

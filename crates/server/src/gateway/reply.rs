@@ -1,0 +1,17 @@
+//! Answers as rules see them.
+
+use http::{HeaderValue, response};
+use tidegate_rule::request::Reply;
+
+/// An answer before its body.
+pub(super) struct GatewayReply<'a>(pub(super) &'a response::Parts);
+
+impl Reply for GatewayReply<'_> {
+    fn status(&self) -> u16 {
+        self.0.status.as_u16()
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.0.headers.get(name).map(HeaderValue::as_bytes)
+    }
+}
