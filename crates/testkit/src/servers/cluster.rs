@@ -43,13 +43,6 @@ impl RedisCluster {
             .config("cluster-enabled", "yes")
             .config("cluster-node-timeout", NODE_TIMEOUT)
             .config("cluster-config-file", "nodes.conf");
-        // All ports are known before the first node starts, so another program may take one meanwhile.
-        let is_taken = |error: &String| error.contains("Address already in use");
-        let first = Self::launch(&node);
-        if first.as_ref().is_err_and(is_taken) { Self::launch(&node) } else { first }
-    }
-
-    fn launch(node: &Builder) -> Result<Self, String> {
         let nodes = iter::repeat_with(|| node.prepare()).take(2 * PRIMARIES).collect::<Result<_, _>>()?;
         let cluster = Self { nodes };
         for node in &cluster.nodes {

@@ -47,9 +47,23 @@ impl Port {
 
     fn exactly(number: u16) -> rustix::io::Result<Self> {
         let holder = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        sockopt::set_socket_reuseaddr(&holder, true)?;
+        // Only afterwards may others reuse the address: this one must not share the port of another holder.
         bind(&holder, &SocketAddr::from((Ipv4Addr::LOCALHOST, number)))?;
+        sockopt::set_socket_reuseaddr(&holder, true)?;
         let number = SocketAddr::try_from(getsockname(&holder)?)?.port();
         Ok(Self { address: SocketAddr::from((Ipv4Addr::LOCALHOST, number)), _holder: holder })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Port;
+    use std::net::TcpListener;
+
+    #[test]
+    fn port_has_one_holder() -> Result<(), String> {
+        let port = Port::any()?;
+        assert!(Port::exactly(port.number()).is_err(), "two holders share port {}", port.number());
+        TcpListener::bind(port.address()).map(drop).map_err(|error| format!("no server can listen: {error}"))
     }
 }

@@ -218,10 +218,26 @@ impl RedisServer {
             Some(status) => {
                 Ok(Err(format!("{} ended with {status}:\n{}", self.parts.builder.binary, self.log())))
             }
-            None => self.command(&["PING"]).map(|_| Ok(())),
+            None => {
+                self.command(&["PING"])?;
+                let (answering, own) = (self.answering_process()?, process.id());
+                if answering == own {
+                    Ok(Ok(()))
+                } else {
+                    Err(format!("process {answering} answers, not {own}"))
+                }
+            }
         })??;
         *self.run() = Some(Run { process, state: State::Running });
         Ok(())
+    }
+
+    /// The process that listens on the port of this server.
+    fn answering_process(&self) -> Result<u32, String> {
+        let information = self.command(&["INFO", "server"])?;
+        let mut lines = information.text().unwrap_or_default().lines();
+        let number = lines.find_map(|line| line.strip_prefix("process_id:"));
+        number.and_then(|number| number.parse().ok()).ok_or_else(|| "INFO has no process_id".to_owned())
     }
 
     fn spawn(&self) -> Result<Process, String> {
