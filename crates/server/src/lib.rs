@@ -13,7 +13,7 @@
 //! | noun | is |
 //! |---|---|
 //! | [`Config`] | what a policy says of listeners, connections and upstreams |
-//! | [`Bound`] | a listener that is bound, with its certificate |
+//! | [`BoundListener`] | a listener that is bound, with its certificate |
 //! | [`Judge`] | says what happens to a request, and settles its answer |
 //! | [`Outcome`] | go on, answer this, or drop the connection |
 //! | [`FileWatch`] | tells when a file of a policy says something else than was read of it |
@@ -32,16 +32,13 @@ pub mod descriptors;
 mod fault;
 mod files;
 mod gateway;
-mod greeting;
-mod hall;
+mod http_server;
 mod judge;
-mod listen;
 mod log;
 mod observe;
 mod places;
 mod prometheus;
 mod proxy;
-mod pulse;
 mod run;
 mod stream;
 mod tls;
@@ -55,8 +52,8 @@ pub use config::{Config, Target};
 pub use fault::Fault;
 pub use files::{FileWatch, ReadFiles};
 pub use gateway::{Gateway, GatewayError, Handle, PolicySource, Preflight, Reloaded};
+pub use http_server::BoundListener;
 pub use judge::{AnsweredBy, Judge, Judged, Origin, Outcome, Rates, Scheme, Settled};
-pub use listen::Bound;
 pub use log::LogNote;
 pub use run::run;
 pub use tls::Roots;

@@ -1,20 +1,18 @@
 //! Starting workers, and ending them.
 
 use crate::{
-    Bound, Config, Fault, Judge,
-    listen::PlainDoor,
+    BoundListener, Config, Fault, Judge,
+    http_server::refresh_certificates,
     log::{Logbook, Writing},
     places::Places,
-    tls::Certificate,
     traces::{Exporting, Tracer},
     upstream::{Health, Plan, Upstream},
     worker::{self, Order, Worker},
 };
-use std::{future::Future, sync::Arc, thread, time::Duration};
+use std::{future::Future, sync::Arc, thread};
 use tokio::{
     sync::{oneshot, watch},
-    task::JoinHandle,
-    time,
+    task::JoinSet,
 };
 
 /// Serves until `shutdown`, then takes no more connections and lets requests in flight end for as long as
@@ -23,7 +21,7 @@ use tokio::{
 /// Nothing is half-started: a fault comes before the first connection is accepted.
 pub async fn run<J: Judge>(
     config: Config,
-    listeners: Vec<Bound>,
+    listeners: Vec<BoundListener>,
     judge: Arc<J>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Fault> {
@@ -80,12 +78,16 @@ pub(crate) struct Workers {
     ends: Vec<oneshot::Receiver<Result<(), Fault>>>,
     writing: Option<Writing>,
     exporting: Option<Exporting>,
-    refreshing: JoinHandle<()>,
+    _refresh: JoinSet<()>,
 }
 
 impl Workers {
     /// Starts one for each thread that the configuration asks for. They hold the listeners open by themselves.
-    pub(crate) fn start<J: Judge>(plans: Plans, listeners: &[Bound], judge: Arc<J>) -> Result<Self, Fault> {
+    pub(crate) fn start<J: Judge>(
+        plans: Plans,
+        listeners: &[BoundListener],
+        judge: Arc<J>,
+    ) -> Result<Self, Fault> {
         let Plans { config, upstreams, log, tracer } = plans;
         let ((log, writing), (tracer, exporting)) = (log.unzip(), tracer.unzip());
         let (orders, ordered) = watch::channel(Order::Serve);
@@ -95,19 +97,18 @@ impl Workers {
 
         let mut ends = Vec::new();
         for number in 0..count {
-            let doors =
-                listeners.iter().map(Bound::door).collect::<Result<_, _>>().map_err(Fault::Machine)?;
+            let listeners = listeners.iter().map(BoundListener::try_clone).collect::<Result<_, _>>()?;
             let (ended, end) = oneshot::channel();
             let start = start.clone();
             let work = move || {
                 // Whoever started it may be gone.
-                let _ = ended.send(start.work(number, doors));
+                let _ = ended.send(start.work(number, listeners));
             };
             thread::Builder::new().name(format!("worker-{number}")).spawn(work).map_err(Fault::Machine)?;
             ends.push(end);
         }
-        let certificates = listeners.iter().filter_map(Bound::certificate).collect();
-        Ok(Self { orders, ends, writing, exporting, refreshing: tokio::spawn(refresh(certificates)) })
+        let certificates = listeners.iter().filter_map(BoundListener::certificate).collect();
+        Ok(Self { orders, ends, writing, exporting, _refresh: refresh_certificates(certificates) })
     }
 
     /// Tells all of them what to do now.
@@ -135,12 +136,6 @@ impl Workers {
     }
 }
 
-impl Drop for Workers {
-    fn drop(&mut self) {
-        self.refreshing.abort();
-    }
-}
-
 /// What every worker of a configuration is given.
 struct Start<J> {
     config: Arc<Config>,
@@ -154,17 +149,17 @@ struct Start<J> {
 
 impl<J: Judge> Start<J> {
     /// Works on this thread, from the first connection to the last.
-    fn work(self, number: usize, doors: Vec<PlainDoor>) -> Result<(), Fault> {
+    fn work(self, number: usize, listeners: Vec<BoundListener>) -> Result<(), Fault> {
         worker::runtime()?.block_on(async {
-            let doors = doors.into_iter().map(PlainDoor::open).collect::<Result<Vec<_>, _>>();
-            let doors = doors.map_err(Fault::Machine)?;
+            let listeners = listeners.into_iter().map(BoundListener::into_listener);
+            let listeners = listeners.collect::<Result<_, _>>()?;
             let watch = worker::watch_of_machine();
             let upstreams = self.plans.iter().map(|plan| Upstream::new(plan, &watch)).collect();
             let worker = Worker::new(&self.config, upstreams, self.places, watch, (self.log, self.tracer));
             if number == 0 {
                 worker.check_servers();
             }
-            worker.run(doors, self.judge, self.ordered).await;
+            worker.run(listeners, self.judge, self.ordered).await;
             Ok(())
         })
     }
@@ -181,15 +176,5 @@ impl<J> Clone for Start<J> {
             log: self.log.clone(),
             tracer: self.tracer.clone(),
         }
-    }
-}
-
-/// How often files of certificates are looked at.
-const REFRESH: Duration = Duration::from_secs(1);
-
-async fn refresh(certificates: Vec<Arc<Certificate>>) {
-    loop {
-        time::sleep(REFRESH).await;
-        certificates.iter().for_each(|certificate| certificate.refresh());
     }
 }

@@ -12,9 +12,9 @@ use tokio::{
 use tokio_rustls::TlsStream;
 
 /// A connection to a client or to a server.
-pub(crate) enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+pub(crate) enum Stream<I = TcpStream> {
+    Plain(I),
+    Tls(Box<TlsStream<I>>),
 }
 
 impl Stream {
@@ -55,7 +55,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<I> {
     #[inline]
     fn poll_read(
         self: Pin<&mut Self>,
@@ -69,7 +69,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<I> {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {

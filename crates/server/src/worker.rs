@@ -3,7 +3,7 @@
 use crate::{
     Config, Fault, Judge, Origin, Scheme, client,
     client::Client,
-    listen::{Door, welcome},
+    http_server::{Listener, tls_accept},
     log::Logbook,
     places::Places,
     traces::Tracer,
@@ -55,8 +55,7 @@ pub(crate) struct Terms {
     pub(crate) tunnel: u64,
     pub(crate) header_size: usize,
     pub(crate) head: HeadLimits,
-    /// For agreeing on how to speak.
-    pub(crate) welcome: Duration,
+    pub(crate) handshake_timeout: Duration,
     drain: Duration,
 }
 
@@ -106,14 +105,14 @@ impl Worker {
     /// Serves until it is told to stop, and then until its connections have ended, or have had their time.
     pub(crate) async fn run<J: Judge>(
         self: Rc<Self>,
-        doors: Vec<Door>,
+        listeners: Vec<Listener>,
         judge: Arc<J>,
         mut orders: watch::Receiver<Order>,
     ) {
         let ticking = task::spawn_local(tick(self.clone()));
-        let accepting: Vec<_> = doors
+        let accepting: Vec<_> = listeners
             .into_iter()
-            .map(|door| task::spawn_local(self.clone().accept(door, judge.clone())))
+            .map(|listener| task::spawn_local(self.clone().accept(listener, judge.clone())))
             .collect();
         // A sender that is gone says the same as `Stop`.
         let order = orders.wait_for(|order| *order != Order::Serve).await.map_or(Order::Stop, |order| *order);
@@ -201,31 +200,22 @@ impl Worker {
         HeaderValue::from_maybe_shared(id).unwrap_or(HeaderValue::from_static("-"))
     }
 
-    async fn accept<J: Judge>(self: Rc<Self>, door: Door, judge: Arc<J>) {
+    async fn accept<J: Judge>(self: Rc<Self>, listener: Listener, judge: Arc<J>) {
         loop {
-            let (stream, peer) = match door.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    // Out of descriptors, mostly: those who wait are served when others go.
-                    tracing::warn!(%error, "a connection was not accepted");
-                    time::sleep(TICK).await;
-                    continue;
-                }
-            };
+            let (stream, peer) = listener.accept().await;
             let Ok(place) = self.places.take(peer.ip()) else {
-                if door.scheme() == Scheme::Http {
+                if listener.scheme() == Scheme::Http {
                     client::refuse(&self, stream);
                 }
                 continue;
             };
-            let _ = stream.set_nodelay(true);
             let client = peer.ip().to_canonical();
-            let origin = Origin { peer, client, scheme: door.scheme(), listener: door.name() };
+            let origin = Origin { peer, client, scheme: listener.scheme(), listener: listener.name() };
             let client = Client::new(self.clone(), origin, place);
-            let (certificate, judge) = (door.certificate(), judge.clone());
+            let (certificate, judge) = (listener.certificate(), judge.clone());
             task::spawn_local(async move {
-                let agreeing = welcome(stream, certificate, client.worker.terms.welcome);
-                if let Some(stream) = Box::pin(agreeing).await {
+                let handshake = tls_accept(stream, certificate, client.worker.terms.handshake_timeout);
+                if let Some(stream) = Box::pin(handshake).await {
                     client::serve(stream, client, judge).await;
                 }
             });
@@ -258,7 +248,7 @@ impl Terms {
             tunnel: milliseconds(connections.tunnel_timeout),
             header_size: usize::try_from(connections.header_size).unwrap_or(usize::MAX),
             head: connections.into(),
-            welcome: connections.header_timeout,
+            handshake_timeout: connections.header_timeout,
             drain: connections.drain,
         }
     }

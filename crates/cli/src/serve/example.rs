@@ -15,7 +15,7 @@ use tidegate_policy::{
     Policy,
     model::{Listener, Upstream, UpstreamServer},
 };
-use tidegate_server::{Bound, Config, Fault, Gateway, Outcome, run};
+use tidegate_server::{BoundListener, Config, Fault, Gateway, Outcome, run};
 
 const TEXT: &str = include_str!("example.yaml");
 /// The addresses in it.
@@ -31,7 +31,7 @@ pub(crate) struct Example {
 impl Example {
     /// Starts the server.
     pub(crate) fn start() -> Result<Self, Fault> {
-        let server = Bound::bind(&loopback(0))?;
+        let server = BoundListener::bind(&loopback(0))?;
         let address = server.address();
         let config = Config { workers: NonZeroUsize::MIN, ..Config::of(&Policy::default()) };
         let judge = Arc::new(|head: &request::Parts| Outcome::Answer(told(head)));
@@ -44,7 +44,7 @@ impl Example {
         let echo = UpstreamServer { url: format!("http://{address}"), weight: 1 };
         policy.upstreams.insert("echo".to_owned(), Upstream::new(vec![echo]));
         // A port that is taken must not spoil the first look.
-        let is_free = |listener: &Listener| Bound::bind(listener).is_ok();
+        let is_free = |listener: &Listener| BoundListener::bind(listener).is_ok();
         if !policy.listen.iter().all(is_free) {
             policy.listen = vec![loopback(0)];
         }

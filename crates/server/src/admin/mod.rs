@@ -22,9 +22,9 @@ mod routes;
 mod simulate;
 
 use crate::{
-    Bound, Fault, Handle,
+    Fault, Handle,
     decisions::{Desk, Secret},
-    hall::{Hall, Threads},
+    http_server::{HttpServer, ThreadedListener},
     observe::Observer,
 };
 use callers::Callers;
@@ -33,17 +33,12 @@ use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 use tidegate_policy::model::{Admin as Declared, Connections, Listener};
 use tokio::sync::watch;
 
-/// The listener of operators, with a thread of its own.
+/// The listener of the admin API and the dashboard, served by one thread.
 pub(crate) struct Admin {
-    bound: Bound,
+    listener: ThreadedListener,
     callers: Arc<Callers>,
-    serving: Option<Serving>,
-}
-
-struct Serving {
-    threads: Threads,
-    /// Streams end when this is gone.
-    _open: watch::Sender<()>,
+    /// Event streams end when this is dropped.
+    open: Option<watch::Sender<()>>,
 }
 
 /// All that operators may look at and ask for.
@@ -58,34 +53,21 @@ struct Office {
 }
 
 impl Admin {
-    /// Binds it, if it is declared.
-    pub(crate) fn bind(declared: &Declared) -> Result<Option<Self>, Fault> {
+    /// Binds the declared address, if there is one; reuses the socket of `existing` if the address is the same.
+    pub(crate) fn bind(declared: &Declared, existing: Option<&Self>) -> Result<Option<Self>, Fault> {
         let Some(address) = declared.listen else { return Ok(None) };
-        Self::with(Bound::bind(&Listener { name: None, address, tls: None })?, declared).map(Some)
-    }
-
-    /// The same socket where the address stays, with what is declared now.
-    pub(crate) fn again(&self, declared: &Declared) -> Result<Option<Self>, Fault> {
-        match declared.listen {
-            Some(address) if address == self.bound.declared().address => {
-                Self::with(self.bound.again(&Listener { name: None, address, tls: None })?, declared)
-                    .map(Some)
-            }
-            _ => Self::bind(declared),
-        }
-    }
-
-    fn with(bound: Bound, declared: &Declared) -> Result<Self, Fault> {
+        let listener = Listener { name: None, address, tls: None };
+        let listener = ThreadedListener::bind(&listener, existing.map(|existing| &existing.listener))?;
         let secret = declared.token.as_ref().map(Secret::read).transpose()?;
-        let callers = Arc::new(Callers::new(secret, declared.hosts.clone(), bound.address()));
-        Ok(Self { bound, callers, serving: None })
+        let callers = Arc::new(Callers::new(secret, declared.hosts.clone(), listener.address()));
+        Ok(Some(Self { listener, callers, open: None }))
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.bound.address()
+        self.listener.address()
     }
 
-    /// Serves operators from now on.
+    /// Starts serving.
     pub(crate) fn start(
         &mut self,
         gateway: Handle,
@@ -93,23 +75,19 @@ impl Admin {
         desk: &Arc<Desk>,
     ) -> Result<(), Fault> {
         observer.takes_changes(self.callers.changes());
-        let (_open, open) = watch::channel(());
+        let (sender, open) = watch::channel(());
         let (observer, desk, callers) = (observer.clone(), desk.clone(), self.callers.clone());
         let router = routes::router(Office { gateway, observer, desk, callers, open });
-        let hall = Hall::new(TowerToHyperService::new(router), &connections());
-        let threads = Threads::start(&self.bound, &hall, "admin", NonZeroUsize::MIN)?;
-        self.serving = Some(Serving { threads, _open });
+        let server = HttpServer::new(TowerToHyperService::new(router), &connections());
+        self.listener.start(&server, "admin", NonZeroUsize::MIN)?;
+        self.open = Some(sender);
         Ok(())
     }
 
-    /// Takes no more connections, ends streams, and returns when requests in flight have ended.
+    /// Closes the listener, ends event streams, and returns when the requests in flight have ended.
     pub(crate) async fn end(self) {
-        let Self { bound, serving, .. } = self;
-        drop(bound);
-        if let Some(Serving { threads, _open }) = serving {
-            drop(_open);
-            threads.end().await;
-        }
+        drop(self.open);
+        self.listener.end().await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which version of HTTP a client speaks that has agreed on nothing.
 
 use super::{Client, ClientIo};
-use crate::greeting::PREFACE;
+use crate::http_server::PREFACE;
 use bytes::BytesMut;
 use std::{
     future::{Future, poll_fn},

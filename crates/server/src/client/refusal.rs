@@ -1,6 +1,6 @@
 //! Connections for which there is no place.
 
-use crate::worker::Worker;
+use crate::{http_server::PREFACE, worker::Worker};
 use std::{rc::Rc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -34,7 +34,7 @@ async fn tell(mut stream: TcpStream) -> std::io::Result<()> {
     // An answer before the question would confuse some.
     let mut start = [0; 512];
     let length = stream.read(&mut start).await?;
-    if length == 0 || start.starts_with(b"PRI ") {
+    if length == 0 || start.starts_with(&PREFACE[..4]) {
         return Ok(());
     }
     stream.try_write(ANSWER)?;

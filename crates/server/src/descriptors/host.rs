@@ -10,14 +10,13 @@ use super::{
     HostStores, Start, StatsdSettings, StoreNeed, debug_page, health_page, metrics_page,
     opening::{certificate, limits, settings},
     statsd::StatsdSender,
-    wire::{GrpcHealth, GrpcTerms, GrpcWire, JsonWire, Serving, SettleDesk, settle_router},
+    wire::{GrpcHealth, GrpcSettings, GrpcWire, JsonWire, Serving, SettleDesk, settle_router},
     xds::XdsClient,
 };
 use crate::{
-    Bound, Fault,
+    BoundListener, Fault,
     decisions::{NEEDED, unauthorized},
-    hall::Hall,
-    listen,
+    http_server::{HttpServer, Listener},
     tls::Certificate,
 };
 use axum::{
@@ -33,7 +32,7 @@ use hyper_util::service::TowerToHyperService;
 use std::{
     error, fmt, fs,
     future::Future,
-    net::{SocketAddr, TcpListener as Socket},
+    net::SocketAddr,
     os::unix::{fs::FileTypeExt, net::UnixListener as UnixSocket},
     pin::pin,
     sync::Arc,
@@ -42,13 +41,9 @@ use std::{
 use tidegate_engine::{BuildError, Outage};
 use tidegate_policy::{
     descriptors::{DescriptorSet, Merge},
-    model::{Connections, Listener},
+    model::Connections,
 };
-use tokio::{
-    net::{TcpListener, UnixListener},
-    sync::watch,
-    time,
-};
+use tokio::{net::UnixListener, sync::watch, time};
 
 /// A decision service that is bound to its addresses, and has read its limits where these are files.
 pub struct ServiceHost {
@@ -56,8 +51,7 @@ pub struct ServiceHost {
     health: Health,
     limits: Limits,
     sockets: Sockets,
-    tls: Option<Arc<Certificate>>,
-    terms: GrpcTerms,
+    grpc_settings: GrpcSettings,
     desk: Arc<SettleDesk>,
     callers: Callers,
     /// Whether connections are refused until there are limits.
@@ -74,15 +68,15 @@ pub(super) enum Limits {
 
 /// Where it listens.
 struct Sockets {
-    http: Bound,
+    http: BoundListener,
     grpc: GrpcSocket,
-    debug: Bound,
-    metrics: Option<(Bound, String)>,
+    debug: BoundListener,
+    metrics: Option<(BoundListener, String)>,
 }
 
 enum GrpcSocket {
-    Tcp(Socket),
-    Unix(UnixSocket),
+    Tcp(BoundListener),
+    Unix(UnixSocket, Option<Arc<Certificate>>),
 }
 
 /// Why a decision service does not start.
@@ -109,11 +103,15 @@ impl ServiceHost {
         let callers = Callers::knowing(own.tokens.iter().map(|token| token.0.clone()))
             .and_operators(token.as_ref().map(|token| token.0.as_str()));
         let desk = Arc::new(SettleDesk::new(service.clone(), host, token, callers.clone()));
-        let http = |endpoint: Endpoint| {
+        let certificates = (
+            own.http_tls.as_ref().map(Certificate::load).transpose().map_err(HostError::Listen)?,
+            certificate(environment)?,
+        );
+        let bind = |endpoint: Endpoint, certificate: &Option<Arc<Certificate>>| {
             let address = SocketAddr::new(endpoint.host, endpoint.port);
-            Bound::reserve(&Listener { name: None, address, tls: own.http_tls.clone() })
-                .map_err(HostError::Listen)
+            BoundListener::reserve(address, certificate.clone()).map_err(HostError::Listen)
         };
+        let http = |endpoint: Endpoint| bind(endpoint, &certificates.0);
         let limits = limits(environment, &service)?;
         let metrics = environment.prometheus.as_ref();
         // A management server may take a while, and nobody is to be answered without limits meanwhile.
@@ -121,8 +119,8 @@ impl ServiceHost {
         let sockets = Sockets {
             http: http(environment.http)?,
             grpc: match &environment.grpc {
-                GrpcEndpoint::Tcp(endpoint) => GrpcSocket::Tcp(bind(*endpoint)?),
-                GrpcEndpoint::Socket(path) => GrpcSocket::Unix(bind_unix(path)?),
+                GrpcEndpoint::Tcp(endpoint) => GrpcSocket::Tcp(bind(*endpoint, &certificates.1)?),
+                GrpcEndpoint::Socket(path) => GrpcSocket::Unix(bind_unix(path)?, certificates.1),
             },
             debug: http(environment.debug)?,
             metrics: metrics
@@ -137,8 +135,10 @@ impl ServiceHost {
             service,
             limits,
             sockets,
-            tls: certificate(environment)?,
-            terms: GrpcTerms { age: environment.connection_age, ..GrpcTerms::default() },
+            grpc_settings: GrpcSettings {
+                max_connection_age: environment.connection_age,
+                ..GrpcSettings::default()
+            },
             desk,
             callers,
             waits,
@@ -159,11 +159,10 @@ impl ServiceHost {
 
     /// Where it listens, each with what is there.
     pub fn addresses(&self) -> Vec<(&'static str, String)> {
-        let shown = |socket: &Socket| socket.local_addr().map(|at| at.to_string()).unwrap_or_default();
         let Sockets { http, grpc, debug, metrics } = &self.sockets;
         let grpc = match grpc {
-            GrpcSocket::Tcp(socket) => shown(socket),
-            GrpcSocket::Unix(socket) => {
+            GrpcSocket::Tcp(bound) => bound.address().to_string(),
+            GrpcSocket::Unix(socket, _) => {
                 let path = socket
                     .local_addr()
                     .ok()
@@ -171,7 +170,7 @@ impl ServiceHost {
                 path.unwrap_or_default()
             }
         };
-        let at = |bound: &Bound| {
+        let at = |bound: &BoundListener| {
             let scheme = if bound.certificate().is_some() { "https" } else { "http" };
             format!("{scheme}://{}", bound.address())
         };
@@ -188,7 +187,7 @@ impl ServiceHost {
 
     /// Serves until `shutdown`, and then until requests in flight have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), HostError> {
-        let Self { service, health, limits, sockets, tls, terms, desk, callers, waits, statsd, .. } = self;
+        let Self { service, health, limits, sockets, grpc_settings, desk, callers, waits, statsd, .. } = self;
         let health = Arc::new(health);
         let following = tokio::spawn(follow(limits, service.clone(), health.clone()));
         let mut shutdown = pin!(shutdown);
@@ -217,30 +216,29 @@ impl ServiceHost {
                 let _ = stopped.changed().await;
             }
         };
-        let drain = terms.drain;
         let wire = GrpcWire::new(service.clone()).await.callers(callers.clone());
         wire.health().set(serving(&health)).await;
-        let looking = tokio::spawn(look(health.clone(), wire.health(), desk.clone(), tls.clone()));
-        let tls = tls.map(|certificate| certificate.acceptor());
+        let looking = tokio::spawn(look(health.clone(), wire.health(), desk.clone()));
         let grpc: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match grpc {
-            GrpcSocket::Tcp(socket) => {
-                let listener = TcpListener::from_std(socket).map_err(machine)?;
-                Box::pin(wire.serve(listener, tls, terms, ended()))
+            GrpcSocket::Tcp(bound) => {
+                let listener = bound.into_listener().map_err(HostError::Listen)?;
+                Box::pin(wire.serve_listener(listener, grpc_settings, ended()))
             }
-            GrpcSocket::Unix(socket) => {
-                let listener = UnixListener::from_std(socket).map_err(machine)?;
-                Box::pin(wire.serve(listener, tls, terms, ended()))
+            GrpcSocket::Unix(socket, certificate) => {
+                let socket = UnixListener::from_std(socket)
+                    .map_err(|error| HostError::Listen(Fault::Machine(error)))?;
+                Box::pin(wire.serve_listener(Listener::new(socket, certificate), grpc_settings, ended()))
             }
         };
-        let hall = |router: Router| {
-            let terms = Connections { drain, ..Connections::default() };
-            Hall::new(TowerToHyperService::new(router), &terms)
+        let serve = |router: Router, bound: BoundListener| {
+            let connections = Connections { drain: grpc_settings.drain_timeout, ..Connections::default() };
+            let server = HttpServer::new(TowerToHyperService::new(router), &connections);
+            Ok(server.serve_until(bound.into_listener().map_err(HostError::Listen)?, ended()))
         };
-        let plain = hall(plain(&service, &health, desk, &callers)).serve_until(http, ended());
-        let pages = hall(admitted(pages(&service), &callers)).serve_until(debug, ended());
+        let plain = serve(plain(&service, &health, desk, &callers), http)?;
+        let pages = serve(admitted(pages(&service), &callers), debug)?;
         if let Some((bound, path)) = metrics {
-            let page = hall(admitted(only_metrics(&service, path), &callers));
-            tokio::spawn(page.serve_until(bound, ended()));
+            tokio::spawn(serve(admitted(only_metrics(&service, path), &callers), bound)?);
         }
         let sending = statsd.map(|settings| {
             let sender = StatsdSender::new(service.clone(), settings);
@@ -251,14 +249,14 @@ impl ServiceHost {
             health.drain();
             drop(stop);
         };
-        let ((), (), plain, pages) = tokio::join!(ending, grpc, plain, pages);
+        tokio::join!(ending, grpc, plain, pages);
         following.abort();
         looking.abort();
         if let Some(sending) = sending {
             // It waits for a server for a while only.
             let _ = sending.await;
         }
-        plain.and(pages).map_err(HostError::Listen)
+        Ok(())
     }
 }
 
@@ -277,7 +275,7 @@ fn admitted(pages: Router, callers: &Callers) -> Router {
 }
 
 /// Tells clients of gRPC how the service is, and does what is to be done from time to time.
-async fn look(health: Arc<Health>, wire: GrpcHealth, desk: Arc<SettleDesk>, tls: Option<Arc<Certificate>>) {
+async fn look(health: Arc<Health>, wire: GrpcHealth, desk: Arc<SettleDesk>) {
     let mut told = None;
     loop {
         let serving = serving(&health);
@@ -286,9 +284,6 @@ async fn look(health: Arc<Health>, wire: GrpcHealth, desk: Arc<SettleDesk>, tls:
             told = Some(serving);
         }
         desk.follow_time();
-        if let Some(certificate) = &tls {
-            certificate.refresh();
-        }
         let _ = time::timeout(LOOK, health.changed()).await;
     }
 }
@@ -300,7 +295,7 @@ fn serving(health: &Health) -> Serving {
     }
 }
 
-/// How often stores and certificates are looked at.
+/// How often the health of the store is checked.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Has limits read again whenever they change. Those that make no sense change nothing.
@@ -379,21 +374,14 @@ fn nothing() -> Response {
 impl Sockets {
     /// Accepts connections from now on.
     fn listen(&self) -> Result<(), HostError> {
-        if let GrpcSocket::Tcp(socket) = &self.grpc {
-            listen::accept(socket).map_err(|source| match socket.local_addr() {
-                Ok(address) => HostError::Listen(Fault::Listen { address, source }),
-                Err(error) => machine(error),
-            })?;
-        }
+        let grpc = match &self.grpc {
+            GrpcSocket::Tcp(bound) => Some(bound),
+            GrpcSocket::Unix(..) => None,
+        };
         let metrics = self.metrics.iter().map(|(bound, _)| bound);
-        let mut all = [&self.http, &self.debug].into_iter().chain(metrics);
-        all.try_for_each(Bound::listen).map_err(HostError::Listen)
+        let mut all = grpc.into_iter().chain([&self.http, &self.debug]).chain(metrics);
+        all.try_for_each(BoundListener::listen).map_err(HostError::Listen)
     }
-}
-
-fn bind(endpoint: Endpoint) -> Result<Socket, HostError> {
-    let address = SocketAddr::new(endpoint.host, endpoint.port);
-    listen::reserve(address).map_err(|source| HostError::Listen(Fault::Listen { address, source }))
 }
 
 /// A socket that one before left behind is taken away; anything else is not.
@@ -406,10 +394,6 @@ fn bind_unix(path: &std::path::Path) -> Result<UnixSocket, HostError> {
         Ok(socket)
     });
     bound.map_err(|error| HostError::Limits(format!("cannot listen on {}: {error}", path.display())))
-}
-
-fn machine(error: std::io::Error) -> HostError {
-    HostError::Listen(Fault::Machine(error))
 }
 
 impl fmt::Debug for ServiceHost {

@@ -1,22 +1,15 @@
 //! Where a policy listens, and whether the next one listens there, too.
 
-use crate::{Bound, Fault};
+use crate::{BoundListener, Fault};
 use std::{borrow::Cow, net::SocketAddr};
 use tidegate_policy::{Policy, model::Listener};
 
 /// Where a policy listens that does not say it.
 const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8_080);
 
-/// The listeners of a policy; of those that are there already, the sockets stay, with all who wait to be accepted.
-pub(super) fn listeners(policy: &Policy, before: &[Bound]) -> Result<Vec<Bound>, Fault> {
-    let open = |listener: &Listener| match before
-        .iter()
-        .find(|bound| bound.declared().address == listener.address)
-    {
-        Some(bound) => bound.again(listener),
-        None => Bound::bind(listener),
-    };
-    declared(policy).iter().map(open).collect()
+/// Binds the listeners of a policy. Sockets that are bound already are reused.
+pub(super) fn listeners(policy: &Policy, existing: &[BoundListener]) -> Result<Vec<BoundListener>, Fault> {
+    declared(policy).iter().map(|declared| BoundListener::bind_or_reuse(declared, existing)).collect()
 }
 
 /// The usual one where none is declared; none where there is nothing to go to, and decisions are asked for elsewhere.

@@ -27,10 +27,10 @@ pub use reload::Reloaded;
 pub use source::PolicySource;
 
 use crate::{
-    AmendError, Amended, Bound, Config, FileWatch, ReadFiles,
+    AmendError, Amended, BoundListener, Config, FileWatch, ReadFiles,
     admin::Admin,
-    decisions::{DecisionDoor, Desk, Tokens},
-    hall::Threads,
+    decisions::{self, Desk, Tokens},
+    http_server::{ServerThreads, ThreadedListener},
     observe::{Listening, Observer, Scene, Sending, Tally, Watcher, said, version},
     run::{Plans, UpstreamHealth, Workers},
     worker::Order,
@@ -74,12 +74,12 @@ pub struct Gateway {
     compiler: Compiler,
     policy: Policy,
     gate: PolicyGate,
-    listeners: Vec<Bound>,
+    listeners: Vec<BoundListener>,
     workers: NonZeroUsize,
     calls: mpsc::Receiver<Call>,
     handle: Handle,
     admin: Option<Admin>,
-    decisions: Option<DecisionDoor>,
+    decisions: Option<ThreadedListener>,
     /// Who may ask, until there is a desk.
     tokens: Option<Tokens>,
     /// Where questions are answered, as soon as anybody serves.
@@ -91,8 +91,8 @@ pub struct Gateway {
     upstreams: Arc<Vec<UpstreamHealth>>,
     sending: Option<Sending>,
     retired: VecDeque<Workers>,
-    /// Listeners of programs that were there before, until those who ask there are answered.
-    leaving: Vec<Threads>,
+    /// Threads of replaced listeners of the decision API, until their connections are drained.
+    leaving: Vec<ServerThreads>,
     failures: ExpressionFailures,
 }
 
@@ -128,8 +128,9 @@ impl Gateway {
         let files = ReadFiles::default();
         let policy = source.read(&files)?;
         let listeners = listeners(&policy, &[])?;
-        let admin = Admin::bind(&policy.admin)?;
-        let decisions = policy.decisions.as_ref().map(DecisionDoor::bind).transpose()?;
+        let admin = Admin::bind(&policy.admin, None)?;
+        let decisions =
+            policy.decisions.as_ref().map(|declared| decisions::bind(declared, None)).transpose()?;
         let tokens = Tokens::of(&policy)?;
         let observer = Observer::new(rules.clone(), Clock::system());
         let compiler = Compiler::new(rules);
@@ -171,7 +172,7 @@ impl Gateway {
 
     /// Where requests come in.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().map(Bound::address).collect()
+        self.listeners.iter().map(BoundListener::address).collect()
     }
 
     /// Where operators come in, if anywhere.
@@ -181,7 +182,7 @@ impl Gateway {
 
     /// Where programs ask for decisions, if anywhere.
     pub fn decisions_address(&self) -> Option<SocketAddr> {
-        self.decisions.as_ref().map(DecisionDoor::address)
+        self.decisions.as_ref().map(ThreadedListener::address)
     }
 
     /// What is in force.
@@ -210,7 +211,11 @@ impl Gateway {
             admin.start(self.handle.clone(), &self.observer, &desk)?;
         }
         if let Some(decisions) = &mut self.decisions {
-            decisions.start(&desk, self.workers, &self.policy.connections)?;
+            decisions.start(
+                &decisions::server(&desk, &self.policy.connections),
+                "decisions",
+                self.workers,
+            )?;
         }
         let mut moments = time::interval(MOMENT);
         moments.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -247,8 +252,10 @@ impl Gateway {
 
     /// Shows operators what is in force.
     fn show(&self) {
-        let listening =
-            |bound: &Bound| Listening { address: bound.address(), tls: bound.certificate().is_some() };
+        let listening = |bound: &BoundListener| Listening {
+            address: bound.address(),
+            tls: bound.certificate().is_some(),
+        };
         self.observer.show(Scene {
             version: version(&self.policy),
             said: Arc::new(said(&self.policy)),
@@ -290,7 +297,7 @@ impl Gateway {
 }
 
 impl Serving {
-    fn start(plans: Plans, listeners: &[Bound], served: Served) -> Result<Self, GatewayError> {
+    fn start(plans: Plans, listeners: &[BoundListener], served: Served) -> Result<Self, GatewayError> {
         let judge = Arc::new(PolicyJudge::new(served));
         let workers = Workers::start(plans, listeners, judge.clone())?;
         Ok(Self { judge, workers })

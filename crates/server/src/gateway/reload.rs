@@ -7,7 +7,8 @@ use super::{
 use crate::{
     Fault, ReadFiles,
     admin::Admin,
-    decisions::{DecisionDoor, Tokens},
+    decisions::{self, Tokens},
+    http_server::ThreadedListener,
     observe::{Sending, Tally},
     run::Plans,
     worker::Order,
@@ -56,10 +57,9 @@ impl Gateway {
             return Ok(Reloaded::Lists);
         }
         let has_moved = policy.admin != self.policy.admin;
-        let admin = match (&self.admin, has_moved) {
-            (_, false) => None,
-            (Some(before), true) => before.again(&policy.admin)?,
-            (None, true) => Admin::bind(&policy.admin)?,
+        let admin = match has_moved {
+            true => Admin::bind(&policy.admin, self.admin.as_ref())?,
+            false => None,
         };
         if policy.stores != self.policy.stores {
             self.compiler.connect_stores(&policy).await.map_err(|error| self.source.error(error))?;
@@ -94,15 +94,14 @@ impl Gateway {
     }
 
     /// The listener of programs that the next policy has, where it is another one.
-    fn next_decisions(&self, policy: &Policy) -> Result<Next<DecisionDoor>, Fault> {
+    fn next_decisions(&self, policy: &Policy) -> Result<Next<ThreadedListener>, Fault> {
         let listener = |policy: &Policy| policy.decisions.clone().map(|it| (it.listen, it.tls));
         if listener(policy) == listener(&self.policy) && policy.connections == self.policy.connections {
             return Ok(Next::Same);
         }
-        Ok(match (&policy.decisions, &self.decisions) {
-            (None, _) => Next::None,
-            (Some(next), Some(before)) => Next::Other(before.again(next)?),
-            (Some(next), None) => Next::Other(DecisionDoor::bind(next)?),
+        Ok(match &policy.decisions {
+            None => Next::None,
+            Some(next) => Next::Other(decisions::bind(next, self.decisions.as_ref())?),
         })
     }
 
@@ -110,7 +109,7 @@ impl Gateway {
     async fn replace_decisions(
         &mut self,
         policy: &Policy,
-        next: Next<DecisionDoor>,
+        next: Next<ThreadedListener>,
         tokens: Tokens,
     ) -> Result<(), Fault> {
         let Some(desk) = self.desk.clone() else { return Ok(()) };
@@ -118,15 +117,15 @@ impl Gateway {
         let next = match next {
             Next::Same => return Ok(()),
             Next::None => None,
-            Next::Other(mut door) => {
-                door.start(&desk, self.workers, &policy.connections)?;
-                Some(door)
+            Next::Other(mut listener) => {
+                let server = decisions::server(&desk, &policy.connections);
+                listener.start(&server, "decisions", self.workers)?;
+                Some(listener)
             }
         };
         if let Some(before) = std::mem::replace(&mut self.decisions, next) {
-            // Those who ask there are answered; nobody waits for them before the end.
-            self.leaving.retain_mut(|threads| !threads.have_ended());
-            self.leaving.extend(before.leave());
+            self.leaving.retain(|threads| !threads.have_ended());
+            self.leaving.extend(before.retire());
         }
         Ok(())
     }

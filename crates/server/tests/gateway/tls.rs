@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 use tidegate_policy::model::{Listener, Protocol, Tls};
-use tidegate_server::{Bound, Outcome, Roots};
+use tidegate_server::{BoundListener, Outcome, Roots};
 use tidegate_testkit::servers::Certificates;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -254,9 +254,12 @@ async fn a_certificate_that_is_no_good_is_named() {
         (&good.certificate, &other.key, &other.key, "it does not go with"),
     ] {
         let tls = Tls { certificate: certificate.clone(), key: key.clone(), clients: None };
-        let error =
-            Bound::bind(&Listener { name: None, address: ([127, 0, 0, 1], 0).into(), tls: Some(tls) })
-                .unwrap_err();
+        let error = BoundListener::bind(&Listener {
+            name: None,
+            address: ([127, 0, 0, 1], 0).into(),
+            tls: Some(tls),
+        })
+        .unwrap_err();
         let error = error.to_string();
         assert!(error.starts_with(&named.display().to_string()) && error.contains(part), "{error}");
     }
@@ -265,7 +268,8 @@ async fn a_certificate_that_is_no_good_is_named() {
 #[tokio::test]
 async fn an_address_in_use_is_told() {
     let server = Server::mirror().await;
-    let error = Bound::bind(&Listener { name: None, address: server.address, tls: None }).unwrap_err();
+    let error =
+        BoundListener::bind(&Listener { name: None, address: server.address, tls: None }).unwrap_err();
     assert!(error.to_string().contains("is in use"), "{error}");
 }
 

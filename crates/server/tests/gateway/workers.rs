@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 use tidegate_policy::model::Listener;
-use tidegate_server::{Bound, Outcome};
+use tidegate_server::{BoundListener, Outcome};
 use tokio::time::timeout;
 
 #[tokio::test]
@@ -74,8 +74,8 @@ async fn ipv6_is_listened_on_and_told_of_as_it_is_written() {
     });
     let config = config(&[&server]);
     let app = config.target("app").unwrap();
-    let bound =
-        Bound::bind(&Listener { name: None, address: "[::1]:0".parse().unwrap(), tls: None }).unwrap();
+    let bound = BoundListener::bind(&Listener { name: None, address: "[::1]:0".parse().unwrap(), tls: None })
+        .unwrap();
     let gateway = Gateway::at(config, bound, move |_: &request::Parts| Outcome::Go(app, ()));
     let head = gateway.client().await.get("/").await.body;
     assert!(head.contains("x-forwarded-for: ::1\r\n"), "{head}");
@@ -84,8 +84,9 @@ async fn ipv6_is_listened_on_and_told_of_as_it_is_written() {
 
 #[tokio::test]
 async fn both_families_have_the_same_port() {
-    let every =
-        |address: &str| Bound::bind(&Listener { name: None, address: address.parse().unwrap(), tls: None });
+    let every = |address: &str| {
+        BoundListener::bind(&Listener { name: None, address: address.parse().unwrap(), tls: None })
+    };
     let six = every("[::]:0").unwrap();
     let four = every(&format!("0.0.0.0:{}", six.address().port())).unwrap();
     assert_eq!(four.address().port(), six.address().port());

@@ -6,7 +6,7 @@ use tidegate_engine::Store;
 use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Merge};
 use tidegate_proto::rls::{Code, RateLimitRequest, RateLimitServiceClient};
 use tidegate_redis::RedisStore;
-use tidegate_server::descriptors::{DescriptorService, ServiceSettings, wire::GrpcTerms};
+use tidegate_server::descriptors::{DescriptorService, ServiceSettings, wire::GrpcSettings};
 use tidegate_testkit::servers::RedisServer;
 use tonic::transport::Channel;
 
@@ -34,7 +34,7 @@ async fn story(store: Option<Arc<dyn Store>>) {
     let settings = ServiceSettings { store, deadline: Duration::from_secs(5), ..ServiceSettings::default() };
     let decide = DescriptorService::new(settings).unwrap();
     decide.load(Arc::new(DescriptorSet::read(&[file], Merge::Refuse).unwrap()));
-    let service = Service::start(Arc::new(decide), None, GrpcTerms::default()).await;
+    let service = Service::start(Arc::new(decide), None, GrpcSettings::default()).await;
     for (at, (limit, most)) in LIMITS.into_iter().enumerate() {
         let tasks: Vec<_> = (0..CLIENTS)
             .map(|_| {

@@ -9,7 +9,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost_types::{Duration, ListValue, Struct, Value, value::Kind};
 use tidegate_policy::descriptors::{Entry, Unit};
 use tidegate_proto::rls::{self, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
-use tidegate_server::descriptors::{AskedDescriptor, DescriptorFault, DomainAsk, Override, wire::GrpcTerms};
+use tidegate_server::descriptors::{
+    AskedDescriptor, DescriptorFault, DomainAsk, Override, wire::GrpcSettings,
+};
 use tokio::net::TcpStream;
 use tonic::{Code, transport::Channel};
 
@@ -17,7 +19,7 @@ type Client = rls::RateLimitServiceClient<Channel>;
 
 async fn service() -> (Stub, Service, Client) {
     let stub = Stub::default();
-    let service = Service::start(stub.clone(), None, GrpcTerms::default()).await;
+    let service = Service::start(stub.clone(), None, GrpcSettings::default()).await;
     let client = client(&service).await;
     (stub, service, client)
 }
@@ -113,7 +115,7 @@ async fn everything_that_is_asked_and_said_arrives() {
 
 #[tokio::test]
 async fn what_makes_no_sense_or_is_too_much_is_refused_with_its_place() {
-    let service = Service::start(limits(), None, GrpcTerms::default()).await;
+    let service = Service::start(limits(), None, GrpcSettings::default()).await;
     let mut client = client(&service).await;
     let limited = |unit| RateLimitDescriptor {
         limit: Some(RateLimitOverride { requests_per_unit: 1, unit }),

@@ -156,3 +156,29 @@ async fn clients_need_the_name_that_is_wanted_in_their_certificate() {
         assert!(refused.to_string().contains(told), "{refused}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpc_listener_serves_replaced_certificate() {
+    let (directory, other_directory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let files = Certificates::create(directory.path()).unwrap();
+    let other = Certificates::create(other_directory.path()).unwrap();
+    let (certificate, key) = (directory.path().join("current.crt"), directory.path().join("current.key"));
+    fs::copy(&files.certificate, &certificate).unwrap();
+    fs::copy(&files.key, &key).unwrap();
+    let tls = [
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", certificate.to_str().unwrap()),
+        ("GRPC_SERVER_TLS_KEY", key.to_str().unwrap()),
+    ];
+    let host = ServiceHost::open(&environment(directory.path(), &tls), HostStores::default()).unwrap();
+    let grpc = address(&host, "gRPC");
+    let running = tokio::spawn(host.run(pending()));
+    asked(&grpc, &files).await.unwrap();
+
+    fs::copy(&other.key, &key).unwrap();
+    fs::copy(&other.certificate, &certificate).unwrap();
+    let refreshed = async { while asked(&grpc, &other).await.is_err() {} };
+    tokio::time::timeout(Duration::from_secs(60), refreshed).await.unwrap();
+    assert!(asked(&grpc, &files).await.is_err());
+    running.abort();
+}

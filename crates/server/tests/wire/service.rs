@@ -2,10 +2,11 @@
 
 use crate::stage::{Service, Stub};
 use std::sync::Arc;
+use tidegate_policy::model::Tls;
 use tidegate_proto::rls::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
 use tidegate_server::descriptors::{
     Decide, DescriptorFault, DomainAsk, DomainVerdict,
-    wire::{GrpcTerms, Serving},
+    wire::{GrpcSettings, Serving},
 };
 use tidegate_testkit::servers::Certificates;
 use tokio::{
@@ -14,11 +15,11 @@ use tokio::{
     sync::{Semaphore, mpsc},
 };
 use tokio_rustls::{
-    TlsAcceptor, TlsConnector,
+    TlsConnector,
     rustls::{
-        ClientConfig, RootCertStore, ServerConfig,
+        ClientConfig, RootCertStore,
         crypto::ring,
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+        pki_types::{CertificateDer, ServerName, pem::PemObject},
     },
 };
 use tonic::{Code, transport::Channel};
@@ -34,7 +35,7 @@ use tonic_reflection::pb::{
 };
 
 async fn service() -> (Service, Channel) {
-    let service = Service::start(Stub::default(), None, GrpcTerms::default()).await;
+    let service = Service::start(Stub::default(), None, GrpcSettings::default()).await;
     let channel = Channel::from_shared(service.uri()).unwrap().connect().await.unwrap();
     (service, channel)
 }
@@ -76,7 +77,8 @@ async fn health_says_what_it_is_told_to_and_that_the_end_has_come() {
 
 #[tokio::test]
 async fn a_client_that_does_not_go_is_cut_off() {
-    let terms = GrpcTerms { drain: std::time::Duration::from_millis(1), ..GrpcTerms::default() };
+    let terms =
+        GrpcSettings { drain_timeout: std::time::Duration::from_millis(1), ..GrpcSettings::default() };
     let service = Service::start(Stub::default(), None, terms).await;
     let channel = Channel::from_shared(service.uri()).unwrap().connect().await.unwrap();
     let mut watch = HealthClient::new(channel).watch(of("")).await.unwrap().into_inner();
@@ -108,7 +110,7 @@ async fn calls_in_flight_are_answered_when_the_end_comes() {
     const CALLS: usize = 50;
     let (asked, mut heard) = mpsc::unbounded_channel();
     let go = Arc::new(Semaphore::new(0));
-    let service = Service::start(Slow { asked, go: go.clone() }, None, GrpcTerms::default()).await;
+    let service = Service::start(Slow { asked, go: go.clone() }, None, GrpcSettings::default()).await;
     let uri = service.uri();
     let calls: Vec<_> = (0..CALLS)
         .map(|_| {
@@ -178,24 +180,13 @@ async fn the_service_describes_itself() {
 async fn requests_are_answered_inside_of_tls() {
     let directory = tempfile::tempdir().unwrap();
     let certificates = Certificates::create(directory.path()).unwrap();
-    let provider = || Arc::new(ring::default_provider());
-    let chain =
-        CertificateDer::pem_file_iter(&certificates.certificate).unwrap().map(Result::unwrap).collect();
-    let key = PrivateKeyDer::from_pem_file(&certificates.key).unwrap();
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .unwrap();
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    let service =
-        Service::start(Stub::default(), Some(TlsAcceptor::from(Arc::new(config))), GrpcTerms::default())
-            .await;
+    let Certificates { certificate, key, .. } = certificates.clone();
+    let tls = Tls { certificate, key, clients: None };
+    let service = Service::start(Stub::default(), Some(tls), GrpcSettings::default()).await;
 
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&certificates.authority).unwrap()).unwrap();
-    let mut config = ClientConfig::builder_with_provider(provider())
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)

@@ -5,15 +5,20 @@ use std::{
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
-use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Merge, Unit};
-use tidegate_proto::rls::{Entry, RateLimitDescriptor};
-use tidegate_server::descriptors::{
-    Decide, DescriptorFault, DescriptorService, DescriptorStatus, DomainAsk, DomainVerdict, OverLimit,
-    ServiceSettings,
-    wire::{GrpcHealth, GrpcTerms, GrpcWire},
+use tidegate_policy::{
+    descriptors::{DescriptorFile, DescriptorSet, Merge, Unit},
+    model::{Listener, Tls},
 };
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
-use tokio_rustls::TlsAcceptor;
+use tidegate_proto::rls::{Entry, RateLimitDescriptor};
+use tidegate_server::{
+    BoundListener,
+    descriptors::{
+        Decide, DescriptorFault, DescriptorService, DescriptorStatus, DomainAsk, DomainVerdict, OverLimit,
+        ServiceSettings,
+        wire::{GrpcHealth, GrpcSettings, GrpcWire},
+    },
+};
+use tokio::{sync::oneshot, task::JoinHandle};
 
 /// Says what it is told to, in turn, and OK from then on.
 #[derive(Clone, Default)]
@@ -90,15 +95,17 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) async fn start<D: Decide>(decide: D, tls: Option<TlsAcceptor>, terms: GrpcTerms) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+    pub(crate) async fn start<D: Decide>(decide: D, tls: Option<Tls>, settings: GrpcSettings) -> Self {
+        let listener = Listener { name: None, address: ([127, 0, 0, 1], 0).into(), tls };
+        let listener = BoundListener::bind(&listener).unwrap();
+        let address = listener.address();
         let wire = GrpcWire::new(decide).await;
         let health = wire.health();
         let (stop, stopped) = oneshot::channel();
-        let running = tokio::spawn(wire.serve(listener, tls, terms, async {
-            let _ = stopped.await;
-        }));
+        let running = tokio::spawn(async move {
+            let stop = async { drop(stopped.await) };
+            wire.serve(listener, settings, stop).await.unwrap();
+        });
         Self { address, health, stop, running }
     }
 

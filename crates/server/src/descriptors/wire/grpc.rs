@@ -3,10 +3,12 @@
 //! It is tonic's code for the protocol on hyper's for HTTP/2. Which service is asked is read off the path, and that of limits is
 //! looked for first: nothing else stands between a connection and a decision.
 
-use super::{Accept, GrpcHealth, GrpcTerms, MOST_MESSAGE, Serving, serve::serve, translate};
+use super::{GrpcHealth, MOST_MESSAGE, Serving, translate};
 use crate::{
+    BoundListener, Fault,
     decisions::NEEDED,
     descriptors::{Callers, Decide, DescriptorFault, DomainAsk},
+    http_server::{Accept, HttpServer, Listener},
 };
 use http::Request;
 use hyper::{body::Incoming, service};
@@ -14,7 +16,6 @@ use std::{convert::Infallible, fmt, future::Future, sync::Arc, time::Duration};
 use tidegate_proto::rls::{
     FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
-use tokio_rustls::TlsAcceptor;
 use tonic::{
     Response, Status,
     body::Body,
@@ -30,6 +31,21 @@ pub struct GrpcWire<D> {
     callers: Callers,
     health: GrpcHealth,
     others: Arc<[Other]>,
+}
+
+/// Settings of gRPC connections.
+#[derive(Clone, Copy, Debug)]
+pub struct GrpcSettings {
+    /// The age at which clients are asked to reconnect, give or take a tenth, so that new servers get connections.
+    pub max_connection_age: Duration,
+    /// How long requests in flight may take at shutdown.
+    pub drain_timeout: Duration,
+}
+
+impl Default for GrpcSettings {
+    fn default() -> Self {
+        Self { max_connection_age: Duration::from_secs(24 * 60 * 60), drain_timeout: Duration::from_secs(10) }
+    }
 }
 
 impl<D: Decide> GrpcWire<D> {
@@ -57,23 +73,30 @@ impl<D: Decide> GrpcWire<D> {
         self.health.clone()
     }
 
-    /// Serves connections until `stop`. Then clients are told not to ask any more, no connection is taken, and requests in
-    /// flight may end for as long as [`drain`](GrpcTerms::drain) says.
-    ///
-    /// An acceptor of TLS has to offer `h2`.
+    /// Serves connections until `stop`. Then health reports "not serving", the listener closes, and connections are drained.
     pub async fn serve(
         self,
-        accept: impl Accept,
-        tls: Option<TlsAcceptor>,
-        terms: GrpcTerms,
+        listener: BoundListener,
+        settings: GrpcSettings,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), Fault> {
+        self.serve_listener(listener.into_listener()?, settings, stop).await;
+        Ok(())
+    }
+
+    pub(crate) async fn serve_listener<L: Accept>(
+        self,
+        listener: Listener<L>,
+        settings: GrpcSettings,
         stop: impl Future<Output = ()>,
     ) {
         let health = self.health();
-        let stopping = async {
+        let stop = async {
             stop.await;
             health.set(Serving::No).await;
         };
-        serve(accept, tls, self, terms, stopping).await;
+        let GrpcSettings { max_connection_age, drain_timeout } = settings;
+        HttpServer::grpc(self, max_connection_age, drain_timeout).serve_until(listener, stop).await;
     }
 }
 

@@ -11,18 +11,14 @@
 //! | a token is needed, and not sent | `UNAUTHENTICATED` | 401 |
 //! | a method that there is not | `UNIMPLEMENTED` | |
 
-mod accept;
 mod grpc;
 mod health;
 mod json;
-mod serve;
 mod settle;
 mod translate;
 
-pub use accept::Accept;
-pub use grpc::GrpcWire;
+pub use grpc::{GrpcSettings, GrpcWire};
 pub use health::{GrpcHealth, Serving};
 pub use json::JsonWire;
-pub use serve::GrpcTerms;
 pub(crate) use settle::{SettleDesk, router as settle_router};
 pub use translate::MOST_MESSAGE;

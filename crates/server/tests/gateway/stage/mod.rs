@@ -27,7 +27,7 @@ use tidegate_policy::model::{
     Balance, Connections, Introduce, Listener, Log, Protocol, Retries, Timeouts, Tls, Upstream,
     UpstreamServer,
 };
-use tidegate_server::{Bound, Config, Fault, Judge, Outcome, run};
+use tidegate_server::{BoundListener, Config, Fault, Judge, Outcome, run};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -63,11 +63,12 @@ impl Gateway {
     }
 
     pub(crate) async fn listening(config: Config, tls: Option<Tls>, judge: impl Judge) -> Self {
-        let bound = Bound::bind(&Listener { name: None, address: ([127, 0, 0, 1], 0).into(), tls }).unwrap();
+        let bound =
+            BoundListener::bind(&Listener { name: None, address: ([127, 0, 0, 1], 0).into(), tls }).unwrap();
         Self::at(config, bound, judge)
     }
 
-    pub(crate) fn at(config: Config, bound: Bound, judge: impl Judge) -> Self {
+    pub(crate) fn at(config: Config, bound: BoundListener, judge: impl Judge) -> Self {
         let address = bound.address();
         let (stop, stopped) = oneshot::channel();
         let end = tokio::spawn(run(config, vec![bound], Arc::new(judge), async {
