@@ -28,6 +28,7 @@
 //! | [`Queue`] | who may wait for their turn |
 //! | [`Verdict`] | what they said to one request, folded |
 //! | [`Answer`] | what to answer to whoever was refused |
+//! | [`ProblemDetails`] | problem details (RFC 9457) of an error response |
 //! | [`Fields`] | which header fields tell of quotas |
 //! | [`surface`] | what else layers and middleware take, said without a wire |
 //!
@@ -57,7 +58,7 @@ mod terms;
 mod watch;
 mod wire;
 
-pub use answer::{Answer, Fields};
+pub use answer::{Answer, Fields, ProblemDetails, ProblemMember};
 pub use declaration::Declaration;
 pub use facts::Facts;
 pub use gate::{

@@ -23,7 +23,7 @@
 
 mod admin;
 mod amend;
-mod answer;
+mod api_error;
 mod client;
 mod config;
 mod dashboard;

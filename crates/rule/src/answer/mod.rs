@@ -1,9 +1,10 @@
 //! What to answer instead, in words that every wire can translate.
 
 mod fields;
-mod json;
+mod problem;
 
 pub use fields::Fields;
+pub use problem::{ProblemDetails, ProblemMember};
 
 use crate::Limited;
 use std::borrow::Cow;
@@ -54,9 +55,7 @@ const TOO_MANY: u16 = 429;
 /// The status of an answer when it is the server that cannot.
 const UNAVAILABLE: u16 = 503;
 
-/// The types of problems that the draft of the header fields registers.
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+const PROBLEM_JSON: &str = "application/problem+json";
 
 impl Answer {
     /// An answer without headers and body.
@@ -67,6 +66,11 @@ impl Answer {
     /// An answer that sends the client elsewhere, with 303, so that whatever was asked, a page is fetched there.
     pub fn redirect(location: impl Into<String>) -> Self {
         Self::new(303).header("location", location)
+    }
+
+    /// An answer that contains a problem, with the problem's status.
+    pub fn problem(problem: &ProblemDetails<'_>) -> Self {
+        Self::new(problem.status).with_problem(problem)
     }
 
     /// The answer to a request that lacks what it is counted by: 400.
@@ -82,28 +86,12 @@ impl Answer {
     }
 
     fn bad_request(detail: &str) -> Self {
-        let problem = json::Problem {
-            kind: "about:blank",
-            title: "Bad Request",
-            status: 400,
-            detail,
-            violated: &[],
-            retry_after: None,
-        };
-        Self::new(400).problem(&problem)
+        Self::problem(&ProblemDetails { detail, ..ProblemDetails::new(400, "Bad Request") })
     }
 
     /// The answer to somebody who is not let in at all: 403.
     pub(crate) fn forbidden(detail: &str) -> Self {
-        let problem = json::Problem {
-            kind: "about:blank",
-            title: "Forbidden",
-            status: 403,
-            detail,
-            violated: &[],
-            retry_after: None,
-        };
-        Self::new(403).problem(&problem)
+        Self::problem(&ProblemDetails { detail, ..ProblemDetails::new(403, "Forbidden") })
     }
 
     /// The answer to a refused request, with these fields of the quota that refused.
@@ -142,7 +130,7 @@ impl Answer {
         if violated.is_empty() && limited.decision().is_some() {
             violated.push(limited.rule());
         }
-        answer.problem(&problem_of(limited, &violated, retry_after))
+        answer.with_problem(&problem_of(limited, &violated, retry_after))
     }
 
     /// The same with another status. What is no status of an answer is sent as 429.
@@ -188,10 +176,17 @@ impl Answer {
         }
     }
 
+    /// Adds the `instance` member to an answer that contains a problem; other answers stay as they are.
+    pub fn set_instance(&mut self, instance: &str) {
+        if self.get("content-type") == Some(PROBLEM_JSON) {
+            problem::insert_instance(&mut self.body, instance);
+        }
+    }
+
     /// Of an answer that has no body yet.
-    fn problem(mut self, problem: &json::Problem<'_>) -> Self {
-        self.headers.push(("content-type".into(), "application/problem+json".into()));
-        Self { body: problem.text(), ..self }
+    fn with_problem(mut self, problem: &ProblemDetails<'_>) -> Self {
+        self.headers.push(("content-type".into(), PROBLEM_JSON.into()));
+        Self { body: problem.to_json(), ..self }
     }
 }
 
@@ -219,21 +214,18 @@ fn status_of(limited: &Limited) -> u16 {
 
 fn problem_of<'a>(
     limited: &'a Limited,
-    violated: &'a [&'a str],
+    violated_policies: &'a [&'a str],
     retry_after: Option<u64>,
-) -> json::Problem<'a> {
-    let status = status_of(limited);
-    let (kind, title, otherwise) = match status {
-        TOO_MANY => (QUOTA_EXCEEDED, "Quota exceeded", "The quota is used up."),
+) -> ProblemDetails<'a> {
+    let (problem, otherwise) = match status_of(limited) {
+        TOO_MANY => (ProblemDetails::quota_exceeded(), "The quota is used up."),
         // How a server protects itself is not for clients to know.
-        _ => (REDUCED_CAPACITY, "Temporarily reduced capacity", "The server cannot take this request now."),
+        _ => (ProblemDetails::reduced_capacity(), "The server cannot take this request now."),
     };
-    json::Problem {
-        kind,
-        title,
-        status,
+    ProblemDetails {
         detail: limited.message().unwrap_or(otherwise),
-        violated,
+        violated_policies,
         retry_after,
+        ..problem
     }
 }

@@ -5,7 +5,8 @@ use super::{
     read::{json_answer, missing_rule},
 };
 use crate::{
-    decisions::{Confirmation, Members, Problem, json_response},
+    api_error::ApiError,
+    decisions::{Confirmation, Members, json_response},
     log::utc,
     observe::{Banned, NoRoom, Who, shown_keys},
 };
@@ -29,7 +30,7 @@ const WIDE_IPV4: u8 = 8;
 const WIDE_IPV6: u8 = 16;
 
 impl Office {
-    pub(super) fn bans(&self) -> Result<Response, Problem> {
+    pub(super) fn bans(&self) -> Result<Response, ApiError> {
         let (scene, now) = (self.scene()?, self.observer.clock.now());
         let shown = scene.policy.observe.keys;
         let mut bans = self.observer.bans.json(TOLD, shown, &scene.gate);
@@ -41,15 +42,15 @@ impl Office {
         Ok(json_answer(&json!({ "bans": bans })))
     }
 
-    pub(super) fn ban(&self, body: &[u8]) -> Result<Response, Problem> {
+    pub(super) fn ban(&self, body: &[u8]) -> Result<Response, ApiError> {
         let members = Members::one(body, &MEMBERS)?;
         let seconds = members.whole("seconds")?.filter(|seconds| (1..=LONGEST).contains(seconds));
         let seconds = seconds.ok_or_else(|| {
-            Problem::bad(format!("`seconds` says how long; give a number from 1 to {LONGEST}"))
+            ApiError::bad(format!("`seconds` says how long; give a number from 1 to {LONGEST}"))
         })?;
         let reason = members.optional_text("reason")?.map(str::to_owned);
         if reason.as_ref().is_some_and(|reason| reason.chars().count() > REASON) {
-            return Err(Problem::bad(format!("the reason is too long; give {REASON} signs at most")));
+            return Err(ApiError::bad(format!("the reason is too long; give {REASON} signs at most")));
         }
         let whom = self.whom(&members)?;
         if let Banned::Network(network) = &whom
@@ -59,7 +60,7 @@ impl Office {
             let problem = format!(
                 "{network} holds very many clients, you among them perhaps; send `\"confirm\": true` if that is meant"
             );
-            return Err(Problem::new(StatusCode::CONFLICT, problem));
+            return Err(ApiError::new(StatusCode::CONFLICT, problem));
         }
         match self.observer.bans.ban(whom, Micros::from_secs(seconds), reason) {
             Ok(ban) => {
@@ -69,49 +70,49 @@ impl Office {
             }
             Err(NoRoom) => {
                 let problem = "there is no room for another ban; lift some, or ban a network";
-                Err(Problem::new(StatusCode::CONFLICT, problem))
+                Err(ApiError::new(StatusCode::CONFLICT, problem))
             }
         }
     }
 
-    fn whom(&self, members: &Members<'_>) -> Result<Banned, Problem> {
+    fn whom(&self, members: &Members<'_>) -> Result<Banned, ApiError> {
         let of = |name: &str| members.optional_text(name);
         match (of("ip")?, of("network")?, members.given("key")) {
             (Some(ip), None, None) => match ip.parse() {
                 Ok(ip) => Ok(Banned::client(ip)),
-                Err(_) => Err(Problem::bad("`ip` is not an address; write one, as in `192.0.2.7`")),
+                Err(_) => Err(ApiError::bad("`ip` is not an address; write one, as in `192.0.2.7`")),
             },
             (None, Some(network), None) => match network.parse() {
                 Ok(network) => Ok(Banned::Network(network)),
-                Err(error) => Err(Problem::bad(format!("`network`: {error}"))),
+                Err(error) => Err(ApiError::bad(format!("`network`: {error}"))),
             },
             (None, None, Some(key)) => {
                 self.refuse_hash(members)?;
                 let (name, scene) = (members.text("rule")?, self.scene()?);
                 let named = scene.gate.named(name).ok_or_else(|| missing_rule(name, &scene))?;
-                let key = named.key(Some(key)).map_err(|error| Problem::bad(error.to_string()))?;
+                let key = named.key(Some(key)).map_err(|error| ApiError::bad(error.to_string()))?;
                 Ok(Banned::Key { rule: name.into(), key: key.to_string() })
             }
-            _ => Err(Problem::bad("say who: one of `ip`, `network`, or `rule` and `key`")),
+            _ => Err(ApiError::bad("say who: one of `ip`, `network`, or `rule` and `key`")),
         }
     }
 
     /// Where keys are shown hashed, what was shown is not to be taken for a key: nobody would be found by it.
-    pub(super) fn refuse_hash(&self, members: &Members<'_>) -> Result<(), Problem> {
+    pub(super) fn refuse_hash(&self, members: &Members<'_>) -> Result<(), ApiError> {
         let is_hash = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let scene = self.scene()?;
         let is_credential =
             members.optional_text("rule")?.is_some_and(|rule| scene.gate.has_credential(rule));
         let are_hashed = shown_keys(scene.policy.observe.keys, is_credential) == KeysShown::Hashed;
         match members.given("key") {
-            Some(Given::Text(key)) if are_hashed && is_hash(key) => Err(Problem::bad(
+            Some(Given::Text(key)) if are_hashed && is_hash(key) => Err(ApiError::bad(
                 "this is what is shown in place of a key, by which it cannot be found; give the key itself",
             )),
             _ => Ok(()),
         }
     }
 
-    pub(super) fn lift(&self, id: &str) -> Result<Response, Problem> {
+    pub(super) fn lift(&self, id: &str) -> Result<Response, ApiError> {
         let lifted = self.observer.bans.lift(id).or_else(|| self.lift_of_rule(id));
         match lifted {
             Some(()) => {
@@ -119,7 +120,7 @@ impl Office {
                 *response.status_mut() = StatusCode::NO_CONTENT;
                 Ok(response)
             }
-            None => Err(Problem::new(StatusCode::NOT_FOUND, "there is no such ban; it may have ended")),
+            None => Err(ApiError::new(StatusCode::NOT_FOUND, "there is no such ban; it may have ended")),
         }
     }
 

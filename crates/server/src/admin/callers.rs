@@ -1,7 +1,8 @@
 //! Who may ask, and who may change something.
 
 use crate::{
-    decisions::{Problem, Secret, bearer, unauthorized},
+    api_error::ApiError,
+    decisions::{Secret, bearer, unauthorized},
     observe::Changes,
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -32,7 +33,7 @@ impl Callers {
     ///
     /// A page of somebody else may have a browser send requests here: across origins, which `Origin` tells, or under a name of
     /// its own that leads here, which `Host` tells.
-    pub(super) fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    pub(super) fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| uri.authority().map(http::uri::Authority::as_str)).unwrap_or_default();
         let origin = headers.get(header::ORIGIN);
@@ -41,7 +42,7 @@ impl Callers {
         {
             let problem =
                 "requests of other web pages are not taken; ask without `Origin`, or from this place";
-            return Err(Problem::new(StatusCode::FORBIDDEN, problem));
+            return Err(ApiError::new(StatusCode::FORBIDDEN, problem));
         }
         // What was there before names had to be known.
         let is_open = uri.path() == "/health" || (uri.path() == "/reload" && method == Method::POST);
@@ -50,12 +51,12 @@ impl Callers {
         }
         let problem = "this is not known by that name; use an address or `localhost`, or list the name under `admin`, \
                        as in `hosts: [gateway.internal]`";
-        Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, problem))
+        Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, problem))
     }
 
     /// Whether whoever sent this may read what it asks for. Whatever tells of clients or of the policy needs the token where
     /// there is one; health, metrics and the files of the dashboard tell of neither.
-    fn reader(&self, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
+    fn reader(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
         match &self.secret {
             Some(secret) if path.starts_with("/api/") && !secret.is(bearer(headers)) => Err(unknown()),
             _ => Ok(()),
@@ -75,21 +76,21 @@ impl Callers {
     }
 
     /// Whether whoever sent this may change something.
-    pub(super) fn operator(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    pub(super) fn operator(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         match (&self.secret, self.changes()) {
             (Some(secret), _) if secret.is(bearer(headers)) => Ok(()),
             (Some(_), _) => Err(unknown()),
             (None, Changes::Never) => {
                 let problem = "changes are not taken here, since the policy has no token for operators; declare one, as \
                                in `admin: { token: $ADMIN_TOKEN }`";
-                Err(Problem::new(StatusCode::FORBIDDEN, problem))
+                Err(ApiError::new(StatusCode::FORBIDDEN, problem))
             }
             (None, _) => Ok(()),
         }
     }
 
     /// The same for what needs a token only where there is one.
-    pub(super) fn reloader(&self, headers: &HeaderMap) -> Result<(), Problem> {
+    pub(super) fn reloader(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         match &self.secret {
             Some(secret) if !secret.is(bearer(headers)) => Err(unknown()),
             _ => Ok(()),
@@ -97,7 +98,7 @@ impl Callers {
     }
 }
 
-fn unknown() -> Problem {
+fn unknown() -> ApiError {
     unauthorized("this is for operators; send their token as `Authorization: Bearer TOKEN`")
 }
 

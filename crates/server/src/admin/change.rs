@@ -3,7 +3,8 @@
 use super::{Office, read::text};
 use crate::{
     GatewayError,
-    decisions::{Asked, Problem, RESET, reset},
+    api_error::ApiError,
+    decisions::{Asked, RESET, reset},
 };
 use axum::{body::Body, response::Response};
 use http::StatusCode;
@@ -22,7 +23,7 @@ impl Office {
     }
 
     /// Forgets what was counted for a key.
-    pub(super) async fn reset(&self, body: &[u8]) -> Result<Response, Problem> {
+    pub(super) async fn reset(&self, body: &[u8]) -> Result<Response, ApiError> {
         let asked = Asked::read(body, &RESET)?;
         asked.each().iter().try_for_each(|members| self.refuse_hash(members))?;
         Ok(reset(&self.desk, asked).await?.map(Body::new))

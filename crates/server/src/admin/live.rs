@@ -2,7 +2,7 @@
 
 use super::Office;
 use crate::{
-    decisions::Problem,
+    api_error::ApiError,
     observe::{LiveEvent, Watching},
 };
 use axum::{body::Body, response::Response};
@@ -21,10 +21,10 @@ struct Stream {
 }
 
 impl Office {
-    pub(super) fn live(&self) -> Result<Response, Problem> {
+    pub(super) fn live(&self) -> Result<Response, ApiError> {
         let Some(mut watching) = self.observer.live.watch() else {
             let problem = "too many watch already; try again later, or ask /api/v1/status";
-            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, problem)
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, problem)
                 .with(header::RETRY_AFTER, HeaderValue::from_static("5")));
         };
         let number = watching.events.borrow_and_update().number;

@@ -7,7 +7,8 @@ use super::{
 use crate::{
     AmendError, Amended, PolicyFile,
     amend::mode_json,
-    decisions::{Confirmation, Members, Problem},
+    api_error::ApiError,
+    decisions::{Confirmation, Members},
 };
 use axum::response::Response;
 use http::StatusCode;
@@ -17,7 +18,7 @@ use tidegate_rule::Mode;
 
 impl Office {
     /// Has a rule be in another mode.
-    pub(super) async fn mode(&self, rule: &str, body: &[u8]) -> Result<Response, Problem> {
+    pub(super) async fn mode(&self, rule: &str, body: &[u8]) -> Result<Response, ApiError> {
         let (to, confirmation) = wanted(body)?;
         let scene = self.scene()?;
         let known = scene.policy.rules.iter().find(|known| known.name == rule);
@@ -26,7 +27,7 @@ impl Office {
             let problem = format!(
                 "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` if that is meant"
             );
-            return Err(Problem::new(StatusCode::CONFLICT, problem));
+            return Err(ApiError::new(StatusCode::CONFLICT, problem));
         }
         match self.gateway.set_mode(rule, to.clone()).await.map_err(|error| problem(&error))? {
             Amended::Changed(change) => Ok(json_answer(&json!({ "changed": true, "change": change.json() }))),
@@ -39,7 +40,7 @@ impl Office {
     }
 
     /// Takes the last change back.
-    pub(super) async fn roll_back(&self, body: &[u8]) -> Result<Response, Problem> {
+    pub(super) async fn roll_back(&self, body: &[u8]) -> Result<Response, ApiError> {
         let body = if body.is_empty() { b"{}" } else { body };
         let members = Members::one(body, &["id", "confirm"])?;
         let (id, confirmation) = (members.whole("id")?, members.confirmation()?);
@@ -55,7 +56,7 @@ impl Office {
                 let problem = format!(
                     "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` if that is meant"
                 );
-                return Err(Problem::new(StatusCode::CONFLICT, problem));
+                return Err(ApiError::new(StatusCode::CONFLICT, problem));
             }
         }
         match self.gateway.roll_back(id).await.map_err(|error| problem(&error))? {
@@ -65,7 +66,7 @@ impl Office {
     }
 
     /// What was changed, and what a rollback would take back.
-    pub(super) async fn changes(&self) -> Result<Response, Problem> {
+    pub(super) async fn changes(&self) -> Result<Response, ApiError> {
         let Some(file) = self.scene()?.file.clone() else {
             return Ok(json_answer(&json!({ "file": null, "changes": [], "last": null, "why": null })));
         };
@@ -85,24 +86,23 @@ impl Office {
 }
 
 /// `{"mode":"enforce","percent":25,"confirm":true}`
-fn wanted(body: &[u8]) -> Result<(Enforcement, Confirmation), Problem> {
+fn wanted(body: &[u8]) -> Result<(Enforcement, Confirmation), ApiError> {
     let members = Members::one(body, &["mode", "percent", "confirm"])?;
-    let mode: Mode = members.text("mode")?.parse().map_err(|error| Problem::bad(format!("{error}")))?;
-    let percent =
-        match members.given("percent") {
-            None | Some(Given::Nothing) => None,
-            Some(given) => {
-                let number = if let Given::Number(number) = given { number.as_f64() } else { None };
-                Some(number.ok_or_else(|| {
-                    Problem::bad("`percent` is not a number; write one, above 0 and up to 100")
-                })?)
-            }
-        };
-    let to = Enforcement::of(mode, percent).map_err(|error| Problem::bad(error.to_string()))?;
+    let mode: Mode = members.text("mode")?.parse().map_err(|error| ApiError::bad(format!("{error}")))?;
+    let percent = match members.given("percent") {
+        None | Some(Given::Nothing) => None,
+        Some(given) => {
+            let number = if let Given::Number(number) = given { number.as_f64() } else { None };
+            Some(number.ok_or_else(|| {
+                ApiError::bad("`percent` is not a number; write one, above 0 and up to 100")
+            })?)
+        }
+    };
+    let to = Enforcement::of(mode, percent).map_err(|error| ApiError::bad(error.to_string()))?;
     Ok((to, members.confirmation()?))
 }
 
-fn problem(error: &AmendError) -> Problem {
+fn problem(error: &AmendError) -> ApiError {
     let status = match error {
         AmendError::Edit(EditError::NoRule { .. }) => StatusCode::NOT_FOUND,
         AmendError::Changed(_)
@@ -115,5 +115,5 @@ fn problem(error: &AmendError) -> Problem {
         AmendError::Gone => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
-    Problem::new(status, error.to_string())
+    ApiError::new(status, error.to_string())
 }

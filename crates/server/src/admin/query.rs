@@ -1,6 +1,6 @@
 //! What stands behind the `?` of a question.
 
-use crate::decisions::{Problem, shortened};
+use crate::api_error::{ApiError, shortened};
 use http::Uri;
 use std::{collections::BTreeMap, ops::RangeInclusive};
 use tidegate_core::spelling;
@@ -11,7 +11,7 @@ pub(super) struct Query(BTreeMap<&'static str, String>);
 
 impl Query {
     /// Reads them; only these are known.
-    pub(super) fn read(uri: &Uri, known: &[&'static str]) -> Result<Self, Problem> {
+    pub(super) fn read(uri: &Uri, known: &[&'static str]) -> Result<Self, ApiError> {
         let mut found = BTreeMap::new();
         for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -21,7 +21,7 @@ impl Query {
                     None if known.is_empty() => "leave it out".to_owned(),
                     None => format!("use one of `{}`", known.join("`, `")),
                 };
-                return Err(Problem::bad(format!("unknown parameter `{}`; {fix}", shortened(name))));
+                return Err(ApiError::bad(format!("unknown parameter `{}`; {fix}", shortened(name))));
             };
             let value = decoded(value.as_bytes(), Plus::IsSpace);
             found.insert(*known, String::from_utf8_lossy(&value).into_owned());
@@ -39,12 +39,12 @@ impl Query {
         name: &str,
         range: RangeInclusive<usize>,
         usual: usize,
-    ) -> Result<usize, Problem> {
+    ) -> Result<usize, ApiError> {
         let Some(text) = self.text(name) else { return Ok(usual) };
         text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
             let (first, last) = range.into_inner();
             let text = shortened(text);
-            Problem::bad(format!("`{name}` is `{text}`; use a number from {first} to {last}"))
+            ApiError::bad(format!("`{name}` is `{text}`; use a number from {first} to {last}"))
         })
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{Office, query::Query};
 use crate::{
-    decisions::{Problem, json_response, shortened},
+    api_error::{ApiError, shortened},
+    decisions::json_response,
     observe::{Scene, Snapshot, TopBy, shown},
 };
 use axum::{body::Body, response::Response};
@@ -17,29 +18,29 @@ const SHARE: HeaderName = HeaderName::from_static("tidegate-share");
 
 impl Office {
     /// All numbers now.
-    pub(super) fn snapshot(&self) -> Result<Snapshot, Problem> {
+    pub(super) fn snapshot(&self) -> Result<Snapshot, ApiError> {
         self.observer.snapshot().ok_or_else(not_yet)
     }
 
-    pub(super) fn scene(&self) -> Result<Arc<Scene>, Problem> {
+    pub(super) fn scene(&self) -> Result<Arc<Scene>, ApiError> {
         self.observer.scene().ok_or_else(not_yet)
     }
 
-    pub(super) fn status(&self, uri: &Uri) -> Result<Response, Problem> {
+    pub(super) fn status(&self, uri: &Uri) -> Result<Response, ApiError> {
         Query::read(uri, &[])?;
         Ok(json_answer(&self.snapshot()?.json()))
     }
 
-    pub(super) fn metrics(&self) -> Result<Response, Problem> {
+    pub(super) fn metrics(&self) -> Result<Response, ApiError> {
         Ok(text(self.snapshot()?.prometheus(), "text/plain; version=0.0.4; charset=utf-8"))
     }
 
-    pub(super) fn top(&self, uri: &Uri) -> Result<Response, Problem> {
+    pub(super) fn top(&self, uri: &Uri) -> Result<Response, ApiError> {
         let query = Query::read(uri, &["rule", "by", "limit"])?;
         let name = query.text("by").unwrap_or("denied");
         let by = TopBy::ALL.into_iter().find(|by| by.name() == name).ok_or_else(|| {
             let name = shortened(name);
-            Problem::bad(format!("`by` is `{name}`; use `denied`, `asked` or `shadow-denied`"))
+            ApiError::bad(format!("`by` is `{name}`; use `denied`, `asked` or `shadow-denied`"))
         })?;
         let limit = query.number("limit", 1..=100, 20)?;
         let scene = self.scene()?;
@@ -71,7 +72,7 @@ impl Office {
         Ok(json_answer(&json!({ "by": name, "keys": told.collect::<Vec<_>>() })))
     }
 
-    pub(super) fn denials(&self, uri: &Uri) -> Result<Response, Problem> {
+    pub(super) fn denials(&self, uri: &Uri) -> Result<Response, ApiError> {
         let query = Query::read(uri, &["rule", "limit"])?;
         let (rule, limit) = (query.text("rule"), query.number("limit", 1..=1_000, 100)?);
         let is_meant = |meant: Option<&str>| rule.is_none() || meant == rule;
@@ -80,18 +81,18 @@ impl Office {
         Ok(json_answer(&json!({ "denials": denials })))
     }
 
-    pub(super) fn denial(&self, id: &str) -> Result<Response, Problem> {
+    pub(super) fn denial(&self, id: &str) -> Result<Response, ApiError> {
         let found = self.observer.denials.newest(1, |denial| denial.id == id);
         match found.first() {
             Some(denial) => Ok(json_answer(&denial.json())),
             None => {
                 let problem = "there is no denial of this id (any more); the policy says under `observe` how many are kept";
-                Err(Problem::new(StatusCode::NOT_FOUND, problem))
+                Err(ApiError::new(StatusCode::NOT_FOUND, problem))
             }
         }
     }
 
-    pub(super) fn policy(&self) -> Result<Response, Problem> {
+    pub(super) fn policy(&self) -> Result<Response, ApiError> {
         let scene = self.scene()?;
         let lint = lint(&scene.policy).into_iter().map(|advice| {
             json!({
@@ -110,7 +111,7 @@ impl Office {
         })))
     }
 
-    pub(super) fn history(&self, uri: &Uri) -> Result<Response, Problem> {
+    pub(super) fn history(&self, uri: &Uri) -> Result<Response, ApiError> {
         let limit = Query::read(uri, &["limit"])?.number("limit", 1..=1_000_000, 10_000)?;
         let lines = self.observer.history.newest(limit, |_| true);
         let lines = lines.iter().rev().fold(String::new(), |text, visit| text + &visit.line());
@@ -123,21 +124,21 @@ impl Office {
     }
 }
 
-pub(super) fn missing_rule(name: &str, scene: &Scene) -> Problem {
+pub(super) fn missing_rule(name: &str, scene: &Scene) -> ApiError {
     if scene.tally.place_of(name).is_some() {
         let problem =
             format!("rule `{}` has no quota, so nothing is counted for a key of it", shortened(name));
-        return Problem::new(StatusCode::NOT_FOUND, problem);
+        return ApiError::new(StatusCode::NOT_FOUND, problem);
     }
     let fix = match spelling::meant(name, scene.tally.names().iter().map(|name| &**name)) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "name one of the policy's".to_owned(),
     };
-    Problem::new(StatusCode::NOT_FOUND, format!("there is no rule `{}`; {fix}", shortened(name)))
+    ApiError::new(StatusCode::NOT_FOUND, format!("there is no rule `{}`; {fix}", shortened(name)))
 }
 
-fn not_yet() -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "nothing is in force yet; ask again in a moment")
+fn not_yet() -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "nothing is in force yet; ask again in a moment")
 }
 
 pub(super) fn json_answer(body: &Value) -> Response {

@@ -2,8 +2,9 @@
 
 use super::{Office, read::text};
 use crate::{
+    api_error::ApiError,
     dashboard,
-    decisions::{LARGEST, Problem, whole},
+    decisions::{LARGEST, whole},
 };
 use axum::{
     Router,
@@ -15,7 +16,7 @@ use axum::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
 /// A question that is answered at once.
-type Answer = Result<Response, Problem>;
+type Answer = Result<Response, ApiError>;
 
 pub(super) fn router(office: Office) -> Router {
     let ask = |answer: fn(&Office, &Uri) -> Answer| {
@@ -43,11 +44,11 @@ pub(super) fn router(office: Office) -> Router {
         .route("/api/v1/bans/{id}", delete(lift))
         .fallback(|| async {
             let problem = "there is nothing here; docs/admin-api.md tells what there is";
-            told(Err(Problem::new(StatusCode::NOT_FOUND, problem)))
+            told(Err(ApiError::new(StatusCode::NOT_FOUND, problem)))
         })
         .method_not_allowed_fallback(|| async {
             let problem = "this is asked with another method; docs/admin-api.md tells which";
-            told(Err(Problem::new(StatusCode::METHOD_NOT_ALLOWED, problem)))
+            told(Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, problem)))
         })
         .layer(middleware::from_fn_with_state(office.clone(), admit))
         .with_state(office)
@@ -124,7 +125,7 @@ async fn lift(State(office): State<Office>, Path(id): Path<String>, headers: Hea
 }
 
 /// The body of a request that changes something, from one who may.
-async fn changing(office: &Office, request: Request) -> Result<bytes::Bytes, Problem> {
+async fn changing(office: &Office, request: Request) -> Result<bytes::Bytes, ApiError> {
     office.callers.operator(request.headers())?;
     whole(request.into_body(), LARGEST).await
 }

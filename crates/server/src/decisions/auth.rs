@@ -9,11 +9,11 @@
 use super::{
     Response,
     desk::Desk,
-    problem::{Problem, shortened},
     tokens::{TOKEN, bearer},
 };
 use crate::{
-    gateway::{DENIAL, name_denial},
+    api_error::{ApiError, shortened},
+    gateway::{DENIAL, denial_uri},
     observe::Told as Kept,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request};
@@ -56,7 +56,7 @@ pub(super) async fn answer(
     parts: request::Parts,
     dialect: Option<Dialect>,
     refuse: RefuseAs,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let (meant, client) = meant(parts, dialect)?;
     let now = desk.now();
     let asked = now.gate.ask(&RequestHead::new(&meant, client));
@@ -93,7 +93,7 @@ fn admitted(admission: &Admission) -> Response {
 
 fn refused(mut refusal: Refusal, kept: Option<Kept>, refuse: RefuseAs) -> Response {
     if let (Some(Kept(id)), Instead::Answer(answer)) = (&kept, &mut refusal.instead) {
-        name_denial(answer, id);
+        answer.set_instance(&denial_uri(id));
     }
     let retry = refusal.retry_after.map(|wait| tidegate_core::header::seconds(wait.into()));
     let mut response: Response = match refusal.instead {
@@ -130,7 +130,7 @@ fn refused(mut refusal: Refusal, kept: Option<Kept>, refuse: RefuseAs) -> Respon
 }
 
 /// The request that is meant, and its client.
-fn meant(parts: request::Parts, dialect: Option<Dialect>) -> Result<(request::Parts, IpAddr), Problem> {
+fn meant(parts: request::Parts, dialect: Option<Dialect>) -> Result<(request::Parts, IpAddr), ApiError> {
     let mut headers = parts.headers;
     let dialect = match dialect {
         Some(dialect) => dialect,
@@ -188,25 +188,25 @@ fn meant(parts: request::Parts, dialect: Option<Dialect>) -> Result<(request::Pa
 #[derive(Clone, Copy)]
 pub(super) struct ByAuthorization;
 
-fn dialect_of(headers: &HeaderMap) -> Result<Dialect, Problem> {
+fn dialect_of(headers: &HeaderMap) -> Result<Dialect, ApiError> {
     match (headers.contains_key("x-original-uri"), headers.contains_key("x-forwarded-uri")) {
         (true, false) => Ok(Dialect::Nginx),
         (false, true) => Ok(Dialect::Forwarded),
-        (true, true) => Err(Problem::bad(
+        (true, true) => Err(ApiError::bad(
             "both `X-Original-URI` and `X-Forwarded-Uri` tell of a request; have the proxy ask with `?proxy=nginx` or \
              `?proxy=forwarded`",
         )),
-        (false, false) => Err(Problem::bad(
+        (false, false) => Err(ApiError::bad(
             "nothing tells of the request; have the proxy send `X-Original-URI` (nginx) or `X-Forwarded-Uri` (Traefik, Caddy)",
         )),
     }
 }
 
-fn text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> {
+fn text(headers: &HeaderMap, name: &str) -> Result<Option<String>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     if values.next().is_some() {
-        return Err(Problem::bad(format!("`{name}` is there twice; have the proxy set it, not add to it")));
+        return Err(ApiError::bad(format!("`{name}` is there twice; have the proxy set it, not add to it")));
     }
     Ok(first.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()))
 }
@@ -217,10 +217,10 @@ fn last(headers: &HeaderMap, name: &str) -> Option<String> {
     text.rsplit(',').next().map(|last| last.trim().to_owned())
 }
 
-fn missing(name: &str) -> Problem {
-    Problem::bad(format!("`{name}` is missing; have the proxy send it"))
+fn missing(name: &str) -> ApiError {
+    ApiError::bad(format!("`{name}` is missing; have the proxy send it"))
 }
 
-fn wrong(name: &str, told: &str, what: &str) -> Problem {
-    Problem::bad(format!("`{name}` is `{}`; have the proxy send {what}", shortened(told)))
+fn wrong(name: &str, told: &str, what: &str) -> ApiError {
+    ApiError::bad(format!("`{name}` is `{}`; have the proxy send {what}", shortened(told)))
 }

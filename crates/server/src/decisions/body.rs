@@ -1,6 +1,6 @@
 //! What a body asks: one thing, a list of things, or several that belong together.
 
-use super::problem::{Problem, shortened};
+use crate::api_error::{ApiError, shortened};
 use std::{borrow::Cow, fmt, time::Duration};
 use tidegate_core::{LARGEST_EXACT, spelling};
 use tidegate_policy::compile::Given;
@@ -56,9 +56,9 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 
 impl<'a> Asked<'a> {
     /// Reads it. Each thing may have these members and no others.
-    pub(crate) fn read(body: &'a [u8], known: &[&'static str]) -> Result<Self, Problem> {
+    pub(crate) fn read(body: &'a [u8], known: &[&'static str]) -> Result<Self, ApiError> {
         let given = serde_json::from_slice(body).map_err(|error| {
-            Problem::bad(format!("the body is not JSON: {error}; send an object or a list"))
+            ApiError::bad(format!("the body is not JSON: {error}; send an object or a list"))
         })?;
         let (form, list) = match given {
             Given::Members(members) if members.iter().any(|(name, _)| name == "asks") => together(members)?,
@@ -70,7 +70,7 @@ impl<'a> Asked<'a> {
         };
         if list.len() > MOST {
             let problem = format!("{} things are asked at once; ask for {MOST} at most", list.len());
-            return Err(Problem::bad(problem));
+            return Err(ApiError::bad(problem));
         }
         let members =
             list.into_iter().enumerate().map(|(index, given)| Members::of(given, Place(form, index), known));
@@ -78,7 +78,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-fn together<'a>(members: Vec<(Cow<'a, str>, Given<'a>)>) -> Result<(Form, Vec<Given<'a>>), Problem> {
+fn together<'a>(members: Vec<(Cow<'a, str>, Given<'a>)>) -> Result<(Form, Vec<Given<'a>>), ApiError> {
     let (mut form, mut asks) = (Form::Asks, Given::Nothing);
     for (name, given) in members {
         match (&*name, given) {
@@ -86,14 +86,14 @@ fn together<'a>(members: Vec<(Cow<'a, str>, Given<'a>)>) -> Result<(Form, Vec<Gi
             ("all-or-nothing", Given::Truth(true)) => form = Form::Together,
             ("all-or-nothing", Given::Truth(false)) => form = Form::Asks,
             ("all-or-nothing", _) => {
-                return Err(Problem::bad("`all-or-nothing` is no answer to yes or no; say true or false"));
+                return Err(ApiError::bad("`all-or-nothing` is no answer to yes or no; say true or false"));
             }
             (name, _) => return Err(unknown(Place(Form::One, 0), name, &["asks", "all-or-nothing"])),
         }
     }
     match asks {
         Given::List(list) => Ok((form, list)),
-        _ => Err(Problem::bad("`asks` is no list; say what is asked in `[…]`")),
+        _ => Err(ApiError::bad("`asks` is no list; say what is asked in `[…]`")),
     }
 }
 
@@ -113,15 +113,15 @@ pub(crate) enum Confirmation {
 
 impl<'a> Members<'a> {
     /// Those of a body that asks one thing.
-    pub(crate) fn one(body: &'a [u8], known: &[&'static str]) -> Result<Self, Problem> {
+    pub(crate) fn one(body: &'a [u8], known: &[&'static str]) -> Result<Self, ApiError> {
         let given = serde_json::from_slice(body)
-            .map_err(|error| Problem::bad(format!("the body is not JSON: {error}; send an object")))?;
+            .map_err(|error| ApiError::bad(format!("the body is not JSON: {error}; send an object")))?;
         Self::of(given, Place(Form::One, 0), known)
     }
 
-    fn of(given: Given<'a>, place: Place, known: &[&'static str]) -> Result<Self, Problem> {
+    fn of(given: Given<'a>, place: Place, known: &[&'static str]) -> Result<Self, ApiError> {
         let Given::Members(each) = given else {
-            return Err(Problem::bad(format!(
+            return Err(ApiError::bad(format!(
                 "{place}an object is needed here; write {{\"{}\": …}}",
                 known[0]
             )));
@@ -138,14 +138,14 @@ impl<'a> Members<'a> {
     }
 
     /// A text that must be there.
-    pub(crate) fn text(&self, name: &str) -> Result<&str, Problem> {
+    pub(crate) fn text(&self, name: &str) -> Result<&str, ApiError> {
         match self.optional_text(name)? {
             Some(text) => Ok(text),
             None => Err(self.wrong(name, "is missing; say it")),
         }
     }
 
-    pub(crate) fn optional_text(&self, name: &str) -> Result<Option<&str>, Problem> {
+    pub(crate) fn optional_text(&self, name: &str) -> Result<Option<&str>, ApiError> {
         match self.given(name) {
             None | Some(Given::Nothing) => Ok(None),
             Some(Given::Text(text)) => Ok(Some(text)),
@@ -154,7 +154,7 @@ impl<'a> Members<'a> {
     }
 
     /// A whole number, where there is one.
-    pub(crate) fn whole(&self, name: &str) -> Result<Option<u64>, Problem> {
+    pub(crate) fn whole(&self, name: &str) -> Result<Option<u64>, ApiError> {
         match self.given(name) {
             None | Some(Given::Nothing) => Ok(None),
             Some(number) => match whole(number) {
@@ -166,7 +166,7 @@ impl<'a> Members<'a> {
 
     /// A cost; `otherwise` where it is not said, if it need not be.
     /// Whether `confirm` is `true`: what weakens protection, or cuts off very many, has to be meant.
-    pub(crate) fn confirmation(&self) -> Result<Confirmation, Problem> {
+    pub(crate) fn confirmation(&self) -> Result<Confirmation, ApiError> {
         match self.given("confirm") {
             None | Some(Given::Nothing | Given::Truth(false)) => Ok(Confirmation::Missing),
             Some(Given::Truth(true)) => Ok(Confirmation::Given),
@@ -174,7 +174,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    pub(super) fn cost(&self, otherwise: Option<u64>) -> Result<u64, Problem> {
+    pub(super) fn cost(&self, otherwise: Option<u64>) -> Result<u64, ApiError> {
         let cost = match self.given("cost") {
             None | Some(Given::Nothing) => {
                 otherwise.ok_or_else(|| self.wrong("cost", "is missing; say it"))?
@@ -187,7 +187,7 @@ impl<'a> Members<'a> {
     }
 
     /// How long something is held that nobody settles.
-    pub(super) fn expires(&self) -> Result<Duration, Problem> {
+    pub(super) fn expires(&self) -> Result<Duration, ApiError> {
         let time = self.time("expires", USUAL, |seconds| seconds > 0.0);
         time.ok_or_else(|| {
             self.wrong("expires", "is no such time; write seconds, more than 0 and 3600 at most")
@@ -195,7 +195,7 @@ impl<'a> Members<'a> {
     }
 
     /// How long whoever asks would wait for its turn.
-    pub(super) fn within(&self) -> Result<Duration, Problem> {
+    pub(super) fn within(&self) -> Result<Duration, ApiError> {
         let time = self.time("within", Duration::ZERO, |seconds| seconds >= 0.0);
         time.ok_or_else(|| self.wrong("within", "is no such time; write seconds, from 0 to 3600"))
     }
@@ -210,8 +210,8 @@ impl<'a> Members<'a> {
         Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST)
     }
 
-    fn wrong(&self, name: &str, what: &str) -> Problem {
-        Problem::bad(format!("{}`{name}` {what}", self.place))
+    fn wrong(&self, name: &str, what: &str) -> ApiError {
+        ApiError::bad(format!("{}`{name}` {what}", self.place))
     }
 }
 
@@ -228,10 +228,10 @@ fn whole(given: &Given<'_>) -> Option<u64> {
     number.as_u64().or_else(|| rounded().map(|number| number as u64))
 }
 
-fn unknown(place: Place, name: &str, known: &[&'static str]) -> Problem {
+fn unknown(place: Place, name: &str, known: &[&'static str]) -> ApiError {
     let fix = match spelling::meant(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("use one of `{}`", known.join("`, `")),
     };
-    Problem::bad(format!("{place}unknown member `{}`; {fix}", shortened(name)))
+    ApiError::bad(format!("{place}unknown member `{}`; {fix}", shortened(name)))
 }

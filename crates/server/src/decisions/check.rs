@@ -4,10 +4,10 @@ use super::{
     Response,
     body::{Asked, Form},
     desk::Desk,
-    problem::Problem,
     question::{Question, Touch, Touched},
     told::{DenyAs, Told, json_response},
 };
+use crate::api_error::ApiError;
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
@@ -22,7 +22,7 @@ pub(super) async fn answer(
     asked: Asked<'_>,
     touch: Touch,
     deny: DenyAs,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let now = desk.now();
     let questions = questions(&asked, &now.gate)?;
     let mut told = match asked.form {
@@ -70,7 +70,7 @@ async fn each<'a>(questions: &'a [Question<'a>], touch: Touch) -> Vec<Told<'a>> 
 pub(super) fn questions<'a>(
     asked: &'a Asked<'_>,
     gate: &'a PolicyGate,
-) -> Result<Vec<Question<'a>>, Problem> {
+) -> Result<Vec<Question<'a>>, ApiError> {
     let mut questions = Vec::with_capacity(asked.members.len());
     for members in &asked.members {
         questions.push(Question::of(members, gate)?);

@@ -25,7 +25,6 @@ mod ledger;
 mod listener;
 mod openapi;
 mod permit;
-mod problem;
 mod question;
 mod reserve;
 mod reset;
@@ -41,7 +40,8 @@ pub(crate) use desk::Desk;
 use http_body_util::Full;
 pub(crate) use ledger::Ledger;
 pub(crate) use listener::{bind, server};
-pub(crate) use problem::{Problem, shortened};
+// `admin::simulate` uses the former name.
+pub(crate) use crate::api_error::ApiError as Problem;
 pub(crate) use reserve::gone;
 pub(crate) use reset::{MEMBERS as RESET, answer as reset};
 pub(crate) use routes::{LARGEST, whole};

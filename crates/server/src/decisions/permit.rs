@@ -6,12 +6,12 @@ use super::{
     Response,
     body::{Asked, Members},
     desk::Desk,
-    problem::Problem,
     question::Question,
     reserve::{gone, held, settled},
     tokens::Caller,
     told::DenyAs,
 };
+use crate::api_error::ApiError;
 use serde_json::json;
 use tidegate_engine::Claim;
 use tidegate_policy::compile::Holds;
@@ -23,7 +23,7 @@ pub(super) async fn answer(
     asked: Asked<'_>,
     deny: DenyAs,
     caller: &Caller,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let slots = |claim: Option<Claim>| {
         let (tokens, slots) = claim.map(Claim::into_parts).unwrap_or_default();
         // What is counted beside the slots was used.
@@ -33,7 +33,7 @@ pub(super) async fn answer(
         slots
     };
     let fit = |question: &Question<'_>, members: &Members<'_>| match question.holds() {
-        Holds::Tokens => Err(Problem::bad(format!(
+        Holds::Tokens => Err(ApiError::bad(format!(
             "{}rule `{}` has no number `at once`; ask /v1/reserve or /v1/check",
             members.place,
             question.rule().name()
@@ -43,7 +43,7 @@ pub(super) async fn answer(
     held((desk, &desk.permits, caller), asked, deny, fit, slots).await
 }
 
-pub(super) fn release(desk: &Desk, asked: &Asked<'_>, caller: &Caller) -> Result<Response, Problem> {
+pub(super) fn release(desk: &Desk, asked: &Asked<'_>, caller: &Caller) -> Result<Response, ApiError> {
     let ids = asked.members.iter().map(|members| members.text("id")).collect::<Result<Vec<_>, _>>()?;
     let release = |id: &str| match desk.permits.take(id, caller) {
         Ok(permit) => {

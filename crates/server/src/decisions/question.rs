@@ -1,12 +1,10 @@
 //! What is asked of one rule.
 
-use super::{
-    body::{Members, Place},
-    problem::{Problem, shortened},
-};
+use super::body::{Members, Place};
+use crate::api_error::{ApiError, shortened};
 use http::StatusCode;
 use std::{sync::Arc, time::Duration};
-use tidegate_core::{Decision, Quota, spelling};
+use tidegate_core::{Decision, Quota, SettingError, spelling};
 use tidegate_engine::{Limiter, OwnedAsk, SharedLimiter};
 use tidegate_policy::compile::{Holds, NamedRule, PolicyGate};
 use tidegate_rule::{Mode, Rule, request::KeyValue};
@@ -41,10 +39,10 @@ impl<'a> Question<'a> {
     /// The members that say it, where nothing is taken.
     pub(super) const MEMBERS: [&'static str; 4] = ["rule", "key", "cost", "tier"];
 
-    pub(super) fn of(members: &'a Members<'_>, gate: &'a PolicyGate) -> Result<Self, Problem> {
+    pub(super) fn of(members: &'a Members<'_>, gate: &'a PolicyGate) -> Result<Self, ApiError> {
         let (named, key) = addressed(members, gate)?;
         let tier = named.tier(members.optional_text("tier")?);
-        let tier = tier.map_err(|error| Problem::of(&error, members.place))?;
+        let tier = tier.map_err(|error| invalid(&error, members.place))?;
         let (cost, patience) = (members.cost(Some(1))?, members.within()?);
         Ok(Self { mode: named.mode_for(&key), cost, patience, key, tier, named })
     }
@@ -129,17 +127,21 @@ impl<'a> Question<'a> {
 pub(super) fn addressed<'a>(
     members: &'a Members<'_>,
     gate: &'a PolicyGate,
-) -> Result<(NamedRule<'a>, KeyValue<'a>), Problem> {
+) -> Result<(NamedRule<'a>, KeyValue<'a>), ApiError> {
     let name = members.text("rule")?;
     let named = gate.named(name).ok_or_else(|| missing(members.place, name, gate))?;
-    let key = named.key(members.given("key")).map_err(|error| Problem::of(&error, members.place))?;
+    let key = named.key(members.given("key")).map_err(|error| invalid(&error, members.place))?;
     Ok((named, key))
 }
 
-fn missing(place: Place, name: &str, gate: &PolicyGate) -> Problem {
+fn invalid(error: &SettingError, place: Place) -> ApiError {
+    ApiError::bad(format!("{place}{error}"))
+}
+
+fn missing(place: Place, name: &str, gate: &PolicyGate) -> ApiError {
     let fix = match spelling::meant(name, gate.names()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "name one of the policy's that has quotas".to_owned(),
     };
-    Problem::new(StatusCode::NOT_FOUND, format!("{place}there is no rule `{}`; {fix}", shortened(name)))
+    ApiError::new(StatusCode::NOT_FOUND, format!("{place}there is no rule `{}`; {fix}", shortened(name)))
 }

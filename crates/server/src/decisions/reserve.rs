@@ -8,11 +8,11 @@ use super::{
     check::{answered, questions, together},
     desk::Desk,
     ledger::{Absent, Ledger},
-    problem::Problem,
     question::Question,
     tokens::Caller,
     told::{DenyAs, Told, json_response, list},
 };
+use crate::api_error::ApiError;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use tidegate_engine::Claim;
@@ -34,10 +34,10 @@ pub(super) async fn answer(
     asked: Asked<'_>,
     deny: DenyAs,
     caller: &Caller,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let tokens = |claim: Option<Claim>| claim.and_then(|claim| claim.into_parts().0);
     let fit = |question: &Question<'_>, members: &Members<'_>| match question.holds() {
-        Holds::Slots => Err(Problem::bad(format!(
+        Holds::Slots => Err(ApiError::bad(format!(
             "{}rule `{}` counts what is held at once; ask /v1/acquire",
             members.place,
             question.rule().name()
@@ -52,9 +52,9 @@ pub(super) async fn held<T>(
     (desk, ledger, caller): (&Desk, &Ledger<T>, &Caller),
     asked: Asked<'_>,
     deny: DenyAs,
-    fit: impl Fn(&Question<'_>, &Members<'_>) -> Result<(), Problem>,
+    fit: impl Fn(&Question<'_>, &Members<'_>) -> Result<(), ApiError>,
     part: impl Fn(Option<Claim>) -> T,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let now = desk.now();
     let questions = questions(&asked, &now.gate)?;
     let mut times = Vec::with_capacity(questions.len());
@@ -91,7 +91,7 @@ pub(super) async fn settle(
     asked: Asked<'_>,
     end: End,
     caller: &Caller,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let mut ends = Vec::with_capacity(asked.members.len());
     for members in &asked.members {
         let cost = match end {
@@ -123,7 +123,7 @@ pub(super) async fn settle(
 }
 
 /// The answer to those who give back.
-pub(super) fn settled(form: Form, answers: Vec<Result<Value, Problem>>) -> Result<Response, Problem> {
+pub(super) fn settled(form: Form, answers: Vec<Result<Value, ApiError>>) -> Result<Response, ApiError> {
     let mut answers = answers.into_iter();
     let body = match form {
         Form::One => answers.next().unwrap_or_else(|| Ok(json!({})))?,
@@ -133,24 +133,24 @@ pub(super) fn settled(form: Form, answers: Vec<Result<Value, Problem>>) -> Resul
     Ok(json_response(StatusCode::OK, "application/json", &body))
 }
 
-pub(crate) fn gone(absent: Absent, what: &str, fate: &str) -> Problem {
+pub(crate) fn gone(absent: Absent, what: &str, fate: &str) -> ApiError {
     match absent {
         Absent::Expired => {
             let problem = format!("this {what} has expired, and {fate}; ask for longer with `expires`");
-            Problem::new(StatusCode::GONE, problem)
+            ApiError::new(StatusCode::GONE, problem)
         }
         Absent::Unknown => {
             let problem =
                 format!("there is no such {what} of yours; it was settled already, or never made here");
-            Problem::new(StatusCode::NOT_FOUND, problem)
+            ApiError::new(StatusCode::NOT_FOUND, problem)
         }
     }
 }
 
-fn full(most: usize) -> Problem {
+fn full(most: usize) -> ApiError {
     let problem = format!(
         "there is no room beside what is held already, {most} at most; settle some, or let them expire sooner"
     );
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, problem)
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, problem)
         .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
 }

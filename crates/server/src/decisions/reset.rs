@@ -1,12 +1,13 @@
 //! `/v1/reset` forgets what was counted for a key. Only operators may.
 
-use super::{Response, body::Asked, desk::Desk, problem::Problem, question::addressed, reserve::settled};
+use super::{Response, body::Asked, desk::Desk, question::addressed, reserve::settled};
+use crate::api_error::ApiError;
 use http::StatusCode;
 use serde_json::json;
 
 pub(crate) const MEMBERS: [&str; 2] = ["rule", "key"];
 
-pub(crate) async fn answer(desk: &Desk, asked: Asked<'_>) -> Result<Response, Problem> {
+pub(crate) async fn answer(desk: &Desk, asked: Asked<'_>) -> Result<Response, ApiError> {
     let mut places = Vec::with_capacity(asked.members.len());
     let now = desk.now();
     for members in &asked.members {
@@ -29,7 +30,7 @@ pub(crate) async fn answer(desk: &Desk, asked: Asked<'_>) -> Result<Response, Pr
             Ok(()) => Ok(json!({ "reset": true })),
             Err(_) => {
                 let problem = "the store that counts is away; try again later";
-                Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, problem))
+                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, problem))
             }
         });
     }

@@ -7,13 +7,13 @@ use super::{
     check,
     desk::Desk,
     openapi, permit,
-    problem::{Problem, shortened},
     question::{Question, Touch},
     reserve::{self, End},
     reset,
     tokens::{Caller, TOKEN},
     told::DenyAs,
 };
+use crate::api_error::{ApiError, shortened};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, request};
 use http_body::Body;
@@ -73,7 +73,7 @@ where
         }
         _ => {
             let problem = "there is nothing here; /v1/openapi.json tells what there is";
-            return Problem::new(StatusCode::NOT_FOUND, problem).into();
+            return ApiError::new(StatusCode::NOT_FOUND, problem).into();
         }
     };
     match head.method {
@@ -82,13 +82,13 @@ where
     }
 }
 
-fn another_method(allowed: &'static str) -> Problem {
+fn another_method(allowed: &'static str) -> ApiError {
     let problem = "this is asked with another method; /v1/openapi.json tells which";
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, problem)
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, problem)
         .with(header::ALLOW, HeaderValue::from_static(allowed))
 }
 
-async fn answer<B>(desk: &Desk, head: &request::Parts, body: B, call: Call) -> Result<Response, Problem>
+async fn answer<B>(desk: &Desk, head: &request::Parts, body: B, call: Call) -> Result<Response, ApiError>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {
@@ -96,7 +96,7 @@ where
     let body = whole(body, LARGEST).await;
     // A page in a browser may send a request here, but none from its own place without saying so.
     if head.headers.contains_key(header::ORIGIN) {
-        return Err(Problem::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
     }
     let caller = permit_call(desk, &head.headers, call)?;
     let known: &[&'static str] = match call {
@@ -118,7 +118,7 @@ where
     let asked = Asked::read(&body, members)?;
     let charges = matches!(call, Call::Check | Call::Reserve | Call::Acquire);
     if asked.form == Form::Together && !charges {
-        return Err(Problem::bad("nothing is charged here; leave `all-or-nothing` out"));
+        return Err(ApiError::bad("nothing is charged here; leave `all-or-nothing` out"));
     }
     // What is rare is boxed: all that an answer may need is moved for each request.
     match call {
@@ -133,7 +133,7 @@ where
     }
 }
 
-fn permit_call(desk: &Desk, headers: &HeaderMap, call: Call) -> Result<Caller, Problem> {
+fn permit_call(desk: &Desk, headers: &HeaderMap, call: Call) -> Result<Caller, ApiError> {
     let tokens = desk.tokens();
     let caller = tokens.caller(headers)?;
     if call == Call::Reset {
@@ -143,12 +143,12 @@ fn permit_call(desk: &Desk, headers: &HeaderMap, call: Call) -> Result<Caller, P
 }
 
 /// The query is that of the request, so there are no parameters: Envoy passes on whatever status a refusal has.
-async fn judge_for_envoy(desk: &Desk, mut parts: request::Parts) -> Result<Response, Problem> {
+async fn judge_for_envoy(desk: &Desk, mut parts: request::Parts) -> Result<Response, ApiError> {
     admit_proxy(desk, &mut parts)?;
     auth::answer(desk, parts, Some(Dialect::Envoy), RefuseAs::Policy).await
 }
 
-fn admit_proxy(desk: &Desk, parts: &mut request::Parts) -> Result<(), Problem> {
+fn admit_proxy(desk: &Desk, parts: &mut request::Parts) -> Result<(), ApiError> {
     desk.tokens().caller(&parts.headers)?;
     if desk.tokens().are_needed() && !parts.headers.contains_key(TOKEN) {
         parts.extensions.insert(ByAuthorization);
@@ -156,11 +156,11 @@ fn admit_proxy(desk: &Desk, parts: &mut request::Parts) -> Result<(), Problem> {
     Ok(())
 }
 
-async fn judge(desk: &Desk, mut parts: request::Parts) -> Result<Response, Problem> {
+async fn judge(desk: &Desk, mut parts: request::Parts) -> Result<Response, ApiError> {
     if parts.method == Method::TRACE {
         let allowed = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
         let problem =
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "nobody's request is traced here; ask with GET");
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "nobody's request is traced here; ask with GET");
         return Err(problem.with(header::ALLOW, allowed));
     }
     admit_proxy(desk, &mut parts)?;
@@ -170,7 +170,7 @@ async fn judge(desk: &Desk, mut parts: request::Parts) -> Result<Response, Probl
         Some("policy") => RefuseAs::Policy,
         Some(text) => match deny_status(text)? {
             status if status.is_success() => {
-                return Err(Problem::bad(
+                return Err(ApiError::bad(
                     "`deny` would let everything through; use a status from 400 to 599, or `policy`",
                 ));
             }
@@ -183,14 +183,14 @@ async fn judge(desk: &Desk, mut parts: request::Parts) -> Result<Response, Probl
         Some("forwarded") => Some(Dialect::Forwarded),
         Some(other) => {
             let problem = format!("`proxy` is `{}`; use `nginx` or `forwarded`", shortened(other));
-            return Err(Problem::bad(problem));
+            return Err(ApiError::bad(problem));
         }
     };
     auth::answer(desk, parts, dialect, refuse).await
 }
 
 /// A parameter of the address, which may have these and no others.
-fn parameter(uri: &Uri, name: &str, known: &[&'static str]) -> Result<Option<String>, Problem> {
+fn parameter(uri: &Uri, name: &str, known: &[&'static str]) -> Result<Option<String>, ApiError> {
     let mut found = None;
     for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -200,7 +200,7 @@ fn parameter(uri: &Uri, name: &str, known: &[&'static str]) -> Result<Option<Str
                 None if known.is_empty() => "leave it out".to_owned(),
                 None => format!("use one of `{}`", known.join("`, `")),
             };
-            return Err(Problem::bad(format!("unknown parameter `{}`; {fix}", shortened(key))));
+            return Err(ApiError::bad(format!("unknown parameter `{}`; {fix}", shortened(key))));
         }
         if key == name {
             found = Some(value.to_owned());
@@ -209,15 +209,15 @@ fn parameter(uri: &Uri, name: &str, known: &[&'static str]) -> Result<Option<Str
     Ok(found)
 }
 
-fn deny_status(text: &str) -> Result<StatusCode, Problem> {
+fn deny_status(text: &str) -> Result<StatusCode, ApiError> {
     let status = text.parse().ok().filter(|status| matches!(status, 200 | 400..=599));
     status.and_then(|status: u16| StatusCode::from_u16(status).ok()).ok_or_else(|| {
-        Problem::bad(format!("`deny` is `{}`; use a status, 200 or from 400 to 599", shortened(text)))
+        ApiError::bad(format!("`deny` is `{}`; use a status, 200 or from 400 to 599", shortened(text)))
     })
 }
 
 /// All of a body, if it has so many bytes at most and does not take too long.
-pub(crate) async fn whole<B>(body: B, most: usize) -> Result<Bytes, Problem>
+pub(crate) async fn whole<B>(body: B, most: usize) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {
@@ -228,7 +228,7 @@ where
     }
     timeout(PATIENCE, reading).await.unwrap_or_else(|_| {
         let problem = "the body took too long to come; send it at once";
-        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, problem))
+        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, problem))
     })
 }
 
@@ -247,18 +247,18 @@ async fn at_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     .await
 }
 
-async fn read<B>(body: B, most: usize) -> Result<Bytes, Problem>
+async fn read<B>(body: B, most: usize) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes>,
 {
     let mut body = pin!(body);
     let (mut first, mut all) = (Bytes::new(), BytesMut::new());
     while let Some(frame) = body.as_mut().frame().await {
-        let frame = frame.map_err(|_| Problem::bad("the body broke off; send all of it"))?;
+        let frame = frame.map_err(|_| ApiError::bad("the body broke off; send all of it"))?;
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + all.len() + data.len() > most {
             let problem = format!("the body is too large; send {most} bytes at most");
-            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, problem));
+            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, problem));
         }
         // Most are of one piece, which need not be copied.
         if first.is_empty() && all.is_empty() {

@@ -1,7 +1,6 @@
 //! Who may ask.
 
-use super::problem::Problem;
-use crate::Fault;
+use crate::{Fault, api_error::ApiError};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use std::{env, fmt, sync::Arc};
 use subtle::ConstantTimeEq as _;
@@ -92,7 +91,7 @@ impl Tokens {
     }
 
     /// Who asks with these headers; 401 for nobody who may.
-    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let known = Caller::of(headers, &self.programs, self.operators.as_ref());
         match known {
             Some(caller) => Ok(caller),
@@ -107,12 +106,12 @@ impl Tokens {
     }
 
     /// Whether this caller may do what operators do.
-    pub(super) fn operator(&self, caller: &Caller, headers: &HeaderMap) -> Result<(), Problem> {
+    pub(super) fn operator(&self, caller: &Caller, headers: &HeaderMap) -> Result<(), ApiError> {
         match (&self.operators, caller, self.reach) {
             (_, Caller::Operator, _) | (None, _, Reach::Machine) => Ok(()),
             (Some(_), _, _) if headers.contains_key(TOKEN) || bearer(headers).is_some() => {
                 let problem = "this is for operators; send the token that the policy declares under `admin`";
-                Err(Problem::new(StatusCode::FORBIDDEN, problem))
+                Err(ApiError::new(StatusCode::FORBIDDEN, problem))
             }
             (Some(_), _, _) => {
                 Err(unauthorized("this is for operators; send their token as `Authorization: Bearer TOKEN`"))
@@ -120,7 +119,7 @@ impl Tokens {
             (None, _, Reach::Network) => {
                 let problem = "this is for operators, and the policy has no token for them; declare one, as in \
                                `admin: { token: $ADMIN_TOKEN }`";
-                Err(Problem::new(StatusCode::FORBIDDEN, problem))
+                Err(ApiError::new(StatusCode::FORBIDDEN, problem))
             }
         }
     }
@@ -152,9 +151,9 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-pub(crate) fn unauthorized(detail: &str) -> Problem {
+pub(crate) fn unauthorized(detail: &'static str) -> ApiError {
     let scheme = HeaderValue::from_static("Bearer realm=\"tidegate\"");
-    Problem::new(StatusCode::UNAUTHORIZED, detail).with(header::WWW_AUTHENTICATE, scheme)
+    ApiError::new(StatusCode::UNAUTHORIZED, detail).with(header::WWW_AUTHENTICATE, scheme)
 }
 
 impl fmt::Debug for Secret {

@@ -1,8 +1,9 @@
 //! What is answered: the numbers of a decision, as JSON and as headers.
 
-use super::{Response, ledger::Entry, problem::Problem, question::Question};
+use super::{Response, ledger::Entry, question::Question};
 use crate::{
-    gateway::DENIAL,
+    api_error::ApiError,
+    gateway::{DENIAL, denial_uri},
     observe::{Counted, Told as Kept, Watcher},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -11,7 +12,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use tidegate_core::{Decision, Micros, Outcome, Retry, header as field};
 use tidegate_policy::compile::PolicyGate;
-use tidegate_rule::{Fields, Mode};
+use tidegate_rule::{Fields, Mode, ProblemDetails, ProblemMember};
 
 /// What is answered to one question.
 pub(super) struct Told<'a> {
@@ -42,8 +43,6 @@ pub(super) enum DenyAs {
 }
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 impl<'a> Told<'a> {
     /// This was decided; nothing, where there was nothing to be asked.
@@ -130,18 +129,27 @@ impl<'a> Told<'a> {
     }
 
     fn write_problem<M: SerializeMap>(&self, denial: &Decision, map: &mut M) -> Result<(), M::Error> {
-        let (kind, title) = match denial.is_closed() {
-            true => (REDUCED, "Temporarily reduced capacity"),
-            false => (EXCEEDED, "Quota exceeded"),
+        let instance = self.denial_id.as_deref().map(denial_uri);
+        let problem = ProblemDetails {
+            instance: instance.as_deref(),
+            status: self.problem_status(denial).as_u16(),
+            detail: &self.detail(denial),
+            violated_policies: &[self.question.rule().name()],
+            ..match denial.is_closed() {
+                true => ProblemDetails::reduced_capacity(),
+                false => ProblemDetails::quota_exceeded(),
+            }
         };
-        map.serialize_entry("type", kind)?;
-        map.serialize_entry("title", title)?;
-        map.serialize_entry("status", &self.problem_status(denial).as_u16())?;
-        map.serialize_entry("detail", &self.detail(denial))?;
-        if let Some(id) = &self.denial_id {
-            map.serialize_entry("instance", &format_args!("urn:tidegate:denial:{id}"))?;
+        for (name, member) in problem.members() {
+            match member {
+                ProblemMember::Literal(text) | ProblemMember::Text(text) => {
+                    map.serialize_entry(name, text)?;
+                }
+                ProblemMember::Number(number) => map.serialize_entry(name, &number)?,
+                ProblemMember::List(texts) => map.serialize_entry(name, texts)?,
+            }
         }
-        map.serialize_entry("violated-policies", &[self.question.rule().name()])
+        Ok(())
     }
 
     /// The status of a denial that is told; one that says that all is well is for the head alone.
@@ -253,7 +261,7 @@ impl Serialize for Seconds {
 }
 
 /// Several answers, or what is wrong with some of them.
-pub(super) fn list(answers: impl Iterator<Item = Result<Value, Problem>>) -> Vec<Value> {
+pub(super) fn list(answers: impl Iterator<Item = Result<Value, ApiError>>) -> Vec<Value> {
     answers.map(|answer| answer.unwrap_or_else(|problem| problem.json())).collect()
 }
 

@@ -9,6 +9,7 @@ use super::{
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tidegate_policy::descriptors::Unit;
+use tidegate_rule::ProblemDetails;
 
 /// What was found of one descriptor.
 #[derive(Clone, Debug)]
@@ -140,17 +141,13 @@ fn problem(found: &[Found<'_>]) -> String {
             .filter(|(limited, finding)| finding.over == OverLimit::Yes && limited.manner != Manner::Watch)
     };
     let names: Vec<&str> = over().map(|(limited, _)| limited.label()).collect();
-    let mut problem = json!({
-        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-        "title": "Quota exceeded",
-        "status": 429,
-        "detail": "Too many requests: slow down, and try again later.",
-        "violated-policies": names,
-    });
-    if let Some(wait) = over().filter_map(|(_, finding)| finding.reset).max() {
-        problem["retry-after"] = wait.as_secs().into();
-    }
-    problem.to_string()
+    let problem = ProblemDetails {
+        detail: "Too many requests: slow down, and try again later.",
+        violated_policies: &names,
+        retry_after: over().filter_map(|(_, finding)| finding.reset).max().map(|wait| wait.as_secs()),
+        ..ProblemDetails::quota_exceeded()
+    };
+    problem.to_json()
 }
 
 /// Adds what is not there yet, in maps within maps, too.

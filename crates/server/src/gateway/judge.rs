@@ -3,7 +3,7 @@
 use super::{note, reply::GatewayReply};
 use crate::{
     AnsweredBy, Config, Judge, Judged, LogNote, Origin, Outcome, Rates, Settled, Target,
-    answer::problem,
+    api_error::ApiError,
     observe::{self, Observer, OperatorBans, Sampled, Tally, Told, Visit, Watcher},
 };
 use arc_swap::ArcSwap;
@@ -17,7 +17,7 @@ use tidegate_policy::{
     matching::Seen,
     model::{LogFormat, Observe, RouteAction},
 };
-use tidegate_rule::{Answer, Fields};
+use tidegate_rule::{Answer, Fields, ProblemDetails};
 
 /// Asks the policy that is in force now.
 pub(crate) struct PolicyJudge {
@@ -90,7 +90,6 @@ struct Kept {
 
 /// The header that names a denial.
 pub(crate) const DENIAL: HeaderName = HeaderName::from_static("tidegate-denial");
-const PROBLEM: &str = "application/problem+json";
 
 impl PolicyJudge {
     pub(super) fn new(served: Served) -> Self {
@@ -246,7 +245,7 @@ impl Served {
         match refusal.instead {
             Instead::Answer(mut answer) => {
                 if let Some(Told(id)) = kept.as_ref().and_then(|kept| kept.denial.as_ref()) {
-                    name_denial(&mut answer, id);
+                    answer.set_instance(&denial_uri(id));
                 }
                 let response: Response<Bytes> = answer.into();
                 let (mut parts, body) = response.into_parts();
@@ -274,21 +273,20 @@ impl Served {
         head: &RequestHead<'_>,
     ) -> Outcome<PolicyCase> {
         self.tally.turned_away();
-        let mut response = problem(StatusCode::FORBIDDEN, "banned for a time");
-        response.headers_mut().insert(header::RETRY_AFTER, field::seconds(left).into());
+        let mut problem =
+            ProblemDetails { detail: "banned for a time", ..ProblemDetails::new(403, "Forbidden") };
         let note = (self.notes == Notes::Taken)
             .then(|| LogNote { decision: Some("banned".to_owned()), ..LogNote::default() });
         let mut kept = Kept { note, ..Kept::default() };
         if let Some(watcher) = &self.watcher {
-            let status = response.status().as_u16();
-            kept.denial = watcher.banned((whom, left), status, &self.gate, head);
+            kept.denial = watcher.banned((whom, left), problem.status, &self.gate, head);
             kept.visit = watcher.visit(&self.gate, head).map(|visit| (visit, self.clone()));
         }
+        let instance = kept.denial.as_ref().map(|Told(id)| denial_uri(id));
+        problem.instance = instance.as_deref();
+        let response: Response<Bytes> = Answer::problem(&problem).into();
         let (mut parts, body) = response.into_parts();
-        let body = match &kept.denial {
-            Some(Told(id)) => with_instance(&String::from_utf8_lossy(&body), id).into(),
-            None => body,
-        };
+        parts.headers.insert(header::RETRY_AFTER, field::seconds(left).into());
         kept.tell(&mut parts);
         Outcome::Answer(Response::from_parts(parts, body))
     }
@@ -340,21 +338,11 @@ impl Kept {
     }
 }
 
-/// Has a problem name the denial that it tells of.
-pub(crate) fn name_denial(answer: &mut Answer, id: &str) {
-    if answer.get("content-type") == Some(PROBLEM) {
-        answer.body = with_instance(&answer.body, id);
-    }
-}
-
-/// A problem as JSON, with the member that names the denial.
-fn with_instance(body: &str, id: &str) -> String {
-    match body.strip_prefix('{') {
-        Some(rest) => format!(r#"{{"instance":"urn:tidegate:denial:{id}",{rest}"#),
-        None => body.to_owned(),
-    }
+/// The `instance` of problem details that identifies a denial.
+pub(crate) fn denial_uri(id: &str) -> String {
+    format!("urn:tidegate:denial:{id}")
 }
 
 fn nowhere() -> Response<Bytes> {
-    problem(StatusCode::NOT_FOUND, "There is no route for this request.")
+    ApiError::new(StatusCode::NOT_FOUND, "There is no route for this request.").into()
 }

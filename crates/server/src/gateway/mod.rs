@@ -21,7 +21,7 @@ mod reply;
 mod source;
 
 pub use error::GatewayError;
-pub(crate) use judge::{DENIAL, name_denial};
+pub(crate) use judge::{DENIAL, denial_uri};
 pub use preflight::Preflight;
 pub use reload::Reloaded;
 pub use source::PolicySource;

@@ -1,6 +1,6 @@
 //! Why a request is not answered by a server, and what its client is told.
 
-use crate::answer::problem;
+use crate::api_error::ApiError;
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use tidegate_policy::head::HeadError;
@@ -63,6 +63,10 @@ impl Failure {
             Self::Late => problem(StatusCode::GATEWAY_TIMEOUT, "The server took too long to answer."),
         }
     }
+}
+
+fn problem(status: StatusCode, detail: &'static str) -> Response<Bytes> {
+    ApiError::new(status, detail).into()
 }
 
 /// What comes after it on this connection cannot be told from it.

@@ -12,9 +12,8 @@
 
 use super::{MOST_MESSAGE, translate};
 use crate::{
-    decisions::{
-        Caller, Ledger, NEEDED, Problem, bearer, gone, json_response, shortened, unauthorized, whole,
-    },
+    api_error::{ApiError, shortened},
+    decisions::{Caller, Ledger, NEEDED, bearer, gone, json_response, unauthorized, whole},
     descriptors::{
         AdminToken, Callers, DescriptorFault, DescriptorService, DomainAsk, DomainVerdict, HeldHits,
         OverLimit,
@@ -75,11 +74,11 @@ impl SettleDesk {
         self.held.close_ended();
     }
 
-    async fn answer(self: &Arc<Self>, verb: &str, request: Request) -> Result<Response, Problem> {
+    async fn answer(self: &Arc<Self>, verb: &str, request: Request) -> Result<Response, ApiError> {
         let (head, body) = request.into_parts();
         // A page in a browser may send a request here, but none from its own place without saying so.
         if head.headers.contains_key(header::ORIGIN) {
-            return Err(Problem::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
         }
         let caller = match verb {
             "reset" => self.permit(&head.headers)?,
@@ -95,7 +94,7 @@ impl SettleDesk {
                 let count = self.service.reset(&asked(&body)?).await.map_err(problem)?;
                 Ok(json_response(StatusCode::OK, JSON, &json!({ "reset": count })))
             }
-            _ => Err(Problem::new(
+            _ => Err(ApiError::new(
                 StatusCode::NOT_FOUND,
                 "there is nothing here; ask peek, reserve, commit, cancel or reset",
             )),
@@ -107,7 +106,7 @@ impl SettleDesk {
         ask: DomainAsk,
         expires: Duration,
         caller: Caller,
-    ) -> Result<Response, Problem> {
+    ) -> Result<Response, ApiError> {
         let desk = self.clone();
         // To its end, even if whoever asked hangs up meanwhile: it then expires.
         let reserving = tokio::spawn(async move {
@@ -125,7 +124,7 @@ impl SettleDesk {
         reserving.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    async fn settle(&self, body: &[u8], settle: Settle, caller: &Caller) -> Result<Response, Problem> {
+    async fn settle(&self, body: &[u8], settle: Settle, caller: &Caller) -> Result<Response, ApiError> {
         let (id, hits) = settlement(body, settle)?;
         let held =
             self.held.take(&id, caller).map_err(|absent| gone(absent, "reservation", "was charged"))?;
@@ -144,7 +143,7 @@ impl SettleDesk {
         Ok(json_response(StatusCode::OK, JSON, &told))
     }
 
-    fn permit(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+    fn permit(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let given = bearer(headers);
         match (&self.operators, given) {
             (Operators::Whoever, _) => Ok(Caller::Operator),
@@ -153,14 +152,14 @@ impl SettleDesk {
             }
             (Operators::Knows(_), Some(_)) => {
                 let told = "this is for operators; send the token of TIDEGATE_ADMIN_TOKEN";
-                Err(Problem::new(StatusCode::FORBIDDEN, told))
+                Err(ApiError::new(StatusCode::FORBIDDEN, told))
             }
             (Operators::Knows(_), None) => {
                 Err(unauthorized("this is for operators; send their token as `Authorization: Bearer TOKEN`"))
             }
             (Operators::Nobody, _) => {
                 let told = "this is for operators, and there is no token for them; set TIDEGATE_ADMIN_TOKEN";
-                Err(Problem::new(StatusCode::FORBIDDEN, told))
+                Err(ApiError::new(StatusCode::FORBIDDEN, told))
             }
         }
     }
@@ -180,18 +179,18 @@ enum Settle {
     Cancel,
 }
 
-fn asked(body: &[u8]) -> Result<DomainAsk, Problem> {
-    let request = tidegate_proto::json::read(body).map_err(|error| Problem::bad(error.to_string()))?;
+fn asked(body: &[u8]) -> Result<DomainAsk, ApiError> {
+    let request = tidegate_proto::json::read(body).map_err(|error| ApiError::bad(error.to_string()))?;
     translate::asked(request).map_err(problem)
 }
 
 /// `{"id": …}`, and what it cost in the end if that is said.
-fn settlement(body: &[u8], settle: Settle) -> Result<(String, Option<u64>), Problem> {
+fn settlement(body: &[u8], settle: Settle) -> Result<(String, Option<u64>), ApiError> {
     let form = match settle {
         Settle::Commit => r#"{"id": "…", "hitsAddend": 1}"#,
         Settle::Cancel => r#"{"id": "…"}"#,
     };
-    let bad = || Problem::bad(format!("this is not what is taken here; send {form}"));
+    let bad = || ApiError::bad(format!("this is not what is taken here; send {form}"));
     let members: Map<String, Value> = serde_json::from_slice(body).map_err(|_| bad())?;
     let (mut id, mut hits) = (None, None);
     for (name, value) in members {
@@ -210,7 +209,7 @@ fn settlement(body: &[u8], settle: Settle) -> Result<(String, Option<u64>), Prob
     Ok((id.ok_or_else(bad)?, hits))
 }
 
-fn expires(uri: &Uri) -> Result<Duration, Problem> {
+fn expires(uri: &Uri) -> Result<Duration, ApiError> {
     let mut seconds = USUAL;
     for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         seconds = match pair.split_once('=') {
@@ -218,7 +217,7 @@ fn expires(uri: &Uri) -> Result<Duration, Problem> {
             _ => None,
         }
         .ok_or_else(|| {
-            Problem::bad(format!(
+            ApiError::bad(format!(
                 "`{}` makes no sense here; use `expires` with seconds from 1 to {LONGEST}",
                 shortened(pair)
             ))
@@ -228,7 +227,7 @@ fn expires(uri: &Uri) -> Result<Duration, Problem> {
 }
 
 /// What `/json` would say, and what it is held as.
-fn said(verdict: DomainVerdict, held: Option<(String, Duration)>) -> Result<Response, Problem> {
+fn said(verdict: DomainVerdict, held: Option<(String, Duration)>) -> Result<Response, ApiError> {
     let status = match verdict.overall {
         OverLimit::No => StatusCode::OK,
         OverLimit::Yes => StatusCode::TOO_MANY_REQUESTS,
@@ -243,19 +242,19 @@ fn said(verdict: DomainVerdict, held: Option<(String, Duration)>) -> Result<Resp
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "this is how errors are mapped")]
-fn problem(fault: DescriptorFault) -> Problem {
+fn problem(fault: DescriptorFault) -> ApiError {
     let status = match &fault {
         DescriptorFault::Invalid(_) => StatusCode::BAD_REQUEST,
         DescriptorFault::NoConfiguration | DescriptorFault::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
-    Problem::new(status, fault.to_string())
+    ApiError::new(status, fault.to_string())
 }
 
-fn full() -> Problem {
+fn full() -> ApiError {
     let told = format!("{MOST_HELD} are held already; settle some, or let them expire sooner");
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, told)
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, told)
 }
 
-fn ended() -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "this service is about to end; ask another")
+fn ended() -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "this service is about to end; ask another")
 }
