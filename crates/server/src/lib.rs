@@ -39,6 +39,7 @@ mod observe;
 mod places;
 mod prometheus;
 mod proxy;
+mod query;
 mod run;
 mod stream;
 mod tls;

@@ -16,7 +16,7 @@ pub use head::{Head, Reply};
 pub use key::{Duplicates, Key, Missing, host_name};
 pub(crate) use peer::PeerWarning;
 pub use proxies::{AddressHeader, TrustedProxies};
-pub use query::{Plus, decoded, each_query};
+pub use query::{Plus, decoded, each_query, query_parameters};
 pub use value::KeyValue;
 
 use tidegate_core::SettingError;

@@ -3,14 +3,19 @@
 use super::Head;
 use std::borrow::Cow;
 
-/// Calls `each` with every value of a parameter: `a` has `1` and `2 3` in `?a=1&b&a=2+3`. Names and values are decoded
-/// once, and one without `=` has an empty value.
+/// The parameters of a query in their order, with decoded names and raw values: `a` has `1` and `2+3` in `a=1&b&a=2+3`.
+pub fn query_parameters(query: &str) -> impl Iterator<Item = (Cow<'_, [u8]>, &[u8])> {
+    query.split('&').map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (decoded(name.as_bytes(), Plus::IsSpace), value.as_bytes())
+    })
+}
+
+/// Calls `each` with every value of a parameter, decoded once. A parameter without `=` has an empty value.
 pub fn each_query<'a>(head: &'a dyn Head, name: &str, each: &mut dyn FnMut(Cow<'a, [u8]>)) {
-    for pair in head.query().unwrap_or_default().split('&').map(str::as_bytes) {
-        let equals = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
-        if decoded(&pair[..equals], Plus::IsSpace)[..] == *name.as_bytes() {
-            each(decoded(pair.get(equals + 1..).unwrap_or_default(), Plus::IsSpace));
-        }
+    let parameters = query_parameters(head.query().unwrap_or_default());
+    for (_, value) in parameters.filter(|(known, _)| **known == *name.as_bytes()) {
+        each(decoded(value, Plus::IsSpace));
     }
 }
 

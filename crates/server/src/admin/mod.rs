@@ -16,7 +16,6 @@ mod callers;
 mod change;
 mod live;
 mod modes;
-mod query;
 mod read;
 mod routes;
 mod simulate;

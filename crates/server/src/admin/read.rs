@@ -1,10 +1,11 @@
 //! What operators read.
 
-use super::{Office, query::Query};
+use super::Office;
 use crate::{
     api_error::{ApiError, shortened},
     decisions::json_response,
     observe::{Scene, Snapshot, TopBy, shown},
+    query::Query,
 };
 use axum::{body::Body, response::Response};
 use http::{HeaderName, HeaderValue, StatusCode, Uri, header};
@@ -27,7 +28,7 @@ impl Office {
     }
 
     pub(super) fn status(&self, uri: &Uri) -> Result<Response, ApiError> {
-        Query::read(uri, &[])?;
+        Query::parse(uri, &[])?;
         Ok(json_answer(&self.snapshot()?.json()))
     }
 
@@ -36,7 +37,7 @@ impl Office {
     }
 
     pub(super) fn top(&self, uri: &Uri) -> Result<Response, ApiError> {
-        let query = Query::read(uri, &["rule", "by", "limit"])?;
+        let query = Query::parse(uri, &["rule", "by", "limit"])?;
         let name = query.text("by").unwrap_or("denied");
         let by = TopBy::ALL.into_iter().find(|by| by.name() == name).ok_or_else(|| {
             let name = shortened(name);
@@ -73,7 +74,7 @@ impl Office {
     }
 
     pub(super) fn denials(&self, uri: &Uri) -> Result<Response, ApiError> {
-        let query = Query::read(uri, &["rule", "limit"])?;
+        let query = Query::parse(uri, &["rule", "limit"])?;
         let (rule, limit) = (query.text("rule"), query.number("limit", 1..=1_000, 100)?);
         let is_meant = |meant: Option<&str>| rule.is_none() || meant == rule;
         let denials = self.observer.denials.newest(limit, |denial| is_meant(denial.rule.as_deref()));
@@ -112,7 +113,7 @@ impl Office {
     }
 
     pub(super) fn history(&self, uri: &Uri) -> Result<Response, ApiError> {
-        let limit = Query::read(uri, &["limit"])?.number("limit", 1..=1_000_000, 10_000)?;
+        let limit = Query::parse(uri, &["limit"])?.number("limit", 1..=1_000_000, 10_000)?;
         let lines = self.observer.history.newest(limit, |_| true);
         let lines = lines.iter().rev().fold(String::new(), |text, visit| text + &visit.line());
         let mut response = text(lines, "application/x-ndjson");

@@ -13,9 +13,12 @@ use super::{
     tokens::{Caller, TOKEN},
     told::DenyAs,
 };
-use crate::api_error::{ApiError, shortened};
+use crate::{
+    api_error::{ApiError, shortened},
+    query::Query,
+};
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use std::{
@@ -25,7 +28,6 @@ use std::{
     task::Poll,
     time::Duration,
 };
-use tidegate_core::spelling;
 use tokio::time::timeout;
 
 /// What is asked, by its path.
@@ -103,7 +105,7 @@ where
         Call::Check | Call::Peek | Call::Reserve | Call::Acquire => &["deny"],
         Call::Commit | Call::Cancel | Call::Release | Call::Reset => &[],
     };
-    let deny = parameter(&head.uri, "deny", known)?.map(|text| deny_status(&text)).transpose()?;
+    let deny = Query::parse(&head.uri, known)?.text("deny").map(deny_status).transpose()?;
     let deny = deny.map_or(DenyAs::Usual, DenyAs::Status);
     let body = body?;
     let members: &[&'static str] = match call {
@@ -164,8 +166,8 @@ async fn judge(desk: &Desk, mut parts: request::Parts) -> Result<Response, ApiEr
         return Err(problem.with(header::ALLOW, allowed));
     }
     admit_proxy(desk, &mut parts)?;
-    let known = ["deny", "proxy"];
-    let refuse = match parameter(&parts.uri, "deny", &known)?.as_deref() {
+    let query = Query::parse(&parts.uri, &["deny", "proxy"])?;
+    let refuse = match query.text("deny") {
         None => RefuseAs::Status(StatusCode::FORBIDDEN),
         Some("policy") => RefuseAs::Policy,
         Some(text) => match deny_status(text)? {
@@ -177,7 +179,7 @@ async fn judge(desk: &Desk, mut parts: request::Parts) -> Result<Response, ApiEr
             status => RefuseAs::Status(status),
         },
     };
-    let dialect = match parameter(&parts.uri, "proxy", &known)?.as_deref() {
+    let dialect = match query.text("proxy") {
         None => None,
         Some("nginx") => Some(Dialect::Nginx),
         Some("forwarded") => Some(Dialect::Forwarded),
@@ -187,26 +189,6 @@ async fn judge(desk: &Desk, mut parts: request::Parts) -> Result<Response, ApiEr
         }
     };
     auth::answer(desk, parts, dialect, refuse).await
-}
-
-/// A parameter of the address, which may have these and no others.
-fn parameter(uri: &Uri, name: &str, known: &[&'static str]) -> Result<Option<String>, ApiError> {
-    let mut found = None;
-    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if !known.contains(&key) {
-            let fix = match spelling::meant(key, known.iter().copied()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None if known.is_empty() => "leave it out".to_owned(),
-                None => format!("use one of `{}`", known.join("`, `")),
-            };
-            return Err(ApiError::bad(format!("unknown parameter `{}`; {fix}", shortened(key))));
-        }
-        if key == name {
-            found = Some(value.to_owned());
-        }
-    }
-    Ok(found)
 }
 
 fn deny_status(text: &str) -> Result<StatusCode, ApiError> {

@@ -12,12 +12,13 @@
 
 use super::{MOST_MESSAGE, translate};
 use crate::{
-    api_error::{ApiError, shortened},
+    api_error::ApiError,
     decisions::{Caller, Ledger, NEEDED, bearer, gone, json_response, unauthorized, whole},
     descriptors::{
         AdminToken, Callers, DescriptorFault, DescriptorService, DomainAsk, DomainVerdict, HeldHits,
         OverLimit,
     },
+    query::Query,
 };
 use axum::{
     Router,
@@ -210,19 +211,7 @@ fn settlement(body: &[u8], settle: Settle) -> Result<(String, Option<u64>), ApiE
 }
 
 fn expires(uri: &Uri) -> Result<Duration, ApiError> {
-    let mut seconds = USUAL;
-    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        seconds = match pair.split_once('=') {
-            Some(("expires", text)) => text.parse().ok().filter(|it| (1..=LONGEST).contains(it)),
-            _ => None,
-        }
-        .ok_or_else(|| {
-            ApiError::bad(format!(
-                "`{}` makes no sense here; use `expires` with seconds from 1 to {LONGEST}",
-                shortened(pair)
-            ))
-        })?;
-    }
+    let seconds = Query::parse(uri, &["expires"])?.number("expires", 1..=LONGEST, USUAL)?;
     Ok(Duration::from_secs(seconds))
 }
 
