@@ -24,6 +24,7 @@
 mod admin;
 mod amend;
 mod api_error;
+mod authorization;
 mod client;
 mod config;
 mod dashboard;

@@ -9,10 +9,10 @@
 //! | `change` | `/reload`, `/api/v1/reset` |
 //! | `modes` | `/api/v1/rules/NAME/mode`, `/api/v1/rollback`, `/api/v1/changes` |
 //!
-//! Where there is a token of operators, all but `/health` and `/metrics` need it. Who may ask at all is up to `callers`.
+//! Where there is a token of operators, all but `/health` and `/metrics` need it. Who may ask at all is up to `access`.
 
+mod access;
 mod bans;
-mod callers;
 mod change;
 mod live;
 mod modes;
@@ -22,11 +22,12 @@ mod simulate;
 
 use crate::{
     Fault, Handle,
-    decisions::{Desk, Secret},
+    authorization::{Operators, Secret},
+    decisions::Desk,
     http_server::{HttpServer, ThreadedListener},
     observe::Observer,
 };
-use callers::Callers;
+use access::AdminAccess;
 use hyper_util::service::TowerToHyperService;
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, time::Duration};
 use tidegate_policy::model::{Admin as Declared, Connections, Listener};
@@ -35,7 +36,7 @@ use tokio::sync::watch;
 /// The listener of the admin API and the dashboard, served by one thread.
 pub(crate) struct Admin {
     listener: ThreadedListener,
-    callers: Arc<Callers>,
+    access: Arc<AdminAccess>,
     /// Event streams end when this is dropped.
     open: Option<watch::Sender<()>>,
 }
@@ -46,7 +47,7 @@ struct Office {
     gateway: Handle,
     observer: Arc<Observer>,
     desk: Arc<Desk>,
-    callers: Arc<Callers>,
+    access: Arc<AdminAccess>,
     /// Ends with the listener.
     open: watch::Receiver<()>,
 }
@@ -58,8 +59,9 @@ impl Admin {
         let listener = Listener { name: None, address, tls: None };
         let listener = ThreadedListener::bind(&listener, existing.map(|existing| &existing.listener))?;
         let secret = declared.token.as_ref().map(Secret::read).transpose()?;
-        let callers = Arc::new(Callers::new(secret, declared.hosts.clone(), listener.address()));
-        Ok(Some(Self { listener, callers, open: None }))
+        let operators = Operators::new(secret, Some(listener.address().ip()));
+        let access = Arc::new(AdminAccess::new(operators, declared.hosts.clone()));
+        Ok(Some(Self { listener, access, open: None }))
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -73,10 +75,10 @@ impl Admin {
         observer: &Arc<Observer>,
         desk: &Arc<Desk>,
     ) -> Result<(), Fault> {
-        observer.takes_changes(self.callers.changes());
+        observer.takes_changes(self.access.changes());
         let (sender, open) = watch::channel(());
-        let (observer, desk, callers) = (observer.clone(), desk.clone(), self.callers.clone());
-        let router = routes::router(Office { gateway, observer, desk, callers, open });
+        let (observer, desk, access) = (observer.clone(), desk.clone(), self.access.clone());
+        let router = routes::router(Office { gateway, observer, desk, access, open });
         let server = HttpServer::new(TowerToHyperService::new(router), &connections());
         self.listener.start(&server, "admin", NonZeroUsize::MIN)?;
         self.open = Some(sender);

@@ -56,7 +56,7 @@ pub(super) fn router(office: Office) -> Router {
 
 /// What every question has to pass.
 async fn admit(State(office): State<Office>, request: Request, next: Next) -> Response {
-    let mut response = match office.callers.admit(request.method(), request.uri(), request.headers()) {
+    let mut response = match office.access.admit(request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into(),
     };
@@ -68,7 +68,7 @@ async fn admit(State(office): State<Office>, request: Request, next: Next) -> Re
 }
 
 async fn reload(State(office): State<Office>, headers: HeaderMap) -> Response {
-    match office.callers.reloader(&headers) {
+    match office.access.reader(&headers) {
         Ok(()) => office.reload().await,
         Err(problem) => problem.into(),
     }
@@ -80,7 +80,7 @@ async fn denial(State(office): State<Office>, Path(id): Path<String>) -> Respons
 
 /// Whether a token is right.
 async fn token(State(office): State<Office>, headers: HeaderMap) -> Response {
-    told(office.callers.operator(&headers).map(|()| {
+    told(office.access.operator(&headers).map(|()| {
         let mut response = Response::default();
         *response.status_mut() = StatusCode::NO_CONTENT;
         response
@@ -121,12 +121,12 @@ async fn changes(State(office): State<Office>) -> Response {
 }
 
 async fn lift(State(office): State<Office>, Path(id): Path<String>, headers: HeaderMap) -> Response {
-    told(office.callers.operator(&headers).and_then(|()| office.lift(&id)))
+    told(office.access.operator(&headers).and_then(|()| office.lift(&id)))
 }
 
 /// The body of a request that changes something, from one who may.
 async fn changing(office: &Office, request: Request) -> Result<bytes::Bytes, ApiError> {
-    office.callers.operator(request.headers())?;
+    office.access.operator(request.headers())?;
     whole(request.into_body(), LARGEST).await
 }
 

@@ -6,13 +6,10 @@
 //! than is there, and that one would pass them on: whoever tells of a request in both ways is refused, unless `?proxy=` says
 //! which one counts.
 
-use super::{
-    Response,
-    desk::Desk,
-    tokens::{TOKEN, bearer},
-};
+use super::{Response, desk::Desk};
 use crate::{
     api_error::{ApiError, shortened},
+    authorization::{TOKEN_HEADER, bearer},
     gateway::{DENIAL, denial_uri},
     observe::Told as Kept,
 };
@@ -137,7 +134,7 @@ fn meant(parts: request::Parts, dialect: Option<Dialect>) -> Result<(request::Pa
         None => dialect_of(&headers)?,
     };
     // A token is ours; `Authorization` is the client's where the token stands elsewhere.
-    let is_elsewhere = headers.remove(TOKEN).is_some();
+    let is_elsewhere = headers.remove(TOKEN_HEADER).is_some();
     let is_ours = parts.extensions.get::<ByAuthorization>().is_some() && bearer(&headers).is_some();
     if !is_elsewhere && is_ours {
         headers.remove(header::AUTHORIZATION);

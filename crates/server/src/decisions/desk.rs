@@ -2,10 +2,12 @@
 
 use super::{
     ledger::Ledger,
-    tokens::Tokens,
     told::{DenyAs, Told},
 };
-use crate::observe::{Tally, Watcher};
+use crate::{
+    authorization::Authorization,
+    observe::{Tally, Watcher},
+};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tidegate_engine::{Clock, SharedPermit, SharedReservation};
@@ -15,7 +17,7 @@ use tokio::runtime::Handle;
 /// Where questions are answered. It outlives policies and listeners: what is held stays held.
 pub(crate) struct Desk {
     now: ArcSwap<InForce>,
-    tokens: ArcSwap<Tokens>,
+    authorization: ArcSwap<Authorization>,
     pub(super) reservations: Ledger<Reserved>,
     pub(super) permits: Ledger<Permitted>,
     /// Where permits are renewed: threads of a listener may end before them.
@@ -54,15 +56,19 @@ const MOST_HELD: usize = 100_000;
 
 impl Desk {
     /// One for this policy. Only inside of a runtime, which is to outlive it.
-    pub(crate) fn new(gate: PolicyGate, seen: (Arc<Tally>, Option<Watcher>), tokens: Tokens) -> Self {
-        Self::with(gate, seen, tokens, Clock::system(), MOST_HELD)
+    pub(crate) fn new(
+        gate: PolicyGate,
+        seen: (Arc<Tally>, Option<Watcher>),
+        authorization: Authorization,
+    ) -> Self {
+        Self::with(gate, seen, authorization, Clock::system(), MOST_HELD)
     }
 
     /// One by this clock, where so many can be held at once.
     pub(super) fn with(
         gate: PolicyGate,
         (tally, watcher): (Arc<Tally>, Option<Watcher>),
-        tokens: Tokens,
+        authorization: Authorization,
         clock: Clock,
         most_held: usize,
     ) -> Self {
@@ -73,7 +79,7 @@ impl Desk {
         };
         Self {
             now: ArcSwap::from_pointee(InForce { gate, tally, watcher }),
-            tokens: ArcSwap::from_pointee(tokens),
+            authorization: ArcSwap::from_pointee(authorization),
             reservations: Ledger::new(clock.clone(), most_held, keep),
             permits: Ledger::new(clock, most_held, drop),
             runtime: Handle::current(),
@@ -85,10 +91,10 @@ impl Desk {
         &self,
         gate: PolicyGate,
         (tally, watcher): (Arc<Tally>, Option<Watcher>),
-        tokens: Tokens,
+        authorization: Authorization,
     ) {
         self.now.store(Arc::new(InForce { gate, tally, watcher }));
-        self.tokens.store(Arc::new(tokens));
+        self.authorization.store(Arc::new(authorization));
     }
 
     /// Closes what nobody has settled in time; to be called every second or so.
@@ -101,8 +107,8 @@ impl Desk {
         self.now.load_full()
     }
 
-    pub(super) fn tokens(&self) -> Guard<Arc<Tokens>> {
-        self.tokens.load()
+    pub(super) fn authorization(&self) -> Guard<Arc<Authorization>> {
+        self.authorization.load()
     }
 
     /// Does this where it goes on when the thread that asked has ended; `None` if everything has.

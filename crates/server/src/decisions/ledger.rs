@@ -3,7 +3,7 @@
 //! Who holds something may crash, so everything in here has an end. There is no task for each entry: whoever comes by
 //! closes what has ended, and so does the gateway, once a second.
 
-use super::tokens::Caller;
+use crate::authorization::Caller;
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -90,7 +90,7 @@ impl<T> Ledger<T> {
         self.close_ended();
         let id = Id::read(text).ok_or(Absent::Unknown)?;
         let mut entries = self.lock();
-        let is_theirs = entries.held.get(&id).is_some_and(|(maker, _)| caller.may_settle_of(maker));
+        let is_theirs = entries.held.get(&id).is_some_and(|(maker, _)| caller.may_settle(maker));
         let taken = if is_theirs { entries.held.remove(&id) } else { None };
         match taken {
             Some((_, value)) => {
@@ -188,7 +188,7 @@ mod tests {
         let (ledger, closed) = (Ledger::new(clock, 2, close), Count::default());
         let minute = Duration::from_secs(60);
 
-        let anybody = Caller::Anybody;
+        let anybody = Caller::Anonymous;
         let put = |time| ledger.room(1).map(|mut room| room.put(closed.clone(), time, &anybody).unwrap());
 
         let first = put(minute).unwrap();
@@ -217,12 +217,12 @@ mod tests {
         let put = |maker: &Caller| ledger.room(1).unwrap().put(7, Duration::from_secs(60), maker).unwrap().id;
         let (web, jobs) = (Caller::Program("web".into()), Caller::Program("jobs".into()));
         let held = put(&web);
-        for other in [&jobs, &Caller::Operator, &Caller::Anybody] {
+        for other in [&jobs, &Caller::Operator, &Caller::Anonymous] {
             assert_eq!(ledger.take(&held, other), Err(Absent::Unknown), "{other:?}");
         }
         assert_eq!(ledger.take(&held, &web), Ok(7));
         // Made before tokens were needed.
-        assert_eq!(ledger.take(&put(&Caller::Anybody), &web), Ok(7));
+        assert_eq!(ledger.take(&put(&Caller::Anonymous), &web), Ok(7));
     }
 
     #[test]

@@ -31,7 +31,6 @@ mod reset;
 mod routes;
 #[cfg(test)]
 mod tests;
-mod tokens;
 mod told;
 
 pub(crate) use body::{Asked, Confirmation, Members};
@@ -45,7 +44,6 @@ pub(crate) use crate::api_error::ApiError as Problem;
 pub(crate) use reserve::gone;
 pub(crate) use reset::{MEMBERS as RESET, answer as reset};
 pub(crate) use routes::{LARGEST, whole};
-pub(crate) use tokens::{Caller, NEEDED, Secret, Tokens, bearer, unauthorized};
 pub(crate) use told::json_response;
 
 /// What is answered: all of it is there.

@@ -8,10 +8,9 @@ use super::{
     desk::Desk,
     question::Question,
     reserve::{gone, held, settled},
-    tokens::Caller,
     told::DenyAs,
 };
-use crate::api_error::ApiError;
+use crate::{api_error::ApiError, authorization::Caller};
 use serde_json::json;
 use tidegate_engine::Claim;
 use tidegate_policy::compile::Holds;

@@ -9,10 +9,9 @@ use super::{
     desk::Desk,
     ledger::{Absent, Ledger},
     question::Question,
-    tokens::Caller,
     told::{DenyAs, Told, json_response, list},
 };
-use crate::api_error::ApiError;
+use crate::{api_error::ApiError, authorization::Caller};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use tidegate_engine::Claim;

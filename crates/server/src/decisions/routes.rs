@@ -10,11 +10,11 @@ use super::{
     question::{Question, Touch},
     reserve::{self, End},
     reset,
-    tokens::{Caller, TOKEN},
     told::DenyAs,
 };
 use crate::{
     api_error::{ApiError, shortened},
+    authorization::{Caller, TOKEN_HEADER},
     query::Query,
 };
 use bytes::{Bytes, BytesMut};
@@ -136,10 +136,15 @@ where
 }
 
 fn permit_call(desk: &Desk, headers: &HeaderMap, call: Call) -> Result<Caller, ApiError> {
-    let tokens = desk.tokens();
-    let caller = tokens.caller(headers)?;
+    let authorization = desk.authorization();
+    let caller = authorization.caller(headers)?;
     if call == Call::Reset {
-        tokens.operator(&caller, headers)?;
+        authorization.operators.require(
+            headers,
+            "this is for operators; send the token that the policy declares under `admin`",
+            "this is for operators, and the policy has no token for them; declare one, as in \
+             `admin: { token: $ADMIN_TOKEN }`",
+        )?;
     }
     Ok(caller)
 }
@@ -151,8 +156,9 @@ async fn judge_for_envoy(desk: &Desk, mut parts: request::Parts) -> Result<Respo
 }
 
 fn admit_proxy(desk: &Desk, parts: &mut request::Parts) -> Result<(), ApiError> {
-    desk.tokens().caller(&parts.headers)?;
-    if desk.tokens().are_needed() && !parts.headers.contains_key(TOKEN) {
+    let authorization = desk.authorization();
+    authorization.caller(&parts.headers)?;
+    if authorization.requires_token() && !parts.headers.contains_key(TOKEN_HEADER) {
         parts.extensions.insert(ByAuthorization);
     }
     Ok(())

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a story ends where it goes wrong")]
 
-use super::{desk::Desk, routes, tokens::Tokens};
-use crate::observe::Tally;
+use super::{desk::Desk, routes};
+use crate::{
+    authorization::{Authorization, Operators, Secret},
+    observe::Tally,
+};
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
@@ -27,12 +30,12 @@ struct Stage {
 
 impl Stage {
     /// One where so many can be held of each kind.
-    fn with(most_held: usize, tokens: Tokens) -> Self {
+    fn with(most_held: usize, authorization: Authorization) -> Self {
         let (clock, hand) = Clock::manual();
         let compiler = Compiler::new(Rules::new()).clock(clock.clone());
         let gate = compiler.compile(&POLICY.parse().unwrap(), None).unwrap();
         let tally = Tally::new(gate.names(), clock.clone(), None);
-        let desk = Arc::new(Desk::with(gate, (tally, None), tokens, clock, most_held));
+        let desk = Arc::new(Desk::with(gate, (tally, None), authorization, clock, most_held));
         Self { desk, hand }
     }
 
@@ -53,7 +56,7 @@ impl Stage {
 
 #[tokio::test]
 async fn what_nobody_settles_ends_at_its_time() {
-    let stage = Stage::with(9, Tokens::default());
+    let stage = Stage::with(9, Authorization::default());
     let reserve = json!({"rule": "login", "key": "ann", "cost": 2, "expires": 30});
     let acquire = json!({"rule": "jobs", "key": "ann", "cost": 2, "expires": 60});
     let (_, reserved) = stage.post("reserve", "", &reserve).await;
@@ -87,7 +90,7 @@ async fn what_nobody_settles_ends_at_its_time() {
 
 #[tokio::test]
 async fn a_full_ledger_takes_nothing_that_it_could_not_hold() {
-    let stage = Stage::with(2, Tokens::default());
+    let stage = Stage::with(2, Authorization::default());
     for (call, settle, rule) in [("reserve", "cancel", "login"), ("acquire", "release", "jobs")] {
         let ask = json!({"rule": rule, "key": "ann"});
         let (_, first) = stage.post(call, "", &ask).await;
@@ -118,8 +121,9 @@ async fn a_full_ledger_takes_nothing_that_it_could_not_hold() {
 
 #[tokio::test]
 async fn another_token_cannot_settle_what_it_did_not_make() {
-    let tokens = Tokens::given(&[("web", "web-secret"), ("jobs", "jobs-secret")]);
-    let stage = Stage::with(9, tokens);
+    let tokens = [("web", "web-secret"), ("jobs", "jobs-secret")];
+    let tokens = tokens.map(|(name, secret)| (name.into(), Secret::new(secret.to_owned())));
+    let stage = Stage::with(9, Authorization::new(tokens, Operators::Everyone));
     let reserve = json!({"rule": "login", "key": "ann"});
     let (_, reserved) = stage.post("reserve", "web-secret", &reserve).await;
     let (_, acquired) = stage.post("acquire", "web-secret", &json!({"rule": "jobs", "key": "ann"})).await;

@@ -6,8 +6,8 @@
 //! ```
 
 use super::{
-    Callers, DescriptorService, DescriptorSource, Endpoint, Environment, GrpcEndpoint, Health, HealthStatus,
-    HostStores, Start, StatsdSettings, StoreNeed, debug_page, health_page, metrics_page,
+    AdminToken, DescriptorService, DescriptorSource, Endpoint, Environment, GrpcEndpoint, Health,
+    HealthStatus, HostStores, Start, StatsdSettings, StoreNeed, debug_page, health_page, metrics_page,
     opening::{certificate, limits, settings},
     statsd::StatsdSender,
     wire::{GrpcHealth, GrpcSettings, GrpcWire, JsonWire, Serving, SettleDesk, settle_router},
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     BoundListener, Fault,
-    decisions::{NEEDED, unauthorized},
+    authorization::{Authorization, Operators, Secret},
     http_server::{HttpServer, Listener},
     tls::Certificate,
 };
@@ -53,7 +53,7 @@ pub struct ServiceHost {
     sockets: Sockets,
     grpc_settings: GrpcSettings,
     desk: Arc<SettleDesk>,
-    callers: Callers,
+    authorization: Arc<Authorization>,
     /// Whether connections are refused until there are limits.
     waits: bool,
     store_need: StoreNeed,
@@ -99,10 +99,12 @@ impl ServiceHost {
         let settings = settings(environment, stores)?;
         let service = Arc::new(DescriptorService::new(settings).map_err(HostError::Counters)?);
         let (host, own) = (environment.http.host, &environment.own);
-        let token = own.admin_token.clone();
-        let callers = Callers::knowing(own.tokens.iter().map(|token| token.0.clone()))
-            .and_operators(token.as_ref().map(|token| token.0.as_str()));
-        let desk = Arc::new(SettleDesk::new(service.clone(), host, token, callers.clone()));
+        let secret = |token: &AdminToken| Secret::new(token.0.clone());
+        let programs = own.tokens.iter().enumerate();
+        let programs = programs.map(|(index, token)| (index.to_string().into(), secret(token)));
+        let operators = Operators::new(own.admin_token.as_ref().map(secret), Some(host));
+        let authorization = Arc::new(Authorization::new(programs, operators));
+        let desk = Arc::new(SettleDesk::new(service.clone(), authorization.clone()));
         let certificates = (
             own.http_tls.as_ref().map(Certificate::load).transpose().map_err(HostError::Listen)?,
             certificate(environment)?,
@@ -140,7 +142,7 @@ impl ServiceHost {
                 ..GrpcSettings::default()
             },
             desk,
-            callers,
+            authorization,
             waits,
             store_need: environment.redis.health,
             statsd: environment.statsd.clone(),
@@ -187,7 +189,9 @@ impl ServiceHost {
 
     /// Serves until `shutdown`, and then until requests in flight have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), HostError> {
-        let Self { service, health, limits, sockets, grpc_settings, desk, callers, waits, statsd, .. } = self;
+        let Self {
+            service, health, limits, sockets, grpc_settings, desk, authorization, waits, statsd, ..
+        } = self;
         let health = Arc::new(health);
         let following = tokio::spawn(follow(limits, service.clone(), health.clone()));
         let mut shutdown = pin!(shutdown);
@@ -216,7 +220,7 @@ impl ServiceHost {
                 let _ = stopped.changed().await;
             }
         };
-        let wire = GrpcWire::new(service.clone()).await.callers(callers.clone());
+        let wire = GrpcWire::new(service.clone()).await.authorization(authorization.clone());
         wire.health().set(serving(&health)).await;
         let looking = tokio::spawn(look(health.clone(), wire.health(), desk.clone()));
         let grpc: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match grpc {
@@ -235,10 +239,10 @@ impl ServiceHost {
             let server = HttpServer::new(TowerToHyperService::new(router), &connections);
             Ok(server.serve_until(bound.into_listener().map_err(HostError::Listen)?, ended()))
         };
-        let plain = serve(plain(&service, &health, desk, &callers), http)?;
-        let pages = serve(admitted(pages(&service), &callers), debug)?;
+        let plain = serve(plain(&service, &health, desk, &authorization), http)?;
+        let pages = serve(authorized(pages(&service), &authorization), debug)?;
         if let Some((bound, path)) = metrics {
-            tokio::spawn(serve(admitted(only_metrics(&service, path), &callers), bound)?);
+            tokio::spawn(serve(authorized(only_metrics(&service, path), &authorization), bound)?);
         }
         let sending = statsd.map(|settings| {
             let sender = StatsdSender::new(service.clone(), settings);
@@ -260,15 +264,15 @@ impl ServiceHost {
     }
 }
 
-/// Pages for those who know a token, where there is one.
-fn admitted(pages: Router, callers: &Callers) -> Router {
-    let callers = callers.clone();
+/// Requires a token for these pages, if there are tokens.
+fn authorized(pages: Router, authorization: &Arc<Authorization>) -> Router {
+    let authorization = authorization.clone();
     pages.layer(middleware::from_fn(move |request: Request, next: Next| {
-        let is_admitted = callers.admit(request.headers()).is_some();
+        let caller = authorization.caller(request.headers());
         async move {
-            match is_admitted {
-                true => next.run(request).await,
-                false => unauthorized(NEEDED).into(),
+            match caller {
+                Ok(_) => next.run(request).await,
+                Err(error) => error.into(),
             }
         }
     }))
@@ -333,9 +337,10 @@ fn plain(
     service: &Arc<DescriptorService>,
     health: &Arc<Health>,
     desk: Arc<SettleDesk>,
-    callers: &Callers,
+    authorization: &Arc<Authorization>,
 ) -> Router {
-    let (json, health) = (JsonWire::new(service.clone()).callers(callers.clone()), health.clone());
+    let (json, health) =
+        (JsonWire::new(service.clone()).authorization(authorization.clone()), health.clone());
     let ask = move |request: Request| {
         let json = json.clone();
         async move { json.answer(request).await.map(Body::from) }

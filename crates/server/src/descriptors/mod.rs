@@ -7,7 +7,6 @@
 //! Wires translate and decide nothing; counters know no wire.
 
 mod ask;
-mod callers;
 mod count;
 mod counters;
 mod debug;
@@ -32,7 +31,6 @@ pub mod xds;
 pub use ask::{
     AskedDescriptor, DescriptorFault, DescriptorStatus, DomainAsk, DomainVerdict, OverLimit, Override,
 };
-pub use callers::Callers;
 pub use debug::{debug_page, health_page, metrics_page};
 pub use decide::Decide;
 pub use environment::{

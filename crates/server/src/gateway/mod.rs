@@ -29,7 +29,8 @@ pub use source::PolicySource;
 use crate::{
     AmendError, Amended, BoundListener, Config, FileWatch, ReadFiles,
     admin::Admin,
-    decisions::{self, Desk, Tokens},
+    authorization::Authorization,
+    decisions::{self, Desk},
     http_server::{ServerThreads, ThreadedListener},
     observe::{Listening, Observer, Scene, Sending, Tally, Watcher, said, version},
     run::{Plans, UpstreamHealth, Workers},
@@ -80,8 +81,8 @@ pub struct Gateway {
     handle: Handle,
     admin: Option<Admin>,
     decisions: Option<ThreadedListener>,
-    /// Who may ask, until there is a desk.
-    tokens: Option<Tokens>,
+    /// The tokens of the decision API, until it is started.
+    authorization: Option<Authorization>,
     /// Where questions are answered, as soon as anybody serves.
     desk: Option<Arc<Desk>>,
     serving: Option<Serving>,
@@ -131,7 +132,7 @@ impl Gateway {
         let admin = Admin::bind(&policy.admin, None)?;
         let decisions =
             policy.decisions.as_ref().map(|declared| decisions::bind(declared, None)).transpose()?;
-        let tokens = Tokens::of(&policy)?;
+        let authorization = Authorization::of_decisions(&policy)?;
         let observer = Observer::new(rules.clone(), Clock::system());
         let compiler = Compiler::new(rules);
         let gate = compiler.compile(&policy, None).map_err(|error| source.error(error))?;
@@ -151,7 +152,7 @@ impl Gateway {
             handle: Handle { calls: sender },
             admin,
             decisions,
-            tokens: Some(tokens),
+            authorization: Some(authorization),
             desk: None,
             serving: None,
             observer,
@@ -203,8 +204,8 @@ impl Gateway {
         self.upstreams = Arc::new(plan.health());
         let served = self.served(self.gate.clone(), &self.policy, plan.config());
         self.serving = Some(Serving::start(plan, &self.listeners, served)?);
-        let tokens = self.tokens.take().unwrap_or_default();
-        let desk = Arc::new(Desk::new(self.gate.clone(), self.seen(&self.policy), tokens));
+        let authorization = self.authorization.take().unwrap_or_default();
+        let desk = Arc::new(Desk::new(self.gate.clone(), self.seen(&self.policy), authorization));
         self.desk = Some(desk.clone());
         self.show();
         if let Some(admin) = &mut self.admin {

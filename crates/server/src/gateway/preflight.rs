@@ -3,7 +3,7 @@
 use super::listeners::declared;
 use crate::{
     Config, Fault, Roots,
-    decisions::Secret,
+    authorization::Secret,
     observe::Sending,
     tls::{self, Certificate},
     traces::Tracer,

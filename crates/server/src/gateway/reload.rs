@@ -7,7 +7,8 @@ use super::{
 use crate::{
     Fault, ReadFiles,
     admin::Admin,
-    decisions::{self, Tokens},
+    authorization::Authorization,
+    decisions,
     http_server::ThreadedListener,
     observe::{Sending, Tally},
     run::Plans,
@@ -64,7 +65,7 @@ impl Gateway {
         if policy.stores != self.policy.stores {
             self.compiler.connect_stores(&policy).await.map_err(|error| self.source.error(error))?;
         }
-        let tokens = Tokens::of(&policy)?;
+        let authorization = Authorization::of_decisions(&policy)?;
         let decisions = self.next_decisions(&policy)?;
         let sending = match &policy.metrics {
             same if *same == self.policy.metrics => Next::Same,
@@ -81,7 +82,7 @@ impl Gateway {
                 admin.start(self.handle.clone(), &self.observer, desk)?;
             }
         }
-        self.replace_decisions(&policy, decisions, tokens).await?;
+        self.replace_decisions(&policy, decisions, authorization).await?;
         match sending {
             Next::Same => {}
             Next::None => self.sending = None,
@@ -110,10 +111,10 @@ impl Gateway {
         &mut self,
         policy: &Policy,
         next: Next<ThreadedListener>,
-        tokens: Tokens,
+        authorization: Authorization,
     ) -> Result<(), Fault> {
         let Some(desk) = self.desk.clone() else { return Ok(()) };
-        desk.replace(self.gate.clone(), self.seen(policy), tokens);
+        desk.replace(self.gate.clone(), self.seen(policy), authorization);
         let next = match next {
             Next::Same => return Ok(()),
             Next::None => None,

@@ -6,8 +6,8 @@
 use super::{GrpcHealth, MOST_MESSAGE, Serving, translate};
 use crate::{
     BoundListener, Fault,
-    decisions::NEEDED,
-    descriptors::{Callers, Decide, DescriptorFault, DomainAsk},
+    authorization::Authorization,
+    descriptors::{Decide, DescriptorFault, DomainAsk},
     http_server::{Accept, HttpServer, Listener},
 };
 use http::Request;
@@ -28,7 +28,7 @@ use tonic_reflection::server::Builder;
 /// The decision service for those who speak gRPC. A clone is the same service, for one more listener.
 pub struct GrpcWire<D> {
     limits: RateLimitServiceServer<Limits<D>>,
-    callers: Callers,
+    authorization: Arc<Authorization>,
     health: GrpcHealth,
     others: Arc<[Other]>,
 }
@@ -59,13 +59,13 @@ impl<D: Decide> GrpcWire<D> {
                 .into_iter()
                 .chain(reflections())
                 .flatten();
-        Self { limits, callers: Callers::default(), others: others.collect(), health }
+        Self { limits, authorization: Arc::default(), others: others.collect(), health }
     }
 
-    /// Only these may ask; how the service is and what it has, everybody may know.
+    /// Requires these tokens for decisions. Health and reflection need none.
     #[must_use]
-    pub fn callers(self, callers: Callers) -> Self {
-        Self { callers, ..self }
+    pub(crate) fn authorization(self, authorization: Arc<Authorization>) -> Self {
+        Self { authorization, ..self }
     }
 
     /// What clients are told of whether to ask.
@@ -109,9 +109,9 @@ impl<D: Decide> service::Service<Request<Incoming>> for GrpcWire<D> {
         let path = request.uri().path().trim_start_matches('/');
         let asked = path.split('/').next().unwrap_or_default();
         if asked == <RateLimitServiceServer<Limits<D>> as NamedService>::NAME {
-            return match self.callers.admit(request.headers()) {
-                Some(_) => self.limits.clone().call(request),
-                None => Box::pin(async { Ok(Status::unauthenticated(NEEDED).into_http()) }),
+            return match self.authorization.caller(request.headers()) {
+                Ok(_) => self.limits.clone().call(request),
+                Err(error) => Box::pin(async { Ok(Status::unauthenticated(error.detail).into_http()) }),
             };
         }
         match self.others.iter().find(|other| other.name == asked) {
@@ -128,7 +128,7 @@ impl<D> Clone for GrpcWire<D> {
     fn clone(&self) -> Self {
         Self {
             limits: self.limits.clone(),
-            callers: self.callers.clone(),
+            authorization: self.authorization.clone(),
             health: self.health.clone(),
             others: self.others.clone(),
         }

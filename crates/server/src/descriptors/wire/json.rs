@@ -2,20 +2,21 @@
 
 use super::{MOST_MESSAGE, translate};
 use crate::{
-    decisions::{NEEDED, whole},
-    descriptors::{Callers, Decide, DescriptorFault, OverLimit},
+    authorization::Authorization,
+    decisions::whole,
+    descriptors::{Decide, DescriptorFault, OverLimit},
 };
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
-use std::error::Error;
+use std::{error::Error, sync::Arc};
 use tidegate_proto::json;
 
 /// The decision service for those who speak JSON.
 #[derive(Clone, Debug)]
 pub struct JsonWire<D> {
     decide: D,
-    callers: Callers,
+    authorization: Arc<Authorization>,
 }
 
 /// What is wrong with a request. The body of a refusal is the reference service's, which does not say.
@@ -24,13 +25,13 @@ const REASON: &str = "tidegate-reason";
 impl<D: Decide> JsonWire<D> {
     /// Asks this about every request.
     pub fn new(decide: D) -> Self {
-        Self { decide, callers: Callers::default() }
+        Self { decide, authorization: Arc::default() }
     }
 
-    /// Only these may ask.
+    /// Requires these tokens.
     #[must_use]
-    pub fn callers(self, callers: Callers) -> Self {
-        Self { callers, ..self }
+    pub(crate) fn authorization(self, authorization: Arc<Authorization>) -> Self {
+        Self { authorization, ..self }
     }
 
     /// Answers a request for `/json`.
@@ -38,12 +39,13 @@ impl<D: Decide> JsonWire<D> {
     where
         B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
     {
-        if self.callers.admit(request.headers()).is_none() {
-            return refusal(StatusCode::UNAUTHORIZED, NEEDED);
-        }
-        let body = match whole(request.into_body(), MOST_MESSAGE).await {
+        let body = match self.authorization.caller(request.headers()) {
+            Ok(_) => whole(request.into_body(), MOST_MESSAGE).await,
+            Err(error) => Err(error),
+        };
+        let body = match body {
             Ok(body) => body,
-            Err(problem) => return refusal(problem.status, &problem.detail),
+            Err(error) => return refusal(error.status, &error.detail),
         };
         match self.decided(&body).await {
             Ok(response) => response,

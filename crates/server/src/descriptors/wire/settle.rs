@@ -13,11 +13,9 @@
 use super::{MOST_MESSAGE, translate};
 use crate::{
     api_error::ApiError,
-    decisions::{Caller, Ledger, NEEDED, bearer, gone, json_response, unauthorized, whole},
-    descriptors::{
-        AdminToken, Callers, DescriptorFault, DescriptorService, DomainAsk, DomainVerdict, HeldHits,
-        OverLimit,
-    },
+    authorization::{Authorization, Caller},
+    decisions::{Ledger, gone, json_response, whole},
+    descriptors::{DescriptorFault, DescriptorService, DomainAsk, DomainVerdict, HeldHits, OverLimit},
     query::Query,
 };
 use axum::{
@@ -26,25 +24,16 @@ use axum::{
     response::Response,
     routing,
 };
-use http::{HeaderMap, StatusCode, Uri, header};
+use http::{StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
-use std::{net::IpAddr, sync::Arc, time::Duration};
-use subtle::ConstantTimeEq as _;
+use std::{sync::Arc, time::Duration};
 use tidegate_engine::Clock;
 
 /// What is held for clients, and who may do what.
 pub(crate) struct SettleDesk {
     service: Arc<DescriptorService>,
     held: Ledger<HeldHits>,
-    operators: Operators,
-    callers: Callers,
-}
-
-/// Who operators are.
-enum Operators {
-    Whoever,
-    Knows(AdminToken),
-    Nobody,
+    authorization: Arc<Authorization>,
 }
 
 /// The most reservations that can be held at once, and how long one may be.
@@ -54,20 +43,9 @@ const USUAL: u64 = 60;
 const JSON: &str = "application/json";
 
 impl SettleDesk {
-    /// Without a token, all who ask on this machine are operators, and nobody from elsewhere is.
-    pub(crate) fn new(
-        service: Arc<DescriptorService>,
-        host: IpAddr,
-        token: Option<AdminToken>,
-        callers: Callers,
-    ) -> Self {
-        let operators = match token {
-            Some(token) => Operators::Knows(token),
-            None if host.is_loopback() => Operators::Whoever,
-            None => Operators::Nobody,
-        };
+    pub(crate) fn new(service: Arc<DescriptorService>, authorization: Arc<Authorization>) -> Self {
         // What is dropped stays counted.
-        Self { service, held: Ledger::new(Clock::system(), MOST_HELD, drop), operators, callers }
+        Self { service, held: Ledger::new(Clock::system(), MOST_HELD, drop), authorization }
     }
 
     /// Closes what nobody has settled in time; to be called every second or so.
@@ -82,8 +60,15 @@ impl SettleDesk {
             return Err(ApiError::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
         }
         let caller = match verb {
-            "reset" => self.permit(&head.headers)?,
-            _ => self.callers.admit(&head.headers).ok_or_else(|| unauthorized(NEEDED))?,
+            "reset" => {
+                self.authorization.operators.require(
+                    &head.headers,
+                    "this is for operators; send the token of TIDEGATE_ADMIN_TOKEN",
+                    "this is for operators, and there is no token for them; set TIDEGATE_ADMIN_TOKEN",
+                )?;
+                Caller::Operator
+            }
+            _ => self.authorization.caller(&head.headers)?,
         };
         let body = whole(body, MOST_MESSAGE).await?;
         match verb {
@@ -142,27 +127,6 @@ impl SettleDesk {
             Settle::Cancel => json!({ "cancelled": true }),
         };
         Ok(json_response(StatusCode::OK, JSON, &told))
-    }
-
-    fn permit(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        let given = bearer(headers);
-        match (&self.operators, given) {
-            (Operators::Whoever, _) => Ok(Caller::Operator),
-            (Operators::Knows(token), Some(given)) if given.ct_eq(token.0.as_bytes()).into() => {
-                Ok(Caller::Operator)
-            }
-            (Operators::Knows(_), Some(_)) => {
-                let told = "this is for operators; send the token of TIDEGATE_ADMIN_TOKEN";
-                Err(ApiError::new(StatusCode::FORBIDDEN, told))
-            }
-            (Operators::Knows(_), None) => {
-                Err(unauthorized("this is for operators; send their token as `Authorization: Bearer TOKEN`"))
-            }
-            (Operators::Nobody, _) => {
-                let told = "this is for operators, and there is no token for them; set TIDEGATE_ADMIN_TOKEN";
-                Err(ApiError::new(StatusCode::FORBIDDEN, told))
-            }
-        }
     }
 }
 

@@ -1,31 +1,30 @@
-//! Who may ask, and who may change something.
+//! Which requests the admin API accepts.
 
 use crate::{
     api_error::ApiError,
-    decisions::{Secret, bearer, unauthorized},
+    authorization::{OPERATOR_TOKEN_REQUIRED, OperatorAccess, Operators, unauthorized},
     observe::Changes,
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-/// Who may ask here.
-pub(super) struct Callers {
-    secret: Option<Secret>,
+/// Who may call the admin API, and by which host names.
+pub(super) struct AdminAccess {
+    operators: Operators,
     hosts: Vec<String>,
-    address: SocketAddr,
 }
 
-impl Callers {
-    pub(super) fn new(secret: Option<Secret>, hosts: Vec<String>, address: SocketAddr) -> Self {
-        Self { secret, hosts, address }
+impl AdminAccess {
+    pub(super) fn new(operators: Operators, hosts: Vec<String>) -> Self {
+        Self { operators, hosts }
     }
 
-    /// Whether changes are taken.
+    /// Who may change something.
     pub(super) fn changes(&self) -> Changes {
-        match (&self.secret, self.address.ip().is_loopback()) {
-            (Some(_), _) => Changes::Token,
-            (None, true) => Changes::Open,
-            (None, false) => Changes::Never,
+        match &self.operators {
+            Operators::Token(_) => Changes::Token,
+            Operators::Everyone => Changes::Open,
+            Operators::Nobody => Changes::Never,
         }
     }
 
@@ -47,20 +46,12 @@ impl Callers {
         // What was there before names had to be known.
         let is_open = uri.path() == "/health" || (uri.path() == "/reload" && method == Method::POST);
         if (is_open && origin.is_none()) || self.is_known(host) {
-            return self.reader(uri.path(), headers);
+            // Health, metrics and the files of the dashboard contain nothing of clients or of the policy.
+            return if uri.path().starts_with("/api/") { self.reader(headers) } else { Ok(()) };
         }
         let problem = "this is not known by that name; use an address or `localhost`, or list the name under `admin`, \
                        as in `hosts: [gateway.internal]`";
         Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, problem))
-    }
-
-    /// Whether whoever sent this may read what it asks for. Whatever tells of clients or of the policy needs the token where
-    /// there is one; health, metrics and the files of the dashboard tell of neither.
-    fn reader(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
-        match &self.secret {
-            Some(secret) if path.starts_with("/api/") && !secret.is(bearer(headers)) => Err(unknown()),
-            _ => Ok(()),
-        }
     }
 
     fn is_known(&self, host: &str) -> bool {
@@ -75,31 +66,27 @@ impl Callers {
             || self.hosts.contains(&name)
     }
 
-    /// Whether whoever sent this may change something.
+    /// An error unless the request may change something.
     pub(super) fn operator(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        match (&self.secret, self.changes()) {
-            (Some(secret), _) if secret.is(bearer(headers)) => Ok(()),
-            (Some(_), _) => Err(unknown()),
-            (None, Changes::Never) => {
+        match self.operators.access(headers) {
+            OperatorAccess::Disabled => {
                 let problem = "changes are not taken here, since the policy has no token for operators; declare one, as \
                                in `admin: { token: $ADMIN_TOKEN }`";
                 Err(ApiError::new(StatusCode::FORBIDDEN, problem))
             }
-            (None, _) => Ok(()),
+            _ => self.reader(headers),
         }
     }
 
-    /// The same for what needs a token only where there is one.
-    pub(super) fn reloader(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        match &self.secret {
-            Some(secret) if !secret.is(bearer(headers)) => Err(unknown()),
-            _ => Ok(()),
+    /// An error if there is a token and the request does not have it.
+    pub(super) fn reader(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        match self.operators.access(headers) {
+            OperatorAccess::Granted | OperatorAccess::Disabled => Ok(()),
+            OperatorAccess::InvalidToken | OperatorAccess::MissingToken => {
+                Err(unauthorized(OPERATOR_TOKEN_REQUIRED))
+            }
         }
     }
-}
-
-fn unknown() -> ApiError {
-    unauthorized("this is for operators; send their token as `Authorization: Bearer TOKEN`")
 }
 
 /// Whether a page is of this host.
@@ -114,14 +101,14 @@ mod tests {
     use super::*;
 
     fn status(path: &str, host: &str, origin: Option<&str>) -> u16 {
-        let callers = Callers::new(None, vec!["gateway.internal".to_owned()], ([127, 0, 0, 1], 9_091).into());
+        let access = AdminAccess::new(Operators::Everyone, vec!["gateway.internal".to_owned()]);
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host.parse().unwrap());
         if let Some(origin) = origin {
             headers.insert(header::ORIGIN, origin.parse().unwrap());
         }
         let method = if path == "/reload" { Method::POST } else { Method::GET };
-        match callers.admit(&method, &path.parse().unwrap(), &headers) {
+        match access.admit(&method, &path.parse().unwrap(), &headers) {
             Ok(()) => 200,
             Err(problem) => problem.status.as_u16(),
         }
@@ -155,10 +142,10 @@ mod tests {
 
     #[test]
     fn changes_are_taken_from_the_machine_or_with_a_token() {
-        let at = |address: [u8; 4]| Callers::new(None, Vec::new(), (address, 1).into());
+        let at = |address: [u8; 4]| AdminAccess::new(Operators::new(None, Some(address.into())), Vec::new());
         assert_eq!(at([127, 0, 0, 1]).changes(), Changes::Open);
         assert_eq!(at([192, 0, 2, 1]).changes(), Changes::Never);
         assert!(at([192, 0, 2, 1]).operator(&HeaderMap::new()).is_err());
-        assert!(at([192, 0, 2, 1]).reloader(&HeaderMap::new()).is_ok());
+        assert!(at([192, 0, 2, 1]).reader(&HeaderMap::new()).is_ok());
     }
 }
