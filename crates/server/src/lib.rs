@@ -41,6 +41,8 @@ mod places;
 mod prometheus;
 mod proxy;
 mod query;
+mod read_body;
+mod reservations;
 mod run;
 mod stream;
 mod tls;

@@ -4,7 +4,7 @@ use super::{Office, read::text};
 use crate::{
     api_error::ApiError,
     dashboard,
-    decisions::{LARGEST, whole},
+    read_body::{MAX_BODY_SIZE, read_body},
 };
 use axum::{
     Router,
@@ -88,7 +88,7 @@ async fn token(State(office): State<Office>, headers: HeaderMap) -> Response {
 }
 
 async fn simulate(request: Request) -> Response {
-    told(whole(request.into_body(), LARGEST).await.and_then(|body| Office::simulate(&body)))
+    told(read_body(request.into_body(), MAX_BODY_SIZE).await.and_then(|body| Office::simulate(&body)))
 }
 
 async fn reset(State(office): State<Office>, request: Request) -> Response {
@@ -127,7 +127,7 @@ async fn lift(State(office): State<Office>, Path(id): Path<String>, headers: Hea
 /// The body of a request that changes something, from one who may.
 async fn changing(office: &Office, request: Request) -> Result<bytes::Bytes, ApiError> {
     office.access.operator(request.headers())?;
-    whole(request.into_body(), LARGEST).await
+    read_body(request.into_body(), MAX_BODY_SIZE).await
 }
 
 fn told(answer: Answer) -> Response {

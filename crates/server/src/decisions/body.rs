@@ -1,6 +1,9 @@
 //! What a body asks: one thing, a list of things, or several that belong together.
 
-use crate::api_error::{ApiError, shortened};
+use crate::{
+    api_error::{ApiError, shortened},
+    reservations::{DEFAULT_EXPIRY, MAX_EXPIRY},
+};
 use std::{borrow::Cow, fmt, time::Duration};
 use tidegate_core::{LARGEST_EXACT, spelling};
 use tidegate_policy::compile::Given;
@@ -49,10 +52,6 @@ impl fmt::Display for Place {
 
 /// The most that can be asked at once.
 pub(super) const MOST: usize = 1_000;
-/// How long something is held, unless told otherwise.
-const USUAL: Duration = Duration::from_secs(60);
-/// The longest that anything is held.
-const LONGEST: Duration = Duration::from_secs(3_600);
 
 impl<'a> Asked<'a> {
     /// Reads it. Each thing may have these members and no others.
@@ -188,7 +187,7 @@ impl<'a> Members<'a> {
 
     /// How long something is held that nobody settles.
     pub(super) fn expires(&self) -> Result<Duration, ApiError> {
-        let time = self.time("expires", USUAL, |seconds| seconds > 0.0);
+        let time = self.time("expires", DEFAULT_EXPIRY, |seconds| seconds > 0.0);
         time.ok_or_else(|| {
             self.wrong("expires", "is no such time; write seconds, more than 0 and 3600 at most")
         })
@@ -207,7 +206,7 @@ impl<'a> Members<'a> {
             Some(Given::Number(seconds)) => seconds.as_f64().filter(|seconds| is_meant(*seconds))?,
             Some(_) => return None,
         };
-        Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST)
+        Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= MAX_EXPIRY)
     }
 
     fn wrong(&self, name: &str, what: &str) -> ApiError {

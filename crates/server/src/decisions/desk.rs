@@ -1,12 +1,10 @@
 //! Where questions are answered: the policy in force, who may ask, and what is held.
 
-use super::{
-    ledger::Ledger,
-    told::{DenyAs, Told},
-};
+use super::told::{DenyAs, Told};
 use crate::{
     authorization::Authorization,
     observe::{Tally, Watcher},
+    reservations::{CAPACITY, EntryKind, Reservations},
 };
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
@@ -18,8 +16,8 @@ use tokio::runtime::Handle;
 pub(crate) struct Desk {
     now: ArcSwap<InForce>,
     authorization: ArcSwap<Authorization>,
-    pub(super) reservations: Ledger<Reserved>,
-    pub(super) permits: Ledger<Permitted>,
+    pub(super) reservations: Reservations<Reserved>,
+    pub(super) permits: Reservations<Permitted>,
     /// Where permits are renewed: threads of a listener may end before them.
     runtime: Handle,
 }
@@ -51,9 +49,6 @@ pub(super) type Reserved = Option<SharedReservation<'static>>;
 /// What was acquired; nothing where a rule is off, or only watches.
 pub(super) type Permitted = Option<SharedPermit<'static>>;
 
-/// The most that can be held at once, of each kind.
-const MOST_HELD: usize = 100_000;
-
 impl Desk {
     /// One for this policy. Only inside of a runtime, which is to outlive it.
     pub(crate) fn new(
@@ -61,16 +56,16 @@ impl Desk {
         seen: (Arc<Tally>, Option<Watcher>),
         authorization: Authorization,
     ) -> Self {
-        Self::with(gate, seen, authorization, Clock::system(), MOST_HELD)
+        Self::with(gate, seen, authorization, Clock::system(), CAPACITY)
     }
 
-    /// One by this clock, where so many can be held at once.
+    /// One with this clock and capacity.
     pub(super) fn with(
         gate: PolicyGate,
         (tally, watcher): (Arc<Tally>, Option<Watcher>),
         authorization: Authorization,
         clock: Clock,
-        most_held: usize,
+        capacity: usize,
     ) -> Self {
         let keep = |reserved: Reserved| {
             if let Some(reserved) = reserved {
@@ -80,8 +75,8 @@ impl Desk {
         Self {
             now: ArcSwap::from_pointee(InForce { gate, tally, watcher }),
             authorization: ArcSwap::from_pointee(authorization),
-            reservations: Ledger::new(clock.clone(), most_held, keep),
-            permits: Ledger::new(clock, most_held, drop),
+            reservations: Reservations::new(clock.clone(), capacity, EntryKind::Reservation, keep),
+            permits: Reservations::new(clock, capacity, EntryKind::Permit, drop),
             runtime: Handle::current(),
         }
     }
@@ -99,8 +94,8 @@ impl Desk {
 
     /// Closes what nobody has settled in time; to be called every second or so.
     pub(crate) fn follow_time(&self) {
-        self.reservations.close_ended();
-        self.permits.close_ended();
+        self.reservations.close_expired();
+        self.permits.close_expired();
     }
 
     pub(super) fn now(&self) -> Arc<InForce> {

@@ -21,7 +21,6 @@ mod auth;
 mod body;
 mod check;
 mod desk;
-mod ledger;
 mod listener;
 mod openapi;
 mod permit;
@@ -37,13 +36,10 @@ pub(crate) use body::{Asked, Confirmation, Members};
 use bytes::Bytes;
 pub(crate) use desk::Desk;
 use http_body_util::Full;
-pub(crate) use ledger::Ledger;
 pub(crate) use listener::{bind, server};
 // `admin::simulate` uses the former name.
 pub(crate) use crate::api_error::ApiError as Problem;
-pub(crate) use reserve::gone;
 pub(crate) use reset::{MEMBERS as RESET, answer as reset};
-pub(crate) use routes::{LARGEST, whole};
 pub(crate) use told::json_response;
 
 /// What is answered: all of it is there.

@@ -7,7 +7,7 @@ use super::{
     body::{Asked, Members},
     desk::Desk,
     question::Question,
-    reserve::{gone, held, settled},
+    reserve::{held, settled},
     told::DenyAs,
 };
 use crate::{api_error::ApiError, authorization::Caller};
@@ -44,12 +44,9 @@ pub(super) async fn answer(
 
 pub(super) fn release(desk: &Desk, asked: &Asked<'_>, caller: &Caller) -> Result<Response, ApiError> {
     let ids = asked.members.iter().map(|members| members.text("id")).collect::<Result<Vec<_>, _>>()?;
-    let release = |id: &str| match desk.permits.take(id, caller) {
-        Ok(permit) => {
-            drop(permit);
-            Ok(json!({ "released": true }))
-        }
-        Err(absent) => Err(gone(absent, "permit", "was given back")),
+    let release = |id: &str| {
+        drop(desk.permits.take(id, caller)?);
+        Ok(json!({ "released": true }))
     };
     settled(asked.form, ids.into_iter().map(release).collect())
 }

@@ -7,12 +7,11 @@ use super::{
     body::{Asked, Form, Members},
     check::{answered, questions, together},
     desk::Desk,
-    ledger::{Absent, Ledger},
     question::Question,
     told::{DenyAs, Told, json_response, list},
 };
-use crate::{api_error::ApiError, authorization::Caller};
-use http::{HeaderValue, StatusCode, header};
+use crate::{api_error::ApiError, authorization::Caller, reservations::Reservations};
+use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_engine::Claim;
 use tidegate_policy::compile::Holds;
@@ -46,9 +45,9 @@ pub(super) async fn answer(
     held((desk, &desk.reservations, caller), asked, deny, fit, tokens).await
 }
 
-/// Takes what is asked for, and holds a part of it in a ledger.
+/// Takes what is asked for, and holds a part of it.
 pub(super) async fn held<T>(
-    (desk, ledger, caller): (&Desk, &Ledger<T>, &Caller),
+    (desk, reservations, caller): (&Desk, &Reservations<T>, &Caller),
     asked: Asked<'_>,
     deny: DenyAs,
     fit: impl Fn(&Question<'_>, &Members<'_>) -> Result<(), ApiError>,
@@ -61,8 +60,7 @@ pub(super) async fn held<T>(
         fit(question, members)?;
         times.push(members.expires()?);
     }
-    let full = || full(ledger.most());
-    let mut room = ledger.room(questions.len()).ok_or_else(full)?;
+    let mut slots = reservations.slots(questions.len())?;
     let groups: Vec<&[Question<'_>]> = match asked.form {
         Form::Together => vec![&questions[..]],
         Form::One | Form::List | Form::Asks => questions.chunks(1).collect(),
@@ -75,7 +73,8 @@ pub(super) async fn held<T>(
         for ((answer, claim), time) in answers.into_iter().zip(claims).zip(times.by_ref()) {
             told.push(match is_allowed {
                 true => {
-                    let entry = room.put(part(claim), time, caller).map_err(|_| full())?;
+                    let entry = slots.fill(part(claim), time, caller);
+                    let entry = entry.map_err(|_| reservations.full())?;
                     answer.holding(entry)
                 }
                 false => answer,
@@ -101,9 +100,7 @@ pub(super) async fn settle(
     }
     let mut answers = Vec::with_capacity(ends.len());
     for (id, cost) in ends {
-        let taken = desk.reservations.take(id, caller);
-        let taken = taken.map_err(|absent| gone(absent, "reservation", "was charged"));
-        answers.push(match (taken, cost) {
+        answers.push(match (desk.reservations.take(id, caller), cost) {
             (Ok(Some(reserved)), Some(cost)) => {
                 // To its end, even if whoever asked hangs up meanwhile.
                 let _ = desk.lasting(reserved.commit(cost)).await;
@@ -130,26 +127,4 @@ pub(super) fn settled(form: Form, answers: Vec<Result<Value, ApiError>>) -> Resu
         Form::Asks | Form::Together => json!({ "answers": list(answers) }),
     };
     Ok(json_response(StatusCode::OK, "application/json", &body))
-}
-
-pub(crate) fn gone(absent: Absent, what: &str, fate: &str) -> ApiError {
-    match absent {
-        Absent::Expired => {
-            let problem = format!("this {what} has expired, and {fate}; ask for longer with `expires`");
-            ApiError::new(StatusCode::GONE, problem)
-        }
-        Absent::Unknown => {
-            let problem =
-                format!("there is no such {what} of yours; it was settled already, or never made here");
-            ApiError::new(StatusCode::NOT_FOUND, problem)
-        }
-    }
-}
-
-fn full(most: usize) -> ApiError {
-    let problem = format!(
-        "there is no room beside what is held already, {most} at most; settle some, or let them expire sooner"
-    );
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, problem)
-        .with(header::RETRY_AFTER, HeaderValue::from_static("1"))
 }

@@ -16,19 +16,12 @@ use crate::{
     api_error::{ApiError, shortened},
     authorization::{Caller, TOKEN_HEADER},
     query::Query,
+    read_body::{MAX_BODY_SIZE, read_body},
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request};
 use http_body::Body;
-use http_body_util::BodyExt as _;
-use std::{
-    error,
-    future::poll_fn,
-    pin::{Pin, pin},
-    task::Poll,
-    time::Duration,
-};
-use tokio::time::timeout;
+use std::error;
 
 /// What is asked, by its path.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,11 +35,6 @@ enum Call {
     Release,
     Reset,
 }
-
-/// Bytes of a body.
-pub(crate) const LARGEST: usize = 1_000_000;
-/// How long a body may take to come.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Answers a request.
 pub(super) async fn serve<B>(desk: &Desk, request: Request<B>) -> Response
@@ -95,7 +83,7 @@ where
     B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
 {
     // All of it, whatever the answer: some clients do not hear one that comes while they speak.
-    let body = whole(body, LARGEST).await;
+    let body = read_body(body, MAX_BODY_SIZE).await;
     // A page in a browser may send a request here, but none from its own place without saying so.
     if head.headers.contains_key(header::ORIGIN) {
         return Err(ApiError::new(StatusCode::FORBIDDEN, "requests from web pages are not taken"));
@@ -202,62 +190,4 @@ fn deny_status(text: &str) -> Result<StatusCode, ApiError> {
     status.and_then(|status: u16| StatusCode::from_u16(status).ok()).ok_or_else(|| {
         ApiError::bad(format!("`deny` is `{}`; use a status, 200 or from 400 to 599", shortened(text)))
     })
-}
-
-/// All of a body, if it has so many bytes at most and does not take too long.
-pub(crate) async fn whole<B>(body: B, most: usize) -> Result<Bytes, ApiError>
-where
-    B: Body<Data = Bytes, Error: Into<Box<dyn error::Error + Send + Sync>>>,
-{
-    let mut reading = pin!(read(body, most));
-    // Most come with their heads: a timer is for those who have to be waited for.
-    if let Some(body) = at_once(reading.as_mut()).await {
-        return body;
-    }
-    timeout(PATIENCE, reading).await.unwrap_or_else(|_| {
-        let problem = "the body took too long to come; send it at once";
-        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, problem))
-    })
-}
-
-/// What comes of it without waiting. A connection passes a body on only after it was asked for, so it is asked twice.
-async fn at_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
-    let mut was_asked = false;
-    poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending if was_asked => Poll::Ready(None),
-        Poll::Pending => {
-            was_asked = true;
-            context.waker().wake_by_ref();
-            Poll::Pending
-        }
-    })
-    .await
-}
-
-async fn read<B>(body: B, most: usize) -> Result<Bytes, ApiError>
-where
-    B: Body<Data = Bytes>,
-{
-    let mut body = pin!(body);
-    let (mut first, mut all) = (Bytes::new(), BytesMut::new());
-    while let Some(frame) = body.as_mut().frame().await {
-        let frame = frame.map_err(|_| ApiError::bad("the body broke off; send all of it"))?;
-        let Ok(data) = frame.into_data() else { continue };
-        if first.len() + all.len() + data.len() > most {
-            let problem = format!("the body is too large; send {most} bytes at most");
-            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, problem));
-        }
-        // Most are of one piece, which need not be copied.
-        if first.is_empty() && all.is_empty() {
-            first = data;
-        } else {
-            all.extend_from_slice(&std::mem::take(&mut first));
-            all.extend_from_slice(&data);
-        }
-        if body.is_end_stream() {
-            break;
-        }
-    }
-    Ok(if all.is_empty() { first } else { all.freeze() })
 }

@@ -1,10 +1,11 @@
 //! What is answered: the numbers of a decision, as JSON and as headers.
 
-use super::{Response, ledger::Entry, question::Question};
+use super::{Response, question::Question};
 use crate::{
     api_error::ApiError,
     gateway::{DENIAL, denial_uri},
     observe::{Counted, Told as Kept, Watcher},
+    reservations::Entry,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::{Serialize, Serializer, ser::SerializeMap};
@@ -240,7 +241,7 @@ impl Serialize for Told<'_> {
         }
         if let Some(held) = &self.held {
             map.serialize_entry("id", &held.id)?;
-            map.serialize_entry("expires-after", &Seconds(held.expires))?;
+            map.serialize_entry("expires-after", &Seconds(held.expires_after))?;
         }
         map.end()
     }

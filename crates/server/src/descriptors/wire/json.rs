@@ -3,8 +3,8 @@
 use super::{MOST_MESSAGE, translate};
 use crate::{
     authorization::Authorization,
-    decisions::whole,
     descriptors::{Decide, DescriptorFault, OverLimit},
+    read_body::read_body,
 };
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -40,7 +40,7 @@ impl<D: Decide> JsonWire<D> {
         B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>>,
     {
         let body = match self.authorization.caller(request.headers()) {
-            Ok(_) => whole(request.into_body(), MOST_MESSAGE).await,
+            Ok(_) => read_body(request.into_body(), MOST_MESSAGE).await,
             Err(error) => Err(error),
         };
         let body = match body {

@@ -14,9 +14,11 @@ use super::{MOST_MESSAGE, translate};
 use crate::{
     api_error::ApiError,
     authorization::{Authorization, Caller},
-    decisions::{Ledger, gone, json_response, whole},
+    decisions::json_response,
     descriptors::{DescriptorFault, DescriptorService, DomainAsk, DomainVerdict, HeldHits, OverLimit},
     query::Query,
+    read_body::read_body,
+    reservations::{CAPACITY, DEFAULT_EXPIRY, EntryKind, MAX_EXPIRY, Reservations},
 };
 use axum::{
     Router,
@@ -32,25 +34,22 @@ use tidegate_engine::Clock;
 /// What is held for clients, and who may do what.
 pub(crate) struct SettleDesk {
     service: Arc<DescriptorService>,
-    held: Ledger<HeldHits>,
+    held: Reservations<HeldHits>,
     authorization: Arc<Authorization>,
 }
 
-/// The most reservations that can be held at once, and how long one may be.
-const MOST_HELD: usize = 100_000;
-const LONGEST: u64 = 3_600;
-const USUAL: u64 = 60;
 const JSON: &str = "application/json";
 
 impl SettleDesk {
     pub(crate) fn new(service: Arc<DescriptorService>, authorization: Arc<Authorization>) -> Self {
         // What is dropped stays counted.
-        Self { service, held: Ledger::new(Clock::system(), MOST_HELD, drop), authorization }
+        let held = Reservations::new(Clock::system(), CAPACITY, EntryKind::Reservation, drop);
+        Self { service, held, authorization }
     }
 
     /// Closes what nobody has settled in time; to be called every second or so.
     pub(crate) fn follow_time(&self) {
-        self.held.close_ended();
+        self.held.close_expired();
     }
 
     async fn answer(self: &Arc<Self>, verb: &str, request: Request) -> Result<Response, ApiError> {
@@ -70,7 +69,7 @@ impl SettleDesk {
             }
             _ => self.authorization.caller(&head.headers)?,
         };
-        let body = whole(body, MOST_MESSAGE).await?;
+        let body = read_body(body, MOST_MESSAGE).await?;
         match verb {
             "peek" => said(self.service.peek(asked(&body)?).await.map_err(problem)?, None),
             "reserve" => self.reserve(asked(&body)?, expires(&head.uri)?, caller).await,
@@ -96,14 +95,14 @@ impl SettleDesk {
         let desk = self.clone();
         // To its end, even if whoever asked hangs up meanwhile: it then expires.
         let reserving = tokio::spawn(async move {
-            let Some(mut room) = desk.held.room(1) else { return Err(full()) };
+            let mut slots = desk.held.slots(1)?;
             let (verdict, held) = desk.service.reserve(ask).await.map_err(problem)?;
             let Some(held) = held else { return said(verdict, None) };
-            match room.put(held, expires, &caller) {
+            match slots.fill(held, expires, &caller) {
                 Ok(entry) => said(verdict, Some((entry.id, expires))),
                 Err(held) => {
                     held.cancel().await;
-                    Err(full())
+                    Err(desk.held.full())
                 }
             }
         });
@@ -112,8 +111,7 @@ impl SettleDesk {
 
     async fn settle(&self, body: &[u8], settle: Settle, caller: &Caller) -> Result<Response, ApiError> {
         let (id, hits) = settlement(body, settle)?;
-        let held =
-            self.held.take(&id, caller).map_err(|absent| gone(absent, "reservation", "was charged"))?;
+        let held = self.held.take(&id, caller)?;
         let settling = tokio::spawn(async move {
             match (settle, hits) {
                 (Settle::Commit, Some(hits)) => held.commit(hits).await,
@@ -175,8 +173,8 @@ fn settlement(body: &[u8], settle: Settle) -> Result<(String, Option<u64>), ApiE
 }
 
 fn expires(uri: &Uri) -> Result<Duration, ApiError> {
-    let seconds = Query::parse(uri, &["expires"])?.number("expires", 1..=LONGEST, USUAL)?;
-    Ok(Duration::from_secs(seconds))
+    let (max, default) = (MAX_EXPIRY.as_secs(), DEFAULT_EXPIRY.as_secs());
+    Query::parse(uri, &["expires"])?.number("expires", 1..=max, default).map(Duration::from_secs)
 }
 
 /// What `/json` would say, and what it is held as.
@@ -201,11 +199,6 @@ fn problem(fault: DescriptorFault) -> ApiError {
         DescriptorFault::NoConfiguration | DescriptorFault::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     ApiError::new(status, fault.to_string())
-}
-
-fn full() -> ApiError {
-    let told = format!("{MOST_HELD} are held already; settle some, or let them expire sooner");
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, told)
 }
 
 fn ended() -> ApiError {
