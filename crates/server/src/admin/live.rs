@@ -1,24 +1,21 @@
-//! A snapshot each second, as server-sent events.
+//! `/api/v1/live`: a snapshot each second, as server-sent events.
 
 use super::Office;
 use crate::{
     api_error::ApiError,
     observe::{LiveEvent, Watching},
 };
-use axum::{body::Body, response::Response};
-use bytes::Bytes;
-use futures_util::stream;
+use axum::response::{
+    IntoResponse as _, Response,
+    sse::{Event, Sse},
+};
+use futures_util::stream::{self, StreamExt as _};
 use http::{HeaderValue, StatusCode, header};
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
 use tokio::sync::watch;
 
-/// Where a stream is.
-struct Stream {
-    watching: Watching,
-    open: watch::Receiver<()>,
-    /// What comes first.
-    first: Option<Bytes>,
-}
+/// The delay after which browsers reconnect.
+const RECONNECT_DELAY: Duration = Duration::from_secs(2);
 
 impl Office {
     pub(super) fn live(&self) -> Result<Response, ApiError> {
@@ -28,38 +25,28 @@ impl Office {
                 .with(header::RETRY_AFTER, HeaderValue::from_static("5")));
         };
         let number = watching.events.borrow_and_update().number;
-        let now = self.snapshot()?.json().to_string();
-        let first = format!("retry: 2000\n\n{}", event(number, now.as_bytes()));
-        let stream = Stream { watching, open: self.open.clone(), first: Some(first.into()) };
-        let events = stream::unfold(stream, |mut stream| async move {
-            let event = stream.next().await?;
-            Some((Ok::<_, Infallible>(event), stream))
-        });
-        let mut response = Response::new(Body::from_stream(events));
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        let first = snapshot_event(number, self.snapshot()?.json().to_string().as_bytes());
+        let later = stream::unfold((watching, self.open.clone()), next_event);
+        let events = stream::iter([Event::default().retry(RECONNECT_DELAY), first]).chain(later);
+        let mut response = Sse::new(events.map(Ok::<_, Infallible>)).into_response();
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response)
     }
 }
 
-impl Stream {
-    async fn next(&mut self) -> Option<Bytes> {
-        if let Some(first) = self.first.take() {
-            return Some(first);
-        }
-        tokio::select! {
-            // Nobody sends anything: it ends with the listener.
-            _ = self.open.changed() => None,
-            changed = self.watching.events.changed() => {
-                changed.ok()?;
-                let LiveEvent { number, text } = self.watching.events.borrow_and_update().clone();
-                Some(event(number, &text).into())
-            }
-        }
+/// The next snapshot; `None` when the listener closes and drops the sender of `open`.
+async fn next_event(
+    (mut watching, mut open): (Watching, watch::Receiver<()>),
+) -> Option<(Event, (Watching, watch::Receiver<()>))> {
+    tokio::select! {
+        _ = open.changed() => return None,
+        changed = watching.events.changed() => changed.ok()?,
     }
+    let LiveEvent { number, text } = watching.events.borrow_and_update().clone();
+    Some((snapshot_event(number, &text), (watching, open)))
 }
 
-fn event(number: u64, text: &[u8]) -> String {
-    format!("event: snapshot\nid: {number}\ndata: {}\n\n", String::from_utf8_lossy(text))
+fn snapshot_event(number: u64, text: &[u8]) -> Event {
+    let text = String::from_utf8_lossy(text);
+    Event::default().event("snapshot").id(number.to_string()).data(text)
 }
