@@ -1,5 +1,6 @@
 //! Errors of the HTTP APIs.
 
+use axum::response::IntoResponse;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -44,6 +45,12 @@ impl<B: From<String>> From<ApiError> for Response<B> {
             response.headers_mut().insert(name, value);
         }
         response
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> axum::response::Response {
+        self.into()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     log::utc,
     observe::{Banned, NoRoom, Who, shown_keys},
 };
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::Micros;
@@ -115,11 +115,7 @@ impl Office {
     pub(super) fn lift(&self, id: &str) -> Result<Response, ApiError> {
         let lifted = self.observer.bans.lift(id).or_else(|| self.lift_of_rule(id));
         match lifted {
-            Some(()) => {
-                let mut response = Response::default();
-                *response.status_mut() = StatusCode::NO_CONTENT;
-                Ok(response)
-            }
+            Some(()) => Ok(StatusCode::NO_CONTENT.into_response()),
             None => Err(ApiError::new(StatusCode::NOT_FOUND, "there is no such ban; it may have ended")),
         }
     }

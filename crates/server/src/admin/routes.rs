@@ -15,12 +15,11 @@ use axum::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
-/// A question that is answered at once.
 type Answer = Result<Response, ApiError>;
 
 pub(super) fn router(office: Office) -> Router {
     let ask = |answer: fn(&Office, &Uri) -> Answer| {
-        get(move |State(office): State<Office>, uri: Uri| async move { told(answer(&office, &uri)) })
+        get(move |State(office): State<Office>, uri: Uri| async move { answer(&office, &uri) })
     };
     Router::new()
         .merge(dashboard::router())
@@ -44,11 +43,11 @@ pub(super) fn router(office: Office) -> Router {
         .route("/api/v1/bans/{id}", delete(lift))
         .fallback(|| async {
             let problem = "there is nothing here; docs/admin-api.md tells what there is";
-            told(Err(ApiError::new(StatusCode::NOT_FOUND, problem)))
+            ApiError::new(StatusCode::NOT_FOUND, problem)
         })
         .method_not_allowed_fallback(|| async {
             let problem = "this is asked with another method; docs/admin-api.md tells which";
-            told(Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, problem)))
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, problem)
         })
         .layer(middleware::from_fn_with_state(office.clone(), admit))
         .with_state(office)
@@ -67,69 +66,52 @@ async fn admit(State(office): State<Office>, request: Request, next: Next) -> Re
     response
 }
 
-async fn reload(State(office): State<Office>, headers: HeaderMap) -> Response {
-    match office.access.reader(&headers) {
-        Ok(()) => office.reload().await,
-        Err(problem) => problem.into(),
-    }
+async fn reload(State(office): State<Office>, headers: HeaderMap) -> Answer {
+    office.access.reader(&headers)?;
+    Ok(office.reload().await)
 }
 
-async fn denial(State(office): State<Office>, Path(id): Path<String>) -> Response {
-    told(office.denial(&id))
+async fn denial(State(office): State<Office>, Path(id): Path<String>) -> Answer {
+    office.denial(&id)
 }
 
-/// Whether a token is right.
-async fn token(State(office): State<Office>, headers: HeaderMap) -> Response {
-    told(office.access.operator(&headers).map(|()| {
-        let mut response = Response::default();
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        response
-    }))
+/// Checks a token.
+async fn token(State(office): State<Office>, headers: HeaderMap) -> Result<StatusCode, ApiError> {
+    office.access.operator(&headers)?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
-async fn simulate(request: Request) -> Response {
-    told(read_body(request.into_body(), MAX_BODY_SIZE).await.and_then(|body| Office::simulate(&body)))
+async fn simulate(request: Request) -> Answer {
+    Office::simulate(&read_body(request.into_body(), MAX_BODY_SIZE).await?)
 }
 
-async fn reset(State(office): State<Office>, request: Request) -> Response {
-    told(match changing(&office, request).await {
-        Ok(body) => office.reset(&body).await,
-        Err(problem) => Err(problem),
-    })
+async fn reset(State(office): State<Office>, request: Request) -> Answer {
+    office.reset(&operator_body(&office, request).await?).await
 }
 
-async fn ban(State(office): State<Office>, request: Request) -> Response {
-    told(changing(&office, request).await.and_then(|body| office.ban(&body)))
+async fn ban(State(office): State<Office>, request: Request) -> Answer {
+    office.ban(&operator_body(&office, request).await?)
 }
 
-async fn mode(State(office): State<Office>, Path(rule): Path<String>, request: Request) -> Response {
-    told(match changing(&office, request).await {
-        Ok(body) => office.mode(&rule, &body).await,
-        Err(problem) => Err(problem),
-    })
+async fn mode(State(office): State<Office>, Path(rule): Path<String>, request: Request) -> Answer {
+    office.mode(&rule, &operator_body(&office, request).await?).await
 }
 
-async fn roll_back(State(office): State<Office>, request: Request) -> Response {
-    told(match changing(&office, request).await {
-        Ok(body) => office.roll_back(&body).await,
-        Err(problem) => Err(problem),
-    })
+async fn roll_back(State(office): State<Office>, request: Request) -> Answer {
+    office.roll_back(&operator_body(&office, request).await?).await
 }
 
-async fn changes(State(office): State<Office>) -> Response {
-    told(office.changes().await)
+async fn changes(State(office): State<Office>) -> Answer {
+    office.changes().await
 }
 
-async fn lift(State(office): State<Office>, Path(id): Path<String>, headers: HeaderMap) -> Response {
-    told(office.access.operator(&headers).and_then(|()| office.lift(&id)))
+async fn lift(State(office): State<Office>, Path(id): Path<String>, headers: HeaderMap) -> Answer {
+    office.access.operator(&headers)?;
+    office.lift(&id)
 }
 
-/// The body of a request that changes something, from one who may.
-async fn changing(office: &Office, request: Request) -> Result<bytes::Bytes, ApiError> {
+/// The body of a request that changes something; an error unless an operator sent it.
+async fn operator_body(office: &Office, request: Request) -> Result<bytes::Bytes, ApiError> {
     office.access.operator(request.headers())?;
     read_body(request.into_body(), MAX_BODY_SIZE).await
-}
-
-fn told(answer: Answer) -> Response {
-    answer.unwrap_or_else(Response::from)
 }

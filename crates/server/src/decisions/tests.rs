@@ -1,4 +1,4 @@
-//! Stories by a clock that stands still until it is moved, and of ledgers that are small.
+//! Tests with a manual clock and few slots.
 
 #![allow(clippy::unwrap_used, reason = "a story ends where it goes wrong")]
 
@@ -89,7 +89,7 @@ async fn what_nobody_settles_ends_at_its_time() {
 }
 
 #[tokio::test]
-async fn a_full_ledger_takes_nothing_that_it_could_not_hold() {
+async fn request_without_free_slots_is_not_charged() {
     let stage = Stage::with(2, Authorization::default());
     for (call, settle, rule) in [("reserve", "cancel", "login"), ("acquire", "release", "jobs")] {
         let ask = json!({"rule": rule, "key": "ann"});

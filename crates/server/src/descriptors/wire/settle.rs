@@ -131,7 +131,7 @@ impl SettleDesk {
 /// Answers under `/v1/descriptors`.
 pub(crate) fn router(desk: Arc<SettleDesk>) -> Router {
     let answer = |State(desk): State<Arc<SettleDesk>>, Path(verb): Path<String>, request: Request| async move {
-        desk.answer(&verb, request).await.unwrap_or_else(Response::from)
+        desk.answer(&verb, request).await
     };
     Router::new().route("/v1/descriptors/{verb}", routing::post(answer)).with_state(desk)
 }
