@@ -35,12 +35,10 @@
 //! a [`Limited`] or an [`Answer`], a feature does that here: `http`, `axum`, `tonic`, `actix`.
 
 mod answer;
-mod background;
 mod declaration;
 mod facts;
 mod gate;
 mod hold;
-mod key;
 mod limited;
 mod measured;
 mod mode;
@@ -65,7 +63,6 @@ pub use gate::{
     QuickRuling, RequestLimit, Ruling, Rulings, Stay, Verdict, Waiting, add_wait, is_chosen, key_hash,
 };
 pub use hold::Hold;
-pub use key::{Joined, RuleKey};
 pub use limited::{FromLimited, Limited};
 pub use measured::StoreStatus;
 pub use mode::Mode;
@@ -75,5 +72,6 @@ pub use rules::Rules;
 #[cfg(feature = "file")]
 pub use settings::{FileError, FileProblem};
 pub use settings::{RuleSettings, Settings, SettingsError, StoreAddress};
+pub use tidegate_engine::{Joined, Key as RuleKey};
 #[cfg(feature = "file")]
 pub use watch::{Reloaded, SettingsStatus};
