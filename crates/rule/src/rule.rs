@@ -98,7 +98,7 @@ impl Live {
     /// Notes whether the quick way says all there is to say.
     fn hurry(&self) {
         let terms = self.terms.load();
-        let quotas = terms.limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default();
+        let quotas = terms.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
         self.labels.store(Arc::new(Labels::new(&self.name, &quotas, self.declared().choice)));
         let is_here = match (&self.here, &terms.limiter) {
             (Some(here), Some(now)) => here.is_same(now),
@@ -137,7 +137,7 @@ impl Rule {
 
     /// The quotas that apply; none for a rule whose numbers are nowhere to be found.
     pub fn quotas(&self) -> Vec<Quota> {
-        self.live.terms.load().limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default()
+        self.live.terms.load().limiter.as_ref().map(Limiter::quotas).unwrap_or_default()
     }
 
     /// Its quotas as headers speak of them.
@@ -248,7 +248,7 @@ impl Rule {
     #[cold]
     pub fn limited(&self, decision: &Decision) -> Limited {
         let terms = self.live.terms.load();
-        let quotas = terms.limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default();
+        let quotas = terms.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
         Limited::new(self.live.name.clone(), Cause::of_denial(*decision))
             .with_message(terms.message.clone())
             .with_quota(quotas.get(decision.quota()).copied())

@@ -56,7 +56,7 @@ pub(super) enum Fallback {
     Local {
         nodes: u64,
         choice: Choice,
-        memory: LimiterBuilder,
+        memory: Box<LimiterBuilder>,
         limiter: ArcSwap<Memory>,
         /// By when all that was granted without the store is forgotten; zero if nothing was.
         both_until: AtomicU64,
@@ -100,7 +100,7 @@ impl Fallback {
             Outage::Local { nodes } => {
                 let limiter = build(memory.clone(), &shares(nodes, quotas), choice)?;
                 let (limiter, both_until) = (ArcSwap::from_pointee(limiter), AtomicU64::new(0));
-                Self::Local { nodes, choice, memory, limiter, both_until }
+                Self::Local { nodes, choice, memory: Box::new(memory), limiter, both_until }
             }
         })
     }

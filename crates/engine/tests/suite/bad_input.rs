@@ -83,7 +83,7 @@ fn any_key_is_a_key() {
 }
 
 /// Everything that a bucket can do, with one cost. Nothing waits: there is nobody to move the clock.
-fn do_all(bucket: BlockingBucket<'_>, cost: u64) -> Vec<Decision> {
+fn do_all(bucket: &BlockingBucket<'_>, cost: u64) -> Vec<Decision> {
     let settle = [0, 1, cost / 2, cost, u64::MAX];
     let mut answers = vec![bucket.check(cost), bucket.peek(cost), bucket.check_on_credit(cost)];
     answers.push(bucket.take_up_to(cost).1);
@@ -115,7 +115,7 @@ fn any_cost_gets_an_answer_at_any_time() {
             let throttle = Throttle::builder().clock(clock).build(quota).unwrap();
             for cost in [0, 1, 5, 6, 1 << 32, (1 << 53) - 1, 1 << 53, u64::MAX - 1, u64::MAX] {
                 for bucket in [limiter.blocking().key("k"), throttle.blocking()] {
-                    for decision in do_all(bucket, cost) {
+                    for decision in do_all(&bucket, cost) {
                         assert!(decision.limit() >= 1, "{quota}: {decision:?}");
                         let _shown = (decision.to_string(), format!("{decision:?}"));
                     }

@@ -225,7 +225,7 @@ fn questions(
         };
         let mode = limit.mode_for(mode, &key);
         let patience = limit.rule().wait().min(max_wait);
-        let question = question(place, limit, mode, &limiter, key, head, patience);
+        let question = question(place, limit, mode, &limiter, &key, head, patience);
         if mode == Mode::Enforce { enforced.push(question) } else { shadowed.push(question) }
     }
     Ok((enforced, shadowed))
@@ -236,21 +236,21 @@ fn question(
     limit: &RequestLimit,
     mode: Mode,
     limiter: &Limiter,
-    key: KeyValue<'_>,
+    key: &KeyValue<'_>,
     head: &dyn Head,
     patience: Duration,
 ) -> Question {
     let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
     // What is not enforced makes nobody wait, but takes the turn that would have been waited for: else it would count others
     // as refused than it would refuse.
-    let check = limiter.ask(&key).cost(cost).tier(tier).within(patience);
+    let check = limiter.ask(key).cost(cost).tier(tier).within(patience);
     // Lines know no tiers: one who has a tier of slots is answered at once.
     let has_line = limit.rule().choice() == Choice::All && limiter.quotas().iter().any(holds_slots);
     let is_line = mode == Mode::Enforce && !patience.is_zero() && cost > 0 && has_line;
     let is_waiting = mode == Mode::Enforce && !patience.is_zero();
-    let queue = limit.line().filter(|_| is_waiting).map(|queue| queue.of_key(&key));
+    let queue = limit.line().filter(|_| is_waiting).map(|queue| queue.of_key(key));
     let line = is_line.then(|| InLine {
-        bucket: limiter.key(&key),
+        bucket: limiter.key(key),
         waiter: Waiter::new(cost).deadline(patience).priority(limit.priority_of(head)),
     });
     Question { place, mode, check, line, queue }
