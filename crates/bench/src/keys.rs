@@ -8,7 +8,7 @@ use std::{
 };
 
 /// What a keyed case is limited by.
-pub(crate) trait Key: Hash + Eq + Clone + fmt::Debug + Send + Sync + 'static {
+pub(crate) trait Key: Hash + Eq + Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Peers that take no other keys.
     fn only_for_these() -> Vec<Entry<Self>> {
         Vec::new()

@@ -6,7 +6,7 @@ use std::{collections::HashMap, fmt};
 /// A key that was denied often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedKey {
-    /// The key as its `Debug` shows it, cut after 128 characters.
+    /// The key as it is written out, cut after 128 characters.
     pub key: String,
     /// How often it was denied; at most this often.
     pub denials: u64,
@@ -29,7 +29,7 @@ impl Denied {
     }
 
     #[cold]
-    pub(crate) fn note(&self, owner: u64, key: &dyn fmt::Debug) {
+    pub(crate) fn note(&self, owner: u64, key: &dyn fmt::Display) {
         let mut keys = lock(&self.keys);
         if let Some(known) = keys.get_mut(&owner) {
             known.denials += 1;
@@ -56,8 +56,8 @@ impl Denied {
     }
 }
 
-/// The key's `Debug`, without ever building more of it than is kept.
-pub(crate) fn short_name(key: &dyn fmt::Debug) -> String {
+/// The key as it is written out, without ever building more of it than is kept.
+pub(crate) fn short_name(key: &dyn fmt::Display) -> String {
     struct Short(String);
     impl fmt::Write for Short {
         fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -71,6 +71,6 @@ pub(crate) fn short_name(key: &dyn fmt::Debug) -> String {
         }
     }
     let mut name = Short(String::new());
-    let _cut_short = fmt::write(&mut name, format_args!("{key:?}"));
+    let _cut_short = fmt::write(&mut name, format_args!("{key}"));
     name.0
 }

@@ -1,9 +1,9 @@
 //! Throttles that follow errors, for threads to share: by chance, and by a quota.
 
 use crate::{
-    build::BuildError,
     clock::Clock,
     guard::{Guard, Settle},
+    limiter::BuildError,
     sync::{Mutex, lock},
     throttle::Throttle,
 };

@@ -39,25 +39,24 @@
 mod access;
 mod adaptive;
 #[cfg(feature = "tokio")]
+#[doc(hidden)]
+pub mod background;
+#[cfg(feature = "tokio")]
 mod bandwidth;
 mod breaker;
-mod bucket;
-mod build;
 mod clock;
 mod denied;
 mod error_rate;
 pub mod fallback;
 mod fold;
 mod guard;
+mod key;
 mod limiter;
 pub mod load;
 mod memory;
 #[cfg(feature = "stream")]
 mod pace;
 mod priority;
-mod reservation;
-#[cfg(feature = "tokio")]
-mod shared;
 mod slots;
 pub mod store;
 mod switchboard;
@@ -76,24 +75,22 @@ pub use bandwidth::ByteLen;
 #[cfg(feature = "tokio")]
 pub use bandwidth::{Bandwidth, BandwidthBuilder, Bandwidths, Shaped};
 pub use breaker::{Breaker, BreakerEntry};
-pub use bucket::Bucket;
-pub use build::{BuildError, Capacity, LimiterBuilder};
 pub use clock::{Clock, ClockHand};
 pub use denied::DeniedKey;
 pub use error_rate::{ClientThrottle, ClientThrottleEntry, ErrorThrottle};
 pub use fallback::Cause;
 pub use guard::{Guard, Pass, Settle};
-pub use limiter::{Ask, Key, Limiter, Mark, Overflow, Stats, TableSize, decide_all};
+pub use key::{Escaped, Joined, Key};
+#[cfg(feature = "tokio")]
+pub use limiter::{Ahead, Outage, decide_all, reserve_all};
+pub use limiter::{
+    Blocking, BlockingBucket, Bucket, BuildError, Capacity, Check, Claim, FleetBound, Limiter,
+    LimiterBuilder, Mark, OutageBound, Overflow, Permit, Reservation, Settlement, Stats, TableSize,
+};
 pub use load::{LoadMonitor, Scaled};
 #[cfg(feature = "stream")]
 pub use pace::{InFlight, Pace, PaceExt, PaceSlot, Paced};
 pub use priority::{PriorityLimit, PriorityLimitBuilder};
-pub use reservation::{Permit, Reservation};
-#[cfg(feature = "tokio")]
-pub use shared::{
-    Ahead, Claim, FleetBound, Outage, OutageBound, OwnedAsk, SharedAsk, SharedLimiter, SharedLimiterBuilder,
-    SharedPermit, SharedReservation, SharedTier, decide_all_shared, reserve_all, reserve_all_in_memory,
-};
 pub use slots::{Slot, Slots, SlotsBuilder};
 pub use store::{Store, StoreError};
 pub use switchboard::{Feature, Switchboard};

@@ -10,8 +10,7 @@ use tidegate_core::{CarryOver, Demand, Quota, Receipt, Step};
 
 /// A store that several processes share. It owns the clock, and decides each request as a whole.
 ///
-/// The memory of this process is no store in this sense: nothing there has to be waited for. `SharedLimiter`
-/// asks either.
+/// The memory of this process is no store in this sense: nothing there has to be waited for. A [`Limiter`](crate::Limiter) counts in either.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Does what is asked, all of it or nothing.
     ///

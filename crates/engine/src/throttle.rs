@@ -1,16 +1,14 @@
 //! A limiter without keys: one bucket for all callers.
 
 use crate::{
-    bucket::Bucket,
-    build::{BuildError, LimiterBuilder},
     clock::Clock,
-    limiter::Overflow,
+    limiter::{BlockingBucket, Bucket, BuildError, LimiterBuilder, LocalPlace, Overflow},
     memory::{Charge, Layout, Plan, Plans, Question, Resets, Sketch, SlotTable, Space, UNUSED, Word},
     slots::Awaited,
     sync::{AtomicU64, Mutex, lock},
     wait::Lines,
 };
-use std::fmt;
+use std::{fmt, sync::Arc};
 use tidegate_core::{Bound, CarryOver, Decision, Demand, Quota};
 
 /// One bucket that all callers share.
@@ -24,8 +22,14 @@ use tidegate_core::{Bound, CarryOver, Decision, Demand, Quota};
 /// # Ok::<(), tidegate_engine::BuildError>(())
 /// ```
 ///
-/// With `smooth` and `warm-up` it starts as Guava's `RateLimiter` does when it is created.
+/// With `smooth` and `warm-up` it starts as Guava's `RateLimiter` does when it is created. Clones are the same throttle.
+#[derive(Clone)]
 pub struct Throttle {
+    state: Arc<State>,
+}
+
+/// What a throttle counts.
+pub(crate) struct State {
     /// All there is to count, unless the quota needs more than one word.
     word: AtomicU64,
     plans: Plans,
@@ -69,7 +73,9 @@ impl Throttle {
                 (UNUSED, Plans::unused(), Some(space))
             }
         };
-        Ok(Self { word: AtomicU64::new(word), plans, space, quota: Mutex::new(quota), clock, lines })
+        let quota = Mutex::new(quota);
+        let state = State { word: AtomicU64::new(word), plans, space, quota, clock, lines };
+        Ok(Self { state: Arc::new(state) })
     }
 
     /// Takes one token, now or not at all.
@@ -81,7 +87,7 @@ impl Throttle {
     /// Takes `cost` tokens, now or not at all. A cost of zero takes nothing: it is a peek.
     #[inline(always)]
     pub fn check_cost(&self, cost: u64) -> Decision {
-        match self.word.try_check(&self.plans, &self.clock, cost) {
+        match self.state.word.try_check(&self.state.plans, &self.state.clock, cost) {
             Some(decision) => decision,
             None => self.check_slowly(cost).in_registers(),
         }
@@ -90,12 +96,17 @@ impl Throttle {
     /// Kept out of line, so that the common case stays small.
     #[inline(never)]
     fn check_slowly(&self, cost: u64) -> Decision {
-        self.decide(Demand::now(cost))
+        self.state.decide(Demand::now(cost))
     }
 
     /// The bucket, for everything else that can be done with it.
-    pub fn bucket(&self) -> Bucket<'_> {
-        Bucket::of_throttle(self)
+    pub fn bucket(&self) -> Bucket {
+        Bucket::local(LocalPlace::Throttle(self.state.clone()))
+    }
+
+    /// The same for threads that can wait.
+    pub fn blocking(&self) -> BlockingBucket<'_> {
+        BlockingBucket::of_throttle(&self.state)
     }
 
     /// Replaces the quota while running, by another of the same algorithm; see [`crate::Limiter::change`].
@@ -104,7 +115,31 @@ impl Throttle {
         Q: TryInto<Quota>,
         BuildError: From<Q::Error>,
     {
-        let quota = quota.try_into()?;
+        self.state.change(quota.try_into()?, how)
+    }
+
+    /// The worst case of the quota, as this throttle's clock shows time.
+    pub fn bound(&self) -> Bound {
+        self.state.clock.blur(self.quota().bound())
+    }
+
+    /// The quota that callers are limited by.
+    pub fn quota(&self) -> Quota {
+        self.state.quota()
+    }
+
+    #[cfg(feature = "stream")]
+    pub(crate) fn place(&self) -> LocalPlace {
+        LocalPlace::Throttle(self.state.clone())
+    }
+}
+
+impl State {
+    pub(crate) fn quota(&self) -> Quota {
+        *lock(&self.quota)
+    }
+
+    fn change(&self, quota: Quota, how: CarryOver) -> Result<(), BuildError> {
         let mut current = lock(&self.quota);
         let now = self.clock.now();
         let changed = match (&self.space, Plan::of(&quota)) {
@@ -122,16 +157,6 @@ impl Throttle {
         drop(current);
         self.lines.wake_all_first();
         Ok(())
-    }
-
-    /// The worst case of the quota, as this throttle's clock shows time.
-    pub fn bound(&self) -> Bound {
-        self.clock.blur(self.quota().bound())
-    }
-
-    /// The quota that callers are limited by.
-    pub fn quota(&self) -> Quota {
-        *lock(&self.quota)
     }
 
     /// The permits, where that is all there is to count.
@@ -207,7 +232,7 @@ impl Throttle {
 
 impl fmt::Debug for Throttle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Throttle({}, {:?})", self.quota(), self.clock)
+        write!(f, "Throttle({}, {:?})", self.quota(), self.state.clock)
     }
 }
 

@@ -1,13 +1,13 @@
 //! Tidegate's state in Redis or Valkey: the same decisions across a fleet.
 //!
 //! ```no_run
-//! use tidegate_engine::SharedLimiter;
+//! use tidegate_engine::Limiter;
 //! use tidegate_redis::RedisStore;
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
-//! let limiter = SharedLimiter::builder("login").store(store).build("5/min")?;
-//! if limiter.check("alice").await.is_allowed() { /* … */ }
+//! let limiter = Limiter::builder().name("login").store(store).build("5/min")?;
+//! if limiter.decide("alice", 1).await.is_allowed() { /* … */ }
 //! # Ok(())
 //! # }
 //! ```
@@ -16,7 +16,7 @@
 //! `redis+cluster://h1,h2`. Redis 6.2 and later, and Valkey.
 //!
 //! ```text
-//!   SharedLimiter ──request──▶ RedisStore ──▶ Node: gathers what is asked at the same time
+//!   Limiter ──request──▶ RedisStore ──▶ Node: gathers what is asked at the same time
 //!                                              │ one script call
 //!                                              ▼
 //!                        server: TIME · GET · decide · SET with expiry

@@ -36,12 +36,10 @@
 //! a [`Limited`] or an [`Answer`], a feature does that here: `http`, `axum`, `tonic`, `actix`.
 
 mod answer;
-mod background;
 mod declaration;
 mod facts;
 mod gate;
 mod hold;
-mod key;
 mod limited;
 mod measured;
 mod mode;
@@ -66,7 +64,6 @@ pub use gate::{
     QuickRuling, RequestLimit, Ruling, Rulings, Stay, Verdict, Waiting, add_wait, is_chosen, key_hash,
 };
 pub use hold::Hold;
-pub use key::{Joined, RuleKey};
 pub use limited::{FromLimited, Limited};
 pub use measured::StoreStatus;
 pub use mode::Mode;
@@ -76,5 +73,6 @@ pub use rules::Rules;
 #[cfg(feature = "file")]
 pub use settings::{FileError, FileProblem};
 pub use settings::{RuleSettings, Settings, SettingsError, StoreAddress};
+pub use tidegate_engine::{Joined, Key as RuleKey};
 #[cfg(feature = "file")]
 pub use watch::{Reloaded, SettingsStatus};

@@ -1,7 +1,6 @@
 //! What settings mean for a rule: worked out before anything is changed, so that nothing is half done.
 
 use crate::{
-    background::{self, Housed},
     declaration::Declaration,
     measured::{Measured, StoreStatus},
     notice::Notice,
@@ -12,7 +11,8 @@ use crate::{
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota};
 use tidegate_engine::{
-    BuildError, Capacity, Clock, Limiter, Outage, SharedLimiter, Store, StoreError,
+    BuildError, Capacity, Clock, Limiter, Outage, Store, StoreError,
+    background::{self, Housed},
     store::{Choice, Residence},
 };
 
@@ -156,7 +156,7 @@ pub(crate) struct Plan {
     /// The quotas that the limiter it has in memory is to take over.
     change: Option<Vec<Quota>>,
     /// The limiter that is replaced by another one in the same place.
-    replaced: Option<Arc<SharedLimiter>>,
+    replaced: Option<Limiter>,
     /// What becomes then of what was counted.
     carry_over: CarryOver,
     stray: Option<String>,
@@ -200,14 +200,14 @@ impl Plan {
         if !plan.keep(now, store, quotas) {
             let now = now.and_then(|now| now.limiter.as_ref()).filter(|limiter| limiter.is_in(store));
             // Without another quota there is nothing to be forgotten.
-            let is_kept = |now: &&Arc<SharedLimiter>| {
+            let is_kept = |now: &&Limiter| {
                 declared.carry_over == CarryOver::Keep || quotas.iter().copied().eq(now.quotas())
             };
             plan.replaced = now.filter(is_kept).cloned();
-            let old = plan.replaced.as_ref().and_then(|old| old.in_memory());
+            let old = plan.replaced.as_ref();
             let built = build(name, declared, quotas, settings, plan.terms.outage, store, old);
             let limiter = built.map_err(|error| SettingsError::Rule { rule: name.to_owned(), error })?;
-            plan.terms.limiter = Some(Arc::new(limiter));
+            plan.terms.limiter = Some(limiter);
         }
         Ok(plan)
     }
@@ -221,8 +221,7 @@ impl Plan {
             return false;
         }
         if !is_same(limiter, store, quotas, &self.terms, now) {
-            let memory = limiter.in_memory().filter(|memory| memory.can_change_all(quotas).is_ok());
-            if memory.is_none() {
+            if !limiter.is_in_memory() || limiter.can_change_all(quotas).is_err() {
                 return false;
             }
             self.change = Some(quotas.to_vec());
@@ -239,7 +238,7 @@ impl Plan {
     /// Whether it stays with the limiter that a rule has now, or would find everything in the store where that has left it.
     pub(crate) fn keeps(&self, now: &Terms) -> bool {
         match (&self.terms.limiter, &now.limiter) {
-            (Some(next), Some(now)) => Arc::ptr_eq(next, now) || next.in_memory().is_none(),
+            (Some(next), Some(now)) => next.is_same(now) || !next.is_in_memory(),
             (next, _) => next.is_none(),
         }
     }
@@ -251,19 +250,15 @@ impl Plan {
     }
 
     fn take_over(&self) {
-        let (Some(old), Some(new)) = (&self.replaced, &self.terms.limiter) else { return };
-        match (old.in_memory(), new.in_memory()) {
-            (Some(old), Some(new)) => new.take_over(old),
-            // What this process counts beside the store, which knows the rest.
-            _ => new.take_over(old),
+        if let (Some(old), Some(new)) = (&self.replaced, &self.terms.limiter) {
+            new.take_over(old);
         }
     }
 
     /// Makes it so. What could fail has been tried.
     pub(crate) fn carry_out(self, live: &Live) -> Option<Notice> {
-        let memory = self.terms.limiter.as_ref().and_then(|limiter| limiter.in_memory());
-        let changed = match (&self.change, memory) {
-            (Some(quotas), Some(memory)) => memory.change_all(quotas, self.carry_over),
+        let changed = match (&self.change, &self.terms.limiter) {
+            (Some(quotas), Some(limiter)) => limiter.change_all(quotas, self.carry_over),
             _ => Ok(()),
         };
         self.take_over();
@@ -288,7 +283,7 @@ struct Home<'a> {
 
 /// Whether a limiter already is what it is to be.
 fn is_same(
-    limiter: &SharedLimiter,
+    limiter: &Limiter,
     store: Option<&Arc<dyn Store>>,
     quotas: &[Quota],
     next: &Terms,
@@ -305,28 +300,26 @@ fn build(
     settings: &Settings,
     outage: Outage,
     store: Option<&Arc<dyn Store>>,
-    replaced: Option<&Arc<Limiter>>,
-) -> Result<SharedLimiter, BuildError> {
-    let mut memory = Limiter::builder();
+    replaced: Option<&Limiter>,
+) -> Result<Limiter, BuildError> {
+    let mut builder = Limiter::builder().name(name).on_outage(outage).carry_over(declared.carry_over);
     if let Some(old) = replaced {
-        memory = memory.replacing(old);
+        builder = builder.replacing(old);
     }
     if let Some(clock) = &settings.clock {
-        memory = memory.clock(clock.clone());
+        builder = builder.clock(clock.clone());
     }
     if let Some(capacity) = declared.capacity.or(declared.memory.map(Capacity::Bytes)) {
-        memory = memory.capacity(capacity);
+        builder = builder.capacity(capacity);
     }
     let rule: Arc<str> = name.into();
-    memory = memory.overflow(declared.overflow).on_full(move |size| {
+    builder = builder.overflow(declared.overflow).on_full(move |size| {
         let notice = Notice::Full { rule: rule.clone(), size };
         background::spawn(async move { notice.tell() });
     });
     if let Some(places) = declared.places {
-        memory = memory.waiting_places(places);
+        builder = builder.waiting_places(places);
     }
-    let mut builder =
-        SharedLimiter::builder(name).memory(memory).on_outage(outage).carry_over(declared.carry_over);
     if let Some(store) = store {
         builder = builder.shared_store(store.clone());
     }

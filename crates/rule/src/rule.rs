@@ -1,13 +1,7 @@
 //! A limit with a name.
 
 use crate::{
-    Mode, background,
-    declaration::Declaration,
-    gate::Labels,
-    hold::Hold,
-    key::{RuleKey, Shown},
-    limited::Limited,
-    plan::Permits,
+    Mode, RuleKey, declaration::Declaration, gate::Labels, hold::Hold, limited::Limited, plan::Permits,
     terms::Terms,
 };
 use arc_swap::ArcSwap;
@@ -21,7 +15,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros, Quota};
-use tidegate_engine::{Cause, Limiter, Refused, SharedLimiter, Waiter, store::Choice};
+use tidegate_engine::{Bucket, Cause, Limiter, Refused, Waiter, background, store::Choice};
 
 /// A limit with a name: its quotas, whether it is enforced, and where it is counted. Clones are the same rule.
 ///
@@ -38,7 +32,7 @@ pub(crate) struct Live {
     /// Whether [`Live::here`] decides, and nothing else has to be known.
     quick: AtomicU8,
     /// Where it is counted as long as nobody says otherwise: most rules are never moved, and need not ask whether.
-    here: Option<Arc<Limiter>>,
+    here: Option<Limiter>,
     terms: ArcSwap<Terms>,
     /// Whether it was told that calls take slots where a rate is, or the other way round.
     is_misused: AtomicBool,
@@ -64,7 +58,7 @@ pub(crate) enum Way {
 
 impl Live {
     pub(crate) fn new(name: Arc<str>, declared: Declaration, terms: Terms) -> Self {
-        let here = terms.limiter.as_ref().and_then(|limiter| limiter.in_memory()).cloned();
+        let here = terms.limiter.as_ref().filter(|limiter| limiter.is_in_memory()).cloned();
         let live = Self {
             name,
             declared: ArcSwap::from_pointee(declared),
@@ -104,10 +98,10 @@ impl Live {
     /// Notes whether the quick way says all there is to say.
     fn hurry(&self) {
         let terms = self.terms.load();
-        let quotas = terms.limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default();
+        let quotas = terms.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
         self.labels.store(Arc::new(Labels::new(&self.name, &quotas, self.declared().choice)));
-        let is_here = match (&self.here, terms.limiter.as_ref().and_then(|limiter| limiter.in_memory())) {
-            (Some(here), Some(now)) => Arc::ptr_eq(here, now),
+        let is_here = match (&self.here, &terms.limiter) {
+            (Some(here), Some(now)) => here.is_same(now),
             _ => false,
         };
         // A number at once is not for those who hold nothing: they are told so on the long way.
@@ -143,7 +137,7 @@ impl Rule {
 
     /// The quotas that apply; none for a rule whose numbers are nowhere to be found.
     pub fn quotas(&self) -> Vec<Quota> {
-        self.live.terms.load().limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default()
+        self.live.terms.load().limiter.as_ref().map(Limiter::quotas).unwrap_or_default()
     }
 
     /// Its quotas as headers speak of them.
@@ -168,13 +162,13 @@ impl Rule {
     }
 
     /// Where it is counted now; `None` for a rule without numbers.
-    pub fn limiter(&self) -> Option<Arc<SharedLimiter>> {
+    pub fn limiter(&self) -> Option<Limiter> {
         self.live.terms.load().limiter.clone()
     }
 
     /// The limiter that decides by itself: in memory, enforced, and without waiting. The quick way, if there is one.
     #[inline]
-    pub fn at_hand(&self) -> Option<&Arc<Limiter>> {
+    pub fn at_hand(&self) -> Option<&Limiter> {
         match self.live.quick.load(Ordering::Acquire) {
             QUICK => self.live.here.as_ref(),
             _ => None,
@@ -192,7 +186,7 @@ impl Rule {
     }
 
     /// Where it is counted as long as nobody says otherwise.
-    pub(crate) fn here(&self) -> Option<&Arc<Limiter>> {
+    pub(crate) fn here(&self) -> Option<&Limiter> {
         self.live.here.as_ref()
     }
 
@@ -204,7 +198,7 @@ impl Rule {
     #[inline]
     pub async fn admit<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         match self.at_hand() {
-            Some(limiter) => self.judge(limiter.check_cost(&Shown(key), cost)),
+            Some(limiter) => self.judge(limiter.check_cost(key, cost)),
             None => Box::pin(self.admit_slowly(key, cost)).await,
         }
     }
@@ -213,7 +207,7 @@ impl Rule {
     #[inline]
     pub fn admit_blocking<K: RuleKey + ?Sized>(&self, key: &K, cost: u64) -> Result<(), Limited> {
         match self.at_hand() {
-            Some(limiter) => self.judge(limiter.check_cost(&Shown(key), cost)),
+            Some(limiter) => self.judge(limiter.check_cost(key, cost)),
             None => self.admit_slowly_blocking(key, cost),
         }
     }
@@ -225,18 +219,7 @@ impl Rule {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
         self.expect_slots(&terms);
-        let waiter = terms.waiter();
-        let hold = match (limiter.in_memory(), waiter) {
-            (Some(memory), None) => Ok(Hold::in_memory(memory.permit_owned(&Shown(key)))),
-            (Some(memory), Some(waiter)) => {
-                memory.permit_in_line_owned(&Shown(key), waiter).await.map(Hold::in_memory)
-            }
-            (None, waiter) => {
-                let take = take_slot(limiter.clone(), key.to_string(), waiter);
-                // A slot whose caller is gone when it comes is given back.
-                background::to_its_end(take).await.unwrap_or(Err(NOBODY))
-            }
-        };
+        let hold = take_slot(limiter.key(key), terms.waiter()).await;
         self.settle(&terms, hold)
     }
 
@@ -245,18 +228,12 @@ impl Rule {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
         self.expect_slots(&terms);
-        let waiter = terms.waiter();
-        let hold = match (limiter.in_memory(), waiter) {
-            (Some(memory), None) => Ok(Hold::in_memory(memory.permit_owned(&Shown(key)))),
-            (Some(memory), Some(waiter)) => {
-                memory.permit_in_line_owned_blocking(&Shown(key), waiter).map(Hold::in_memory)
-            }
-            (None, waiter) => {
-                let take = take_slot(limiter.clone(), key.to_string(), waiter);
-                background::block_on(terms.wait, take).unwrap_or(Err(NOBODY))
-            }
+        let bucket = limiter.blocking().key(key);
+        let permit = match terms.waiter() {
+            None => Ok(bucket.permit()),
+            Some(waiter) => bucket.permit_in_line(waiter),
         };
-        self.settle(&terms, hold)
+        self.settle(&terms, permit.map(Hold::new))
     }
 
     #[inline]
@@ -271,7 +248,7 @@ impl Rule {
     #[cold]
     pub fn limited(&self, decision: &Decision) -> Limited {
         let terms = self.live.terms.load();
-        let quotas = terms.limiter.as_ref().map(|limiter| limiter.quotas()).unwrap_or_default();
+        let quotas = terms.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
         Limited::new(self.live.name.clone(), Cause::of_denial(*decision))
             .with_message(terms.message.clone())
             .with_quota(quotas.get(decision.quota()).copied())
@@ -281,12 +258,7 @@ impl Rule {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(()) };
         self.expect_rates(&terms);
-        let patience = terms.patience();
-        let decision = match limiter.in_memory() {
-            Some(memory) if patience.is_zero() => memory.check_cost(&Shown(key), cost),
-            Some(memory) => memory.key(&Shown(key)).try_acquire(cost, patience).await,
-            None => take(limiter.clone(), key.to_string(), cost, patience).await,
-        };
+        let decision = take(limiter.key(key), cost, terms.patience()).await;
         self.conclude(terms.mode, decision)
     }
 
@@ -294,15 +266,10 @@ impl Rule {
         let terms = self.live.terms();
         let Some(limiter) = terms.in_use() else { return Ok(()) };
         self.expect_rates(&terms);
-        let patience = terms.patience();
-        let decision = match limiter.in_memory() {
-            Some(memory) if patience.is_zero() => memory.check_cost(&Shown(key), cost),
-            Some(memory) => memory.key(&Shown(key)).try_acquire_blocking(cost, patience),
-            None => {
-                let take = take(limiter.clone(), key.to_string(), cost, patience);
-                let late = || Decision::closed(0, Micros::from_secs(1));
-                background::block_on(patience, take).unwrap_or_else(late)
-            }
+        let (bucket, patience) = (limiter.blocking().key(key), terms.patience());
+        let decision = match patience.is_zero() {
+            true => bucket.check(cost),
+            false => bucket.try_acquire(cost, patience),
         };
         self.conclude(terms.mode, decision)
     }
@@ -356,33 +323,35 @@ impl Rule {
 /// Where there is nobody to ask a store.
 pub(crate) const NOBODY: Refused = Refused::StoreAway(Micros::from_secs(1));
 
-/// Asks a store, on this runtime or else on our own.
-pub(crate) async fn take(
-    limiter: Arc<SharedLimiter>,
-    key: String,
-    cost: u64,
-    patience: Duration,
-) -> Decision {
-    let asked = background::within_runtime(async move {
+/// Takes `cost`, waiting for it up to `patience`. A store is asked on this runtime, or else on our own.
+pub(crate) async fn take(bucket: Bucket, cost: u64, patience: Duration) -> Decision {
+    let is_in_memory = bucket.is_in_memory();
+    let taking = async move {
         match patience.is_zero() {
-            true => limiter.check_cost(&key, cost).await,
-            false => limiter.try_acquire(&key, cost, patience).await,
+            true => bucket.check(cost).await,
+            false => bucket.try_acquire(cost, patience).await,
         }
-    });
-    asked.await.unwrap_or_else(|| Decision::closed(0, Micros::from_secs(1)))
+    };
+    if is_in_memory {
+        return taking.await;
+    }
+    background::within_runtime(taking).await.unwrap_or_else(|| Decision::closed(0, Micros::from_secs(1)))
 }
 
-/// Asks a store for a slot. If nobody is there any more when it comes, it is given back like any other.
-pub(crate) async fn take_slot(
-    limiter: Arc<SharedLimiter>,
-    key: String,
-    waiter: Option<Waiter>,
-) -> Result<Hold, Refused> {
-    let permit = match waiter {
-        None => Ok(limiter.permit_owned(&key).await),
-        Some(waiter) => limiter.permit_in_line_owned(&key, waiter).await,
+/// Takes a slot. One of a store whose caller is gone when it comes is given back like any other.
+pub(crate) async fn take_slot(bucket: Bucket, waiter: Option<Waiter>) -> Result<Hold, Refused> {
+    let is_in_memory = bucket.is_in_memory();
+    let taking = async move {
+        match waiter {
+            None => Ok(bucket.permit().await),
+            Some(waiter) => bucket.permit_in_line(waiter).await,
+        }
     };
-    permit.map(Hold::in_store)
+    let permit = match is_in_memory {
+        true => taking.await,
+        false => background::to_its_end(taking).await.unwrap_or(Err(NOBODY)),
+    };
+    permit.map(Hold::new)
 }
 
 impl fmt::Debug for Rule {

@@ -2,7 +2,7 @@
 
 use crate::{Mode, plan::Permits};
 use std::{sync::Arc, time::Duration};
-use tidegate_engine::{Capacity, Outage, Overflow, SharedLimiter, Waiter};
+use tidegate_engine::{Capacity, Limiter, Outage, Overflow, Waiter};
 
 /// What holds for a rule now.
 #[derive(Clone)]
@@ -16,7 +16,7 @@ pub(crate) struct Terms {
     /// What is declared of the memory that it takes.
     pub(crate) room: Room,
     /// `None` for a rule without numbers.
-    pub(crate) limiter: Option<Arc<SharedLimiter>>,
+    pub(crate) limiter: Option<Limiter>,
 }
 
 /// What is declared of the memory that a rule takes.
@@ -28,7 +28,7 @@ pub(crate) struct Room {
 
 impl Terms {
     /// The limiter, unless there is nothing to be asked.
-    pub(crate) fn in_use(&self) -> Option<&Arc<SharedLimiter>> {
+    pub(crate) fn in_use(&self) -> Option<&Limiter> {
         self.limiter.as_ref().filter(|_| self.mode != Mode::Off)
     }
 

@@ -15,8 +15,8 @@
 //!
 //! Start with [`Limiter`] for many keys or [`Throttle`] for none, and with [`Quota`] for what can be declared.
 //!
-//! A [`SharedLimiter`] counts in memory or, with the feature `redis`, in a store that a fleet shares: the same
-//! declaration, the same decisions.
+//! A [`Limiter`] counts in memory or, with the feature `redis`, in a store that a fleet shares: the same declaration, the same
+//! decisions.
 //!
 //! Against overload: [`Slots`] bound what is in flight, an [`AdaptiveLimit`] finds how much that may be, and a
 //! [`PriorityLimit`] gives it to the important first. A [`Breaker`] keeps calls from what fails; a [`ClientThrottle`] and an
@@ -46,19 +46,18 @@ pub use tidegate_core::{
     Switch, Unit, adaptive, triage,
 };
 pub use tidegate_engine::{
-    Access, AccessControl, AccessList, AccessListBuilder, AdaptiveEntry, AdaptiveLimit, Ask, BanOutcome,
-    BanRule, BanStats, BannedKey, Bans, BansBuilder, Breaker, BreakerEntry, Bucket, BuildError, Capacity,
-    Cause, ClientThrottle, ClientThrottleEntry, Clock, ClockHand, DeniedKey, ErrorThrottle, Feature, Guard,
-    Key, Limiter, LimiterBuilder, ListError, ListProblem, LoadMonitor, Overflow, Pass, Permit, Prefix,
-    Priority, PriorityLimit, PriorityLimitBuilder, Refused, Reservation, Scaled, Settle, Slot, Slots,
-    SlotsBuilder, Stance, Standing, Stats, Store, StoreError, Switchboard, Throttle, ThrottleBuilder, Waiter,
-    decide_all, fallback, load, store,
+    Access, AccessControl, AccessList, AccessListBuilder, AdaptiveEntry, AdaptiveLimit, BanOutcome, BanRule,
+    BanStats, BannedKey, Bans, BansBuilder, Blocking, BlockingBucket, Breaker, BreakerEntry, Bucket,
+    BuildError, Capacity, Cause, Check, Claim, ClientThrottle, ClientThrottleEntry, Clock, ClockHand,
+    DeniedKey, ErrorThrottle, Feature, FleetBound, Guard, Joined, Key, Limiter, LimiterBuilder, ListError,
+    ListProblem, LoadMonitor, Mark, OutageBound, Overflow, Pass, Permit, Prefix, Priority, PriorityLimit,
+    PriorityLimitBuilder, Refused, Reservation, Scaled, Settle, Settlement, Slot, Slots, SlotsBuilder,
+    Stance, Standing, Stats, Store, StoreError, Switchboard, TableSize, Throttle, ThrottleBuilder, Waiter,
+    fallback, load, store,
 };
 #[cfg(feature = "tokio")]
 pub use tidegate_engine::{
-    Ahead, Bandwidth, BandwidthBuilder, Bandwidths, Claim, FleetBound, Outage, OutageBound, OwnedAsk, Shaped,
-    SharedAsk, SharedLimiter, SharedLimiterBuilder, SharedPermit, SharedReservation, SharedTier,
-    decide_all_shared, reserve_all, reserve_all_in_memory,
+    Ahead, Bandwidth, BandwidthBuilder, Bandwidths, Outage, Shaped, decide_all, reserve_all,
 };
 #[cfg(feature = "stream")]
 pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};

@@ -23,7 +23,7 @@ pub(crate) fn keyed() -> Result<Measured> {
     );
     let keyed = compare(
         ("permit of a key", || {
-            let permit = black_box(&limiter).key("alice").permit();
+            let permit = black_box(&limiter).blocking().key("alice").permit();
             assert!(black_box(&permit).decision().is_allowed());
         }),
         ("tokio", theirs),

@@ -26,7 +26,7 @@ impl<K: Key> Decide<K> for Limiter {
     }
 
     fn crowded_out(&self) -> u64 {
-        self.stats().overflowed
+        self.stats().map_or(0, |stats| stats.overflowed)
     }
 }
 

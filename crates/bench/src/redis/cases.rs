@@ -6,12 +6,11 @@ use crate::{
 };
 use std::{
     process::{Command, Stdio},
-    sync::Arc,
     time::{Duration, Instant},
 };
 use tidegate_bench::{Result, suite::Measured, turns::median};
 use tidegate_core::Quota;
-use tidegate_engine::{Ahead, Outage, SharedLimiter};
+use tidegate_engine::{Ahead, Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
@@ -51,9 +50,9 @@ async fn store(server: &RedisServer) -> Result<RedisStore> {
     Ok(RedisStore::builder().deadline(Duration::from_secs(2)).connect(&server.url()).await?)
 }
 
-async fn limiter(server: &RedisServer, name: &str, quotas: &[&str]) -> Result<Arc<SharedLimiter>> {
+async fn limiter(server: &RedisServer, name: &str, quotas: &[&str]) -> Result<Limiter> {
     let quotas = quotas.iter().map(|quota| quota.parse()).collect::<std::result::Result<Vec<Quota>, _>>()?;
-    Ok(Arc::new(SharedLimiter::builder(name).store(store(server).await?).build_all(&quotas)?))
+    Ok(Limiter::builder().name(name).store(store(server).await?).build_all(&quotas)?)
 }
 
 /// Interleaves two competitors; the median of the ratios of one figure in each round.
@@ -109,7 +108,7 @@ fn against_naive(server: &RedisServer, tasks: u64, figure: fn(&Run) -> f64) -> R
         let naive = Naive::connect(&server.url()).await?;
         let ask_ours = move |number: u64| {
             let ours = ours.clone();
-            async move { ours.check(&format!("user-{}", number % KEYS)).await.is_allowed() }
+            async move { ours.decide(&format!("user-{}", number % KEYS), 1).await.is_allowed() }
         };
         let ask_naive = move |number: u64| {
             let mut naive = naive.clone();
@@ -124,10 +123,10 @@ pub(crate) fn three_quotas(server: &RedisServer) -> Result<Measured> {
         let one = limiter(server, "one", &[ONE]).await?;
         let several = [ONE, "60000/min burst 1000000", "3600000/h burst 1000000"];
         let three = limiter(server, "three", &several).await?;
-        let ask = |limiter: Arc<SharedLimiter>| {
+        let ask = |limiter: Limiter| {
             move |number: u64| {
                 let limiter = limiter.clone();
-                async move { limiter.check(&format!("user-{}", number % KEYS)).await.is_allowed() }
+                async move { limiter.decide(&format!("user-{}", number % KEYS), 1).await.is_allowed() }
             }
         };
         let (ask_three, ask_one) = (ask(three), ask(one));
@@ -143,8 +142,8 @@ pub(crate) fn leased(server: &RedisServer) -> Result<Measured> {
     const HOT: &str = "100000000/s burst 100000000";
     in_runtime(async {
         let strict = limiter(server, "hot-strict", &[HOT]).await?;
-        let leased = SharedLimiter::builder("hot-leased").store(store(server).await?).ahead(Ahead::default());
-        let leased = Arc::new(leased.build(HOT)?);
+        let leased = Limiter::builder().name("hot-leased").store(store(server).await?);
+        let leased = leased.ahead(Ahead::default()).build(HOT)?;
         println!("  {}; at most {} of a key stranded", leased.bounds()[0], leased.stranded());
         rounds::count(256, ROUND / 2, &leased, "hot").await;
         rounds::count(256, ROUND / 2, &strict, "hot").await;
@@ -179,7 +178,7 @@ pub(crate) fn bytes_per_key(server: &RedisServer) -> Result<Measured> {
             let cost = limiter.quotas()[0].limit() / 2;
             // Twice: a key that is written in place may need more than one that was just made.
             for number in (0..MANY).chain(0..MANY) {
-                if !limiter.check_cost(&format!("user-{number}"), cost).await.is_allowed() {
+                if !limiter.decide(&format!("user-{number}"), cost).await.is_allowed() {
                     return Err("denied".into());
                 }
             }
@@ -204,8 +203,8 @@ pub(crate) fn outage(server: &RedisServer) -> Result<Measured> {
     const DEADLINE: Duration = Duration::from_millis(5);
     in_runtime(async {
         let store = RedisStore::builder().deadline(DEADLINE).connect(&server.url()).await?;
-        let limiter = SharedLimiter::builder("outage").store(store).on_outage(Outage::Local { nodes: 1 });
-        let limiter = Arc::new(limiter.build(ONE)?);
+        let limiter = Limiter::builder().name("outage").store(store);
+        let limiter = limiter.on_outage(Outage::Local { nodes: 1 }).build(ONE)?;
         let start = Instant::now();
         let mut tasks = Vec::new();
         for task in 0..64_u64 {
@@ -214,7 +213,7 @@ pub(crate) fn outage(server: &RedisServer) -> Result<Measured> {
                 let mut times = Vec::new();
                 while start.elapsed() < Duration::from_secs(3) {
                     let before = Instant::now();
-                    limiter.check(&format!("user-{task}")).await;
+                    limiter.decide(&format!("user-{task}"), 1).await;
                     times.push(before.elapsed());
                     tokio::time::sleep(Duration::from_micros(500)).await;
                 }

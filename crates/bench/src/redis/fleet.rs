@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidegate_bench::{Result, suite::Measured};
-use tidegate_engine::{Ahead, SharedLimiter};
+use tidegate_engine::{Ahead, Limiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
@@ -54,8 +54,7 @@ pub(crate) fn member(url: &str, key: &str) -> Result<()> {
     runtime.block_on(async {
         let store = RedisStore::builder().deadline(Duration::from_secs(2)).connect(url).await?;
         let quota = format!("{RATE}/s burst {BURST}");
-        let limiter = SharedLimiter::builder("fleet").store(store).ahead(Ahead::default()).build(&*quota)?;
-        let limiter = std::sync::Arc::new(limiter);
+        let limiter = Limiter::builder().name("fleet").store(store).ahead(Ahead::default()).build(&*quota)?;
         let start = Instant::now();
         let mut tasks = Vec::new();
         for _ in 0..TASKS {
@@ -66,7 +65,7 @@ pub(crate) fn member(url: &str, key: &str) -> Result<()> {
                 let pause = Duration::from_secs_f64((PROCESSES * TASKS) as f64 / (10.0 * RATE as f64));
                 let mut next = start;
                 while start.elapsed() < LENGTH {
-                    allowed += u64::from(limiter.check(&key).await.is_allowed());
+                    allowed += u64::from(limiter.decide(&key, 1).await.is_allowed());
                     next += pause;
                     tokio::time::sleep_until(next.into()).await;
                 }

@@ -2,10 +2,9 @@
 
 use std::{
     future::Future,
-    sync::Arc,
     time::{Duration, Instant},
 };
-use tidegate_engine::SharedLimiter;
+use tidegate_engine::Limiter;
 
 /// What one competitor did in one round.
 #[derive(Clone, Debug, Default)]
@@ -56,12 +55,7 @@ where
 }
 
 /// Counts decisions without looking at each: for those that take less time than a look at the clock.
-pub(crate) async fn count(
-    tasks: u64,
-    length: Duration,
-    limiter: &Arc<SharedLimiter>,
-    key: &'static str,
-) -> f64 {
+pub(crate) async fn count(tasks: u64, length: Duration, limiter: &Limiter, key: &'static str) -> f64 {
     let start = Instant::now();
     let mut handles = Vec::new();
     for _ in 0..tasks {
@@ -70,7 +64,7 @@ pub(crate) async fn count(
             let mut count = 0_u64;
             while start.elapsed() < length {
                 for _ in 0..32 {
-                    let decision = limiter.check(key).await;
+                    let decision = limiter.decide(key, 1).await;
                     assert!(decision.is_allowed(), "a benchmark of allowed decisions was denied");
                 }
                 count += 32;

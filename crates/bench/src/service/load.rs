@@ -12,7 +12,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidegate_engine::SharedLimiter;
+use tidegate_engine::Limiter;
 use tidegate_proto::rls::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tidegate_redis::RedisStore;
 use tokio::net::TcpStream;
@@ -135,15 +135,14 @@ fn request(depth: usize) -> RateLimitRequest {
 pub(crate) fn ask_store(url: &str) -> Result<()> {
     runtime()?.block_on(async {
         let store = RedisStore::builder().deadline(SECOND).connect(url).await?;
-        let limiter = SharedLimiter::builder("bench").store(store).build("1000000000/h fixed-window")?;
-        let limiter = Arc::new(limiter);
-        limiter.check("0").await;
+        let limiter = Limiter::builder().name("bench").store(store).build("1000000000/h fixed-window")?;
+        limiter.decide("0", 1).await;
         let (answers, end) = (Arc::new(AtomicU64::new(0)), Instant::now() + SECOND);
         let asking = (0..AT_ONCE).map(|_| {
             let (limiter, answers) = (limiter.clone(), answers.clone());
             tokio::spawn(async move {
                 while Instant::now() < end {
-                    limiter.check(&fastrand::u64(..USERS).to_string()).await;
+                    limiter.decide(&fastrand::u64(..USERS).to_string(), 1).await;
                     answers.fetch_add(1, Relaxed);
                 }
             })

@@ -1,9 +1,10 @@
 //! Bans for those who are denied too often: `10/min for 1h`.
 
 use crate::{
-    build::{BuildError, Capacity},
     clock::Clock,
-    limiter::{Key, Limiter, Overflow},
+    key::Key,
+    limiter::{BuildError, Capacity},
+    limiter::{Limiter, Overflow},
 };
 use std::{fmt, str::FromStr, time::Duration};
 use tidegate_core::{Kind, Micros, Quota, SettingError};
@@ -119,7 +120,8 @@ impl Automatic {
     }
 
     pub(super) fn forget<K: Key + ?Sized>(&self, key: &K) {
-        self.denials.key(key).reset();
+        // In memory, where it cannot fail.
+        let _ = self.denials.blocking().key(key).reset();
     }
 
     /// How long the next ban is for a key that was banned so often before.
@@ -135,7 +137,7 @@ impl Automatic {
     }
 
     pub(super) fn uncounted(&self) -> u64 {
-        self.denials.space().table().overflowed()
+        self.denials.size().map_or(0, |size| size.overflowed)
     }
 }
 

@@ -10,10 +10,10 @@
 
 use super::automatic::{Automatic, BanRule};
 use crate::{
-    build::{BuildError, Capacity},
     clock::Clock,
     denied::short_name,
-    limiter::Key,
+    key::Key,
+    limiter::{BuildError, Capacity},
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -75,7 +75,7 @@ pub enum BanOutcome {
 /// A key that is banned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BannedKey {
-    /// The key as its `Debug` shows it, cut after 128 characters.
+    /// The key as it is written out, cut after 128 characters.
     pub key: String,
     /// How long it still is.
     pub remaining: Micros,
@@ -264,7 +264,7 @@ impl Bans {
         &self,
         table: &mut Table,
         owner: u128,
-        key: &dyn fmt::Debug,
+        key: &dyn fmt::Display,
         now: Micros,
         until: Micros,
     ) -> BanOutcome {

@@ -4,7 +4,7 @@ use super::{
     bans::Bans,
     list::{Access, AccessList},
 };
-use crate::limiter::Key;
+use crate::key::Key;
 use arc_swap::ArcSwap;
 use std::{net::IpAddr, sync::Arc};
 use tidegate_core::Micros;

@@ -2,11 +2,15 @@
 
 use super::{Bandwidth, BandwidthBuilder, flow::Terms};
 use crate::{
-    build::BuildError,
-    limiter::Key,
+    limiter::BuildError,
     sync::{Mutex, lock},
 };
-use std::{collections::HashMap, fmt, hash::BuildHasher, task::Waker};
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::{BuildHasher, Hash},
+    task::Waker,
+};
 use tidegate_core::Quota;
 
 /// A byte rate for each key, which all streams of that key share.
@@ -56,7 +60,7 @@ impl Bandwidths {
     }
 
     /// The bandwidth of one key, the same for all who ask.
-    pub fn key<K: Key + ?Sized>(&self, key: &K) -> Bandwidth {
+    pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Bandwidth {
         let fingerprint = self.hasher.hash_one(key);
         let mut keys = lock(&self.keys);
         if let Some(known) = keys.bandwidths.get(&fingerprint) {

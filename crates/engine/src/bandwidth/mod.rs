@@ -24,8 +24,8 @@ pub use shaped::Shaped;
 pub use stream::ByteLen;
 
 use crate::{
-    build::BuildError,
     clock::Clock,
+    limiter::BuildError,
     sync::{Mutex, lock},
 };
 use flow::Terms;

@@ -9,7 +9,7 @@
 
 use super::{Follower, Load, LoadMonitor, Probe, smoothed};
 use crate::{
-    build::BuildError,
+    limiter::BuildError,
     limiter::Limiter,
     priority::PriorityLimit,
     slots::Slots,
@@ -40,7 +40,8 @@ pub trait Scalable: Send + Sync + 'static {
     }
 }
 
-/// Keys keep what they have used. With so many keys nobody can tell how much of the limit is used: note the
+/// Keys keep what they have used. In a store that a fleet shares, follow a schedule only: by its own load every process would count by
+/// another limit. With so many keys nobody can tell how much of the limit is used: note the
 /// [`super::Denials`].
 impl Scalable for Limiter {
     type Limit = Vec<Quota>;
@@ -100,25 +101,6 @@ impl Scalable for PriorityLimit {
     }
 }
 
-/// In memory as a [`Limiter`] is. In a store that a fleet shares, follow a schedule only: by its own load every process
-/// would count by another limit.
-#[cfg(feature = "tokio")]
-impl Scalable for crate::shared::SharedLimiter {
-    type Limit = Vec<Quota>;
-
-    fn limit(&self) -> Vec<Quota> {
-        self.quotas()
-    }
-
-    fn scale(limit: &Vec<Quota>, factor: Ratio) -> Result<Vec<Quota>, BuildError> {
-        Limiter::scale(limit, factor)
-    }
-
-    fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
-        self.change_all(limit, CarryOver::Keep)
-    }
-}
-
 impl Scalable for Throttle {
     type Limit = Quota;
 
@@ -140,7 +122,7 @@ impl Scalable for Throttle {
     }
 
     fn used(&self) -> Option<Share> {
-        let look = self.bucket().peek(0);
+        let look = self.blocking().peek(0);
         let (limit, left) = (look.limit(), look.remaining());
         Some(Share::ratio(limit.saturating_sub(left), limit))
     }

@@ -11,8 +11,8 @@ use super::{
     wide::{Hold, Layout, Question},
 };
 use crate::{
-    build::Capacity,
     clock::Clock,
+    limiter::Capacity,
     limiter::{Limiter, Overflow},
     slots::Awaited,
 };

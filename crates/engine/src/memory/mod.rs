@@ -19,13 +19,11 @@ pub(crate) use charge::Charge;
 pub(crate) use plan::{Plan, Plans};
 pub(crate) use resets::Resets;
 pub(crate) use several::decide_together;
-#[cfg(feature = "tokio")]
 pub(crate) use several::reserve_together;
 pub(crate) use sketch::Sketch;
-pub(crate) use slots::{SlotTable, Taken};
+pub(crate) use slots::SlotTable;
 pub(crate) use space::Space;
 pub(crate) use table::Table;
-#[cfg(feature = "tokio")]
 pub(crate) use wide::Counts;
 pub(crate) use wide::{Former, Hold, Layout, Question};
 pub(crate) use word::{UNUSED, Word};

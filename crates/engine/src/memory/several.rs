@@ -8,17 +8,16 @@ use super::{
     table::Stripe,
     wide::{Hold, Question},
 };
-use crate::{clock::Clock, limiter::Ask, sync::MutexGuard};
+use crate::{clock::Clock, limiter::LocalCheck, sync::MutexGuard};
 use tidegate_core::{Decision, Demand, Effect, Micros};
 
 /// Decides without keeping receipts. Slots are only looked at: nobody would give them back.
-pub(crate) fn decide_together(asks: &[Ask<'_>]) -> Vec<Decision> {
+pub(crate) fn decide_together(asks: &[LocalCheck<'_>]) -> Vec<Decision> {
     take_together(asks, Hold::Nothing).into_iter().map(|(decision, _)| decision).collect()
 }
 
 /// Decides, takes slots too, and keeps the receipts of each ask. Nothing was charged where any of them is denied.
-#[cfg(any(feature = "tokio", loom))]
-pub(crate) fn reserve_together(asks: &[Ask<'_>]) -> Vec<(Decision, Charge)> {
+pub(crate) fn reserve_together(asks: &[LocalCheck<'_>]) -> Vec<(Decision, Charge)> {
     take_together(asks, Hold::Permit)
 }
 
@@ -26,9 +25,9 @@ pub(crate) fn reserve_together(asks: &[Ask<'_>]) -> Vec<(Decision, Charge)> {
 ///
 /// Cells are locked in one order everywhere (by limiter, then by place), so two such decisions never wait for
 /// each other in a circle.
-fn take_together(asks: &[Ask<'_>], hold: Hold) -> Vec<(Decision, Charge)> {
+fn take_together(asks: &[LocalCheck<'_>], hold: Hold) -> Vec<(Decision, Charge)> {
     let Some(first) = asks.first() else { return Vec::new() };
-    let clock = first.limiter.clock();
+    let clock = first.memory.clock();
     loop {
         if let Some(taken) = try_together(asks, hold, clock) {
             return taken;
@@ -37,7 +36,7 @@ fn take_together(asks: &[Ask<'_>], hold: Hold) -> Vec<(Decision, Charge)> {
 }
 
 /// `None` when a cell went to another key before it could be locked.
-fn try_together(asks: &[Ask<'_>], hold: Hold, clock: &Clock) -> Option<Vec<(Decision, Charge)>> {
+fn try_together(asks: &[LocalCheck<'_>], hold: Hold, clock: &Clock) -> Option<Vec<(Decision, Charge)>> {
     let now = clock.now();
     let mut _stripes = Vec::new();
     let mut spots = match find(asks, Stripe::Free, now) {
@@ -58,12 +57,12 @@ fn try_together(asks: &[Ask<'_>], hold: Hold, clock: &Clock) -> Option<Vec<(Deci
         match grips.last_mut() {
             Some(grip) if last == Some(place.order()) => {
                 grip.demand.cost = grip.demand.cost.saturating_add(ask.cost);
-                grip.demand.patience = grip.demand.patience.min(ask.patience);
+                grip.demand.patience = grip.demand.patience.min(ask.max_wait);
                 grip.indices.push(index);
             }
             _ => grips.push(Grip {
                 cell: space.hold(cell, hold, now)?,
-                demand: Demand::within(ask.cost, ask.patience),
+                demand: Demand::within(ask.cost, ask.max_wait),
                 tier: ask.tier,
                 counted,
                 indices: vec![index],
@@ -132,12 +131,12 @@ fn address(space: &Space) -> usize {
 }
 
 /// Finds the cells of all asks; `None` when one is shared and its stripe is not held.
-fn find<'a>(asks: &[Ask<'a>], stripe: Stripe, now: Micros) -> Option<Spots<'a>> {
+fn find<'a>(asks: &[LocalCheck<'a>], stripe: Stripe, now: Micros) -> Option<Spots<'a>> {
     let mut spots = Spots { places: Vec::with_capacity(asks.len()), without_room: vec![None; asks.len()] };
     let mut is_shared = false;
     for (index, ask) in asks.iter().enumerate() {
-        let space = ask.limiter.space();
-        match space.spot(ask.owner, stripe, now, ask.limiter.overflow()) {
+        let space = ask.memory.space();
+        match space.spot(ask.owner, stripe, now, ask.memory.overflow()) {
             Spot::Shared(..) if stripe == Stripe::Free => is_shared = true,
             Spot::Own(cell) => spots.places.push(Place { space, cell, counted: Counted::Own, index }),
             Spot::Shared(cell, _) => {
@@ -153,12 +152,12 @@ fn find<'a>(asks: &[Ask<'a>], stripe: Stripe, now: Micros) -> Option<Spots<'a>> 
 }
 
 /// Keeps all keys of the asks where they are: locks the stripes of one limiter after the other.
-fn lock_stripes<'a>(asks: &[Ask<'a>]) -> Vec<MutexGuard<'a, ()>> {
-    let mut spaces: Vec<&Space> = asks.iter().map(|ask| ask.limiter.space()).collect();
+fn lock_stripes<'a>(asks: &[LocalCheck<'a>]) -> Vec<MutexGuard<'a, ()>> {
+    let mut spaces: Vec<&Space> = asks.iter().map(|ask| ask.memory.space()).collect();
     spaces.sort_by_key(|space| address(space));
     spaces.dedup_by_key(|space| address(space));
     let stripes = spaces.into_iter().flat_map(|space| {
-        let own = asks.iter().filter(move |ask| std::ptr::eq(ask.limiter.space(), space));
+        let own = asks.iter().filter(move |ask| std::ptr::eq(ask.memory.space(), space));
         space.table().lock_stripes(own.map(|ask| ask.owner))
     });
     stripes.collect()

@@ -105,11 +105,11 @@ impl SlotTable {
 
     /// Takes one permit, by the shortest way; `None` if the key has no cell nearby or is at its limit.
     #[inline]
-    pub(crate) fn try_take_one(&self, owner: u64) -> Option<(Decision, Taken<'_>)> {
+    pub(crate) fn try_take_one(&self, owner: u64) -> Option<Decision> {
         let near = self.table.nearby(owner)?;
         let limit = self.limit();
         match try_take(near.head, owner, 1, limit, || near.is_ours()) {
-            Attempt::Taken(taken, held) => Some((Decision::holding(limit, held), taken)),
+            Attempt::Taken(_, held) => Some(Decision::holding(limit, held)),
             Attempt::Full(_) | Attempt::Moved => None,
         }
     }

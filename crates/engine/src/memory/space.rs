@@ -1,6 +1,5 @@
 //! The cells of one limiter, counted in one word or in several.
 
-#[cfg(feature = "tokio")]
 use super::wide::Counts;
 use super::{
     cell::{Cell, LOCK},
@@ -251,7 +250,6 @@ impl Space {
     }
 
     /// What each receipt of a question for `tier` is of.
-    #[cfg(feature = "tokio")]
     pub(crate) fn kinds(&self, tier: usize) -> Vec<Counts> {
         match self {
             Self::Word { .. } => vec![Counts::Tokens],

@@ -140,14 +140,12 @@ pub(crate) enum Hold {
 }
 
 /// What a quota counts: tokens that time gives back, or permits that their holders do.
-#[cfg(feature = "tokio")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
     Tokens,
     Permits,
 }
 
-#[cfg(feature = "tokio")]
 impl Counts {
     pub(crate) fn of(quota: &Quota) -> Self {
         if counts_permits(quota) { Self::Permits } else { Self::Tokens }

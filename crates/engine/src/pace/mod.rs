@@ -19,12 +19,7 @@ mod tokens;
 
 pub use slots::PaceSlot;
 
-use crate::{
-    build::BuildError,
-    clock::Clock,
-    limiter::{Key, Limiter},
-    throttle::Throttle,
-};
+use crate::{clock::Clock, key::Key, limiter::BuildError, limiter::Limiter, throttle::Throttle};
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use slots::Slots;
@@ -33,7 +28,6 @@ use std::{
     fmt,
     ops::{Deref, DerefMut},
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 use tidegate_core::{Kind, Quota};
@@ -47,7 +41,7 @@ use tokens::Tokens;
 ///
 /// let own = Pace::new().rate("100/s burst 10")?.at_once(16)?;
 ///
-/// let tenants = Arc::new(Limiter::new("50/s")?);
+/// let tenants = Limiter::new("50/s")?;
 /// let shared = Pace::new().rate_of_key(&tenants, "tenant-7")?.at_once(4)?;
 /// # Ok::<(), tidegate_engine::BuildError>(())
 /// ```
@@ -76,33 +70,33 @@ impl Pace {
         BuildError: From<Q::Error>,
     {
         let throttle = Throttle::builder().clock(self.clock.clone()).build(quota)?;
-        self.rate_of(&Arc::new(throttle))
+        self.rate_of(&throttle)
     }
 
     /// No faster than a throttle allows, together with all others who use it.
-    pub fn rate_of(self, throttle: &Arc<Throttle>) -> Result<Self, BuildError> {
-        self.with_rate(Source::Throttle(throttle.clone()))
+    pub fn rate_of(self, throttle: &Throttle) -> Result<Self, BuildError> {
+        self.with_rate(Source(throttle.place()))
     }
 
     /// No faster than a limiter allows one of its keys.
-    pub fn rate_of_key<K: Key + ?Sized>(self, limiter: &Arc<Limiter>, key: &K) -> Result<Self, BuildError> {
-        self.with_rate(Source::Key { limiter: limiter.clone(), owner: limiter.key(key).owner() })
+    pub fn rate_of_key<K: Key + ?Sized>(self, limiter: &Limiter, key: &K) -> Result<Self, BuildError> {
+        self.with_rate(Source(limiter.place(key)?))
     }
 
     /// No more items in flight than this.
     pub fn at_once(self, items: u64) -> Result<Self, BuildError> {
         let throttle = Throttle::builder().clock(self.clock.clone()).build(Quota::at_once(items)?)?;
-        self.slots_of(&Arc::new(throttle))
+        self.slots_of(&throttle)
     }
 
     /// No more items in flight than a throttle has slots, together with all others who use it.
-    pub fn slots_of(self, throttle: &Arc<Throttle>) -> Result<Self, BuildError> {
-        self.with_slots(Source::Throttle(throttle.clone()))
+    pub fn slots_of(self, throttle: &Throttle) -> Result<Self, BuildError> {
+        self.with_slots(Source(throttle.place()))
     }
 
     /// No more items in flight than a limiter has slots for one of its keys.
-    pub fn slots_of_key<K: Key + ?Sized>(self, limiter: &Arc<Limiter>, key: &K) -> Result<Self, BuildError> {
-        self.with_slots(Source::Key { limiter: limiter.clone(), owner: limiter.key(key).owner() })
+    pub fn slots_of_key<K: Key + ?Sized>(self, limiter: &Limiter, key: &K) -> Result<Self, BuildError> {
+        self.with_slots(Source(limiter.place(key)?))
     }
 
     fn with_rate(self, source: Source) -> Result<Self, BuildError> {

@@ -1,34 +1,30 @@
 //! Whose tokens and slots are taken, and what was taken of them: owned, so that it can live in a stream.
 
 use crate::{
-    bucket::Bucket,
-    limiter::Limiter,
+    limiter::{LocalBucket, LocalPlace},
     memory::{Charge, Hold},
-    throttle::Throttle,
 };
-use std::sync::Arc;
+use std::fmt;
 use tidegate_core::{Decision, Demand, Micros, Quota};
 
 /// A throttle, or one key of a limiter.
-#[derive(Clone, Debug)]
-pub(super) enum Source {
-    Throttle(Arc<Throttle>),
-    Key { limiter: Arc<Limiter>, owner: u64 },
+#[derive(Clone)]
+pub(super) struct Source(pub(super) LocalPlace);
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quotas: Vec<_> = self.quotas().iter().map(ToString::to_string).collect();
+        write!(f, "Source({})", quotas.join(", "))
+    }
 }
 
 impl Source {
-    pub(super) fn bucket(&self) -> Bucket<'_> {
-        match self {
-            Self::Throttle(throttle) => throttle.bucket(),
-            Self::Key { limiter, owner } => Bucket::of_key(limiter, *owner),
-        }
+    pub(super) fn bucket(&self) -> LocalBucket<'_> {
+        self.0.bucket()
     }
 
     pub(super) fn quotas(&self) -> Vec<Quota> {
-        match self {
-            Self::Throttle(throttle) => vec![throttle.quota()],
-            Self::Key { limiter, .. } => limiter.quotas(),
-        }
+        self.0.quotas()
     }
 
     /// Takes one token, to be used at a moment that may lie ahead.
@@ -49,7 +45,7 @@ impl Source {
 
     /// Stands in line for a slot.
     pub(super) async fn slot(self) -> Option<Taken> {
-        let (_, charge) = self.bucket().slot_in_line().await.ok()?.into_parts();
+        let (_, charge) = self.bucket().queue_unbounded().await.ok()?.into_parts();
         Some(Taken::new(self, charge))
     }
 }

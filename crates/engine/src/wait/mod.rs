@@ -15,64 +15,21 @@ pub(crate) use pause::block_until;
 pub(crate) use pause::{Alarm, Pause};
 
 use crate::{
-    bucket::Bucket,
+    limiter::{LocalBucket, LocalReservation},
     memory::Hold,
-    reservation::{Permit, Reservation},
     slots::Awaited,
 };
 use std::time::Duration;
 use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Retry};
 
-/// Waiting without blocking a thread. Dropping the future gives everything back.
-#[cfg(feature = "tokio")]
-impl<'a> Bucket<'a> {
-    /// Takes `cost` and waits for it, however long that is. The first who asked goes first.
-    ///
-    /// The decision is a denial only if waiting does not help: the cost can never be granted, or it is a slot that
-    /// somebody must give back first (see [`permit_in_line`](Self::permit_in_line)).
-    pub async fn acquire(&self, cost: u64) -> Decision {
-        self.wait(cost, None).await
-    }
-
-    /// Takes `cost` if it can be had within `timeout`, and waits for it; else answers at once that it cannot.
-    pub async fn try_acquire(&self, cost: u64, timeout: Duration) -> Decision {
-        self.wait(cost, Some(timeout)).await
-    }
-
-    /// Stands in line until there is something to take: by priority, then first come, first served. The line has
-    /// a bounded number of places.
-    pub async fn wait_in_line(&self, waiter: Waiter) -> Result<Decision, Refused> {
-        self.stand(waiter, Hold::Nothing).await.map(Reservation::keep)
-    }
-
-    /// Stands in line for a slot that gives itself back when it is dropped. Who takes one by
-    /// [`permit`](Self::permit) does not stand in line, and may be faster; [`crate::Slots`] let nobody slip past.
-    pub async fn permit_in_line(&self, waiter: Waiter) -> Result<Permit<'a>, Refused> {
-        self.slots_in_line(waiter).await.map(Permit::new)
-    }
-
-    /// Stands in line for as many slots as the waiter costs.
-    pub(crate) async fn slots_in_line(&self, waiter: Waiter) -> Result<Reservation<'a>, Refused> {
-        self.stand(waiter, Hold::Permit).await
-    }
-
-    /// Stands in line for a slot, however long the line is: for callers that agreed to wait.
-    #[cfg(feature = "stream")]
-    pub(crate) async fn slot_in_line(&self) -> Result<Reservation<'a>, Refused> {
-        let ticket = self.lines().join(self.owner(), Waiter::new(1), self.clock().now());
-        Wait::with_ticket(*self, ticket, Hold::Permit).rest().await
-    }
-
-    async fn wait(&self, cost: u64, timeout: Option<Duration>) -> Decision {
-        self.await_turn(cost, timeout).await.map_or_else(|denied| denied, Reservation::keep)
-    }
-
-    /// Waits for `cost` as [`wait`](Self::wait) does; what was taken can still be given back.
+impl<'a> LocalBucket<'a> {
+    /// Waits for `cost`, up to `timeout`; an error says that there is no use in waiting. Dropping the future gives everything back.
+    #[cfg(feature = "tokio")]
     pub(crate) async fn await_turn(
         &self,
         cost: u64,
         timeout: Option<Duration>,
-    ) -> Result<Reservation<'a>, Decision> {
+    ) -> Result<LocalReservation<'a>, Decision> {
         match self.start(cost, timeout) {
             Start::Answer(decision) => Err(decision),
             Start::Wait(mut wait) => {
@@ -82,47 +39,12 @@ impl<'a> Bucket<'a> {
         }
     }
 
-    async fn stand(&self, waiter: Waiter, hold: Hold) -> Result<Reservation<'a>, Refused> {
-        Wait::in_line(*self, waiter, hold)?.rest().await
-    }
-}
-
-/// The same for threads.
-impl<'a> Bucket<'a> {
-    /// Takes `cost` and blocks until it may be used; see [`acquire`](Self::acquire).
-    pub fn acquire_blocking(&self, cost: u64) -> Decision {
-        self.block(cost, None)
-    }
-
-    /// Takes `cost` if it can be had within `timeout`, and blocks until then; else answers at once.
-    pub fn try_acquire_blocking(&self, cost: u64, timeout: Duration) -> Decision {
-        self.block(cost, Some(timeout))
-    }
-
-    /// Stands in line, blocking; see [`wait_in_line`](Self::wait_in_line).
-    pub fn wait_in_line_blocking(&self, waiter: Waiter) -> Result<Decision, Refused> {
-        Wait::in_line(*self, waiter, Hold::Nothing)?.block().map(Reservation::keep)
-    }
-
-    /// Stands in line for a slot, blocking; see [`permit_in_line`](Self::permit_in_line).
-    pub fn permit_in_line_blocking(&self, waiter: Waiter) -> Result<Permit<'a>, Refused> {
-        self.slots_in_line_blocking(waiter).map(Permit::new)
-    }
-
-    pub(crate) fn slots_in_line_blocking(&self, waiter: Waiter) -> Result<Reservation<'a>, Refused> {
-        Wait::in_line(*self, waiter, Hold::Permit)?.block()
-    }
-
-    fn block(&self, cost: u64, timeout: Option<Duration>) -> Decision {
-        self.block_for_turn(cost, timeout).map_or_else(|denied| denied, Reservation::keep)
-    }
-
-    /// Blocks for `cost`; what was taken can still be given back.
+    /// The same, blocking this thread.
     pub(crate) fn block_for_turn(
         &self,
         cost: u64,
         timeout: Option<Duration>,
-    ) -> Result<Reservation<'a>, Decision> {
+    ) -> Result<LocalReservation<'a>, Decision> {
         match self.start(cost, timeout) {
             Start::Answer(decision) => Err(decision),
             Start::Wait(mut wait) => {
@@ -130,6 +52,24 @@ impl<'a> Bucket<'a> {
                 wait.finish(end)
             }
         }
+    }
+
+    /// Waits in the queue of the bucket: by priority, then first come, first served.
+    #[cfg(feature = "tokio")]
+    pub(crate) async fn queue(&self, waiter: Waiter, hold: Hold) -> Result<LocalReservation<'a>, Refused> {
+        Wait::in_line(*self, waiter, hold)?.rest().await
+    }
+
+    /// The same, blocking this thread.
+    pub(crate) fn queue_blocking(&self, waiter: Waiter, hold: Hold) -> Result<LocalReservation<'a>, Refused> {
+        Wait::in_line(*self, waiter, hold)?.block()
+    }
+
+    /// Waits in the queue for a slot, however long the queue is: for callers that agreed to wait.
+    #[cfg(feature = "stream")]
+    pub(crate) async fn queue_unbounded(&self) -> Result<LocalReservation<'a>, Refused> {
+        let ticket = self.lines().join(self.owner(), Waiter::new(1), self.clock().now());
+        Wait::with_ticket(*self, ticket, Hold::Permit).rest().await
     }
 
     /// Begins to wait for `cost`, or tells at once why there is no use in it.
@@ -168,9 +108,9 @@ enum Start<'a> {
 
 /// One caller that waits: a machine that is asked what to do next, by a task or a thread.
 struct Wait<'a> {
-    bucket: Bucket<'a>,
+    bucket: LocalBucket<'a>,
     /// Before the ticket: what is held must be given back before the next in line looks.
-    held: Option<Reservation<'a>>,
+    held: Option<LocalReservation<'a>>,
     ticket: Option<Ticket<'a>>,
     hold: Hold,
     looks: Looks,
@@ -185,7 +125,7 @@ enum Looks {
 }
 
 enum Step<'a> {
-    Done(Result<Reservation<'a>, Refused>),
+    Done(Result<LocalReservation<'a>, Refused>),
     /// Look again at this moment, or when the bell rings.
     Pause(Option<Micros>),
 }
@@ -201,15 +141,15 @@ impl Step<'_> {
 }
 
 impl<'a> Wait<'a> {
-    fn reserved(bucket: Bucket<'a>, reservation: Reservation<'a>) -> Self {
+    fn reserved(bucket: LocalBucket<'a>, reservation: LocalReservation<'a>) -> Self {
         Self { bucket, held: Some(reservation), ticket: None, hold: Hold::Nothing, looks: Looks::None }
     }
 
-    fn with_ticket(bucket: Bucket<'a>, ticket: Ticket<'a>, hold: Hold) -> Self {
+    fn with_ticket(bucket: LocalBucket<'a>, ticket: Ticket<'a>, hold: Hold) -> Self {
         Self { bucket, held: None, ticket: Some(ticket), hold, looks: Looks::None }
     }
 
-    fn in_line(bucket: Bucket<'a>, waiter: Waiter, hold: Hold) -> Result<Self, Refused> {
+    fn in_line(bucket: LocalBucket<'a>, waiter: Waiter, hold: Hold) -> Result<Self, Refused> {
         let ticket = bucket.lines().enter(bucket.owner(), waiter, bucket.clock().now())?;
         Ok(Self::with_ticket(bucket, ticket, hold))
     }
@@ -269,7 +209,7 @@ impl<'a> Wait<'a> {
     }
 
     #[cfg(feature = "tokio")]
-    async fn rest(&mut self) -> Result<Reservation<'a>, Refused> {
+    async fn rest(&mut self) -> Result<LocalReservation<'a>, Refused> {
         loop {
             match self.step() {
                 Step::Done(end) => return end.map(|reservation| reservation.held_as(self.hold)),
@@ -278,7 +218,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    fn block(&mut self) -> Result<Reservation<'a>, Refused> {
+    fn block(&mut self) -> Result<LocalReservation<'a>, Refused> {
         loop {
             match self.step() {
                 Step::Done(end) => return end.map(|reservation| reservation.held_as(self.hold)),
@@ -288,7 +228,7 @@ impl<'a> Wait<'a> {
     }
 
     /// The answer to a caller that wants a decision: what it got, or why it got nothing.
-    fn finish(&self, end: Result<Reservation<'a>, Refused>) -> Result<Reservation<'a>, Decision> {
+    fn finish(&self, end: Result<LocalReservation<'a>, Refused>) -> Result<LocalReservation<'a>, Decision> {
         let cost = self.ticket.as_ref().map_or(1, Ticket::cost);
         end.map_err(|_| match self.bucket.peek(cost) {
             // It would get it now, but has taken nothing.
@@ -301,15 +241,18 @@ impl<'a> Wait<'a> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{Clock, Limiter};
+    use crate::{Clock, limiter::LimiterBuilder, store::Choice};
 
     /// A thread may be put aside between its question and its first look, for longer than it would have waited.
     #[test]
     fn the_first_look_is_never_too_late() {
         for (quota, hold) in [("2/s", Hold::Nothing), ("2 at once", Hold::Permit)] {
             let (clock, hand) = Clock::manual();
-            let limiter = Limiter::builder().clock(clock).build(quota).unwrap();
-            let bucket = limiter.key("k");
+            let memory = LimiterBuilder::default()
+                .clock(clock)
+                .build_memory(&[quota.parse().unwrap()], Choice::All)
+                .unwrap();
+            let bucket = memory.bucket("k", 0);
             let look = |patience| {
                 let waiter = Waiter::new(1).deadline(patience);
                 let mut wait = Wait::in_line(bucket, waiter, hold).unwrap();
@@ -320,7 +263,10 @@ mod tests {
                 }
             };
             for patience in [0, 6] {
-                assert!(look(Duration::from_micros(patience)).map(Reservation::keep).is_ok(), "{quota}");
+                assert!(
+                    look(Duration::from_micros(patience)).map(LocalReservation::into_parts).is_ok(),
+                    "{quota}"
+                );
             }
             assert_eq!(look(Duration::from_micros(6)).err(), Some(Refused::Deadline), "{quota}");
         }

@@ -5,7 +5,8 @@
 use std::time::Duration;
 use tidegate_core::{CarryOver, Decision, Micros, Outcome, Quota, Retry};
 use tidegate_engine::{
-    Bucket, BuildError, Capacity, Clock, ClockHand, Limiter, Refused, Throttle, Waiter, decide_all,
+    Blocking, BlockingBucket, BuildError, Capacity, Clock, ClockHand, Joined, Limiter, Refused, Throttle,
+    Waiter,
 };
 
 /// One quota of each algorithm, and the token bucket in several words.
@@ -30,7 +31,7 @@ fn limiter(quota: &str) -> (Limiter, ClockHand) {
 
 fn fails(capacity: Capacity, quota: &str) -> BuildError {
     match Limiter::builder().capacity(capacity).build(quota) {
-        Ok(limiter) => panic!("{capacity:?} made {:?}", limiter.stats()),
+        Ok(limiter) => panic!("{capacity:?} made {:?}", limiter.stats().unwrap()),
         Err(error) => error,
     }
 }
@@ -75,14 +76,14 @@ fn any_key_is_a_key() {
         let (limiter, _hand) = limiter(quota);
         let giant = "k".repeat(1 << 20);
         assert!(limiter.check("").is_allowed() && limiter.check(&giant).is_allowed());
-        assert!(limiter.check(&()).is_allowed() && limiter.check(&[0_u8; 0]).is_allowed());
-        assert!(limiter.check(&(u128::MAX, "💧", [f64::NAN.to_bits(); 3])).is_allowed());
-        assert_eq!(limiter.key(&giant).peek(0), limiter.key(giant.as_str()).peek(0));
+        assert!(limiter.check(" ").is_allowed() && limiter.check(&0_u8).is_allowed());
+        assert!(limiter.check(&Joined(u128::MAX, Joined("💧", f64::NAN.to_bits()))).is_allowed());
+        assert_eq!(limiter.blocking().key(&giant).peek(0), limiter.blocking().key(giant.as_str()).peek(0));
     }
 }
 
 /// Everything that a bucket can do, with one cost. Nothing waits: there is nobody to move the clock.
-fn do_all(bucket: Bucket<'_>, cost: u64) -> Vec<Decision> {
+fn do_all(bucket: &BlockingBucket<'_>, cost: u64) -> Vec<Decision> {
     let settle = [0, 1, cost / 2, cost, u64::MAX];
     let mut answers = vec![bucket.check(cost), bucket.peek(cost), bucket.check_on_credit(cost)];
     answers.push(bucket.take_up_to(cost).1);
@@ -94,12 +95,12 @@ fn do_all(bucket: Bucket<'_>, cost: u64) -> Vec<Decision> {
         tokens.commit(real);
         again.cancel();
     }
-    answers.push(bucket.try_acquire_blocking(cost, Duration::ZERO));
+    answers.push(bucket.try_acquire(cost, Duration::ZERO));
     answers.push(*bucket.permit().decision());
-    if let Err(refused) = bucket.wait_in_line_blocking(Waiter::new(cost).deadline(Duration::ZERO)) {
+    if let Err(refused) = bucket.wait_in_line(Waiter::new(cost).deadline(Duration::ZERO)) {
         assert!(matches!(refused, Refused::Deadline | Refused::Never));
     }
-    bucket.reset();
+    bucket.reset().unwrap();
     answers.push(bucket.peek(cost));
     answers
 }
@@ -113,15 +114,15 @@ fn any_cost_gets_an_answer_at_any_time() {
             let limiter = Limiter::builder().clock(clock.clone()).build(quota).unwrap();
             let throttle = Throttle::builder().clock(clock).build(quota).unwrap();
             for cost in [0, 1, 5, 6, 1 << 32, (1 << 53) - 1, 1 << 53, u64::MAX - 1, u64::MAX] {
-                for bucket in [limiter.key("k"), throttle.bucket()] {
-                    for decision in do_all(bucket, cost) {
+                for bucket in [limiter.blocking().key("k"), throttle.blocking()] {
+                    for decision in do_all(&bucket, cost) {
                         assert!(decision.limit() >= 1, "{quota}: {decision:?}");
                         let _shown = (decision.to_string(), format!("{decision:?}"));
                     }
                 }
                 limiter.check_cost("k", cost);
                 throttle.check_cost(cost);
-                decide_all(&[limiter.ask("k").cost(cost), limiter.ask("k").cost(u64::MAX)]);
+                Blocking::decide_all(&[limiter.ask("k").cost(cost), limiter.ask("k").cost(u64::MAX)]);
                 hand.advance(Duration::from_millis(1));
             }
         }
@@ -133,7 +134,7 @@ fn a_cost_over_the_burst_is_never_granted_but_on_credit() {
     for quota in ALL {
         let (limiter, hand) = limiter(quota);
         hand.set(Micros::from_secs(100));
-        let key = limiter.key("k");
+        let key = limiter.blocking().key("k");
         let limit = key.peek(0).limit();
         let shapes = quota.contains("smooth") || quota.contains("warm-up");
         let expected = if shapes { Outcome::Allow } else { Outcome::Deny(Retry::Never) };
@@ -153,7 +154,7 @@ fn a_cost_over_the_burst_is_never_granted_but_on_credit() {
 fn a_cost_of_nothing_takes_nothing() {
     for quota in ALL {
         let (limiter, _hand) = limiter(quota);
-        let key = limiter.key("k");
+        let key = limiter.blocking().key("k");
         let before = key.peek(0);
         for _ in 0..20 {
             assert!(key.check(0).is_allowed() && key.reserve(0, Duration::MAX).keep().is_allowed());
@@ -169,7 +170,7 @@ fn a_reservation_that_was_denied_settles_nothing() {
     for quota in ALL {
         let (limiter, hand) = limiter(quota);
         hand.set(Micros::from_secs(50));
-        let key = limiter.key("k");
+        let key = limiter.blocking().key("k");
         let limit = key.peek(0).limit();
         // All slots are held, and all else is used up.
         let _permits: Vec<_> = (0..limit).map(|_| key.permit()).collect();
@@ -214,13 +215,16 @@ fn what_cannot_change_says_so_and_goes_on() {
     ] {
         let (limiter, _hand) = limiter(old);
         limiter.check_cost("k", 2);
-        let before = limiter.key("k").peek(1);
+        let before = limiter.blocking().key("k").peek(1);
         let error = limiter.change(new, CarryOver::Reset).unwrap_err();
         assert_eq!(
             error.to_string(),
             format!("`{old}` cannot become `{new}` while running; make a new limiter for it")
         );
-        assert_eq!((limiter.key("k").peek(1), limiter.quotas()[0].to_string()), (before, old.to_owned()));
+        assert_eq!(
+            (limiter.blocking().key("k").peek(1), limiter.quotas()[0].to_string()),
+            (before, old.to_owned())
+        );
         let throttle = Throttle::builder().clock(Clock::manual().0).build(old).unwrap();
         assert!(throttle.change(new, CarryOver::Reset).is_err());
         assert!(matches!(throttle.change("0/s", CarryOver::Reset), Err(BuildError::Quota(_))));
@@ -237,17 +241,20 @@ fn a_tier_that_is_not_there_is_none() {
     let tiers: Vec<Quota> = ["1/s", "2/s"].iter().map(|text| text.parse().unwrap()).collect();
     let limiter = Limiter::builder().build_tiers(&tiers).unwrap();
     assert_eq!(limiter.tiers(), 2);
-    assert!(limiter.key("k").tier(1).is_some());
-    assert!(limiter.key("k").tier(2).is_none() && limiter.key("k").tier(usize::MAX).is_none());
+    assert!(limiter.blocking().key("k").tier(1).is_some());
+    assert!(
+        limiter.blocking().key("k").tier(2).is_none()
+            && limiter.blocking().key("k").tier(usize::MAX).is_none()
+    );
     let (plain, _hand) = self::limiter("1/s");
-    assert!(plain.key("k").tier(0).is_some() && plain.key("k").tier(1).is_none());
-    assert!(Throttle::new("1/s").unwrap().bucket().tier(0).is_none());
+    assert!(plain.blocking().key("k").tier(0).is_some() && plain.blocking().key("k").tier(1).is_none());
+    assert!(Throttle::new("1/s").unwrap().blocking().tier(0).is_none());
 }
 
 #[test]
 fn without_a_place_nobody_waits() {
     let builder = Limiter::builder().clock(Clock::manual().0).waiting_places(0);
     let limiter = builder.waiting_ttl(Duration::ZERO).build("1/s").unwrap();
-    let answer = limiter.key("k").wait_in_line_blocking(Waiter::new(1));
+    let answer = limiter.blocking().key("k").wait_in_line(Waiter::new(1));
     assert_eq!(answer, Err(Refused::Full));
 }

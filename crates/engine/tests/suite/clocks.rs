@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::{Micros, Quota};
-use tidegate_engine::{Capacity, Clock, Limiter, Overflow, Throttle, decide_all};
+use tidegate_engine::{Blocking, Capacity, Clock, Limiter, Overflow, Throttle};
 use tidegate_testkit::strategy::*;
 
 /// Law 6 for the memory store. Questions that are asked together are asked on the first one's clock, which may be
@@ -23,23 +23,23 @@ fn a_clock_that_is_behind_grants_no_more() {
             moment.hear(&limiter.check_cost("k", caller.demand(&sample).cost));
         }
         let cost = cost.under(sample.quota.limit());
-        let still = limiter.key("k").peek(cost);
+        let still = limiter.blocking().key("k").peek(cost);
 
         let (clock_behind, hand_behind) = Clock::manual();
         hand_behind.set(moment.now.since(Micros::new(sample.period.get() * twelfths / 12)));
         let behind = Limiter::builder().clock(clock_behind).build("1/s").unwrap();
         let asks = [behind.ask("any").cost(0), limiter.ask("k").cost(cost)];
-        let decision = decide_all(&asks)[1];
+        let decision = Blocking::decide_all(&asks)[1];
         prop_assert!(still.is_allowed() || !decision.is_allowed(), "{:?}, now {:?}", decision, still);
 
         // Its cell is not another's before its time: new keys take only what says nothing any more.
-        let after = limiter.key("k").peek(1);
+        let after = limiter.blocking().key("k").peek(1);
         prop_assert!(after.remaining() <= still.remaining(), "{:?}, then {:?}", still, after);
         if after.reset_after() > Micros::ZERO {
             for key in 0..60 {
                 limiter.check(&key);
             }
-            prop_assert_eq!(limiter.key("k").peek(1), after);
+            prop_assert_eq!(limiter.blocking().key("k").peek(1), after);
         }
         Ok(())
     });
@@ -61,9 +61,9 @@ fn a_coarse_clock_counts_to_the_token_and_states_its_bound() {
             true => bound,
             false => bound.blurred(coarse.resolution()),
         };
-        assert_eq!((limiter.bounds(), throttle.bound()), (vec![blurred], blurred), "{quota}");
+        assert_eq!((limiter.bounds()[0].usual, throttle.bound()), (blurred, blurred), "{quota}");
         assert_eq!(Throttle::new(quota).unwrap().bound(), bound, "{quota}");
-        assert_eq!(Limiter::new(quota).unwrap().bounds(), [bound], "{quota}");
+        assert_eq!(Limiter::new(quota).unwrap().bounds()[0].usual, bound, "{quota}");
         assert_eq!((0..9).filter(|_| limiter.check("k").is_allowed()).count(), 5, "{quota}");
         assert_eq!((0..9).filter(|_| throttle.check().is_allowed()).count(), 5, "{quota}");
         assert!(limiter.check("another").is_allowed(), "{quota}");

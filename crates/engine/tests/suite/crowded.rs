@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota};
-use tidegate_engine::{Capacity, Clock, ClockHand, Limiter, LimiterBuilder, Overflow, decide_all};
+use tidegate_engine::{Blocking, Capacity, Clock, ClockHand, Limiter, LimiterBuilder, Overflow};
 use tidegate_testkit::{Plain, Subject};
 
 fn builder(keys: u64) -> (LimiterBuilder, ClockHand) {
@@ -71,8 +71,8 @@ fn a_change_reaches_those_without_room() {
             model.change(now, quota.parse().unwrap(), CarryOver::Keep);
         }
         let expected = model.would(now, Demand::probe(1)).decision;
-        assert_eq!(limiter.key("late").peek(1), expected, "{chain:?}");
-        assert!(limiter.stats().overflowed > 0);
+        assert_eq!(limiter.blocking().key("late").peek(1), expected, "{chain:?}");
+        assert!(limiter.stats().unwrap().overflowed > 0);
     }
 }
 
@@ -86,12 +86,12 @@ fn without_room_none_is_charged() {
         let (roomy, _hand) = builder(1);
         let roomy = roomy.build(quota).unwrap();
         let ask = |key: &str| {
-            let answers = decide_all(&[roomy.ask("k"), crowded.ask(key), roomy.ask("l")]);
+            let answers = Blocking::decide_all(&[roomy.ask("k"), crowded.ask(key), roomy.ask("l")]);
             answers.iter().map(Decision::is_allowed).collect::<Vec<_>>()
         };
         assert!(!ask("late")[1]);
-        assert_eq!(["k", "l"].map(|key| roomy.key(key).peek(0).remaining()), [5, 5], "{quota}");
-        let keys = decide_all(&[roomy.ask("k"), crowded.ask(&0_u64)]);
+        assert_eq!(["k", "l"].map(|key| roomy.blocking().key(key).peek(0).remaining()), [5, 5], "{quota}");
+        let keys = Blocking::decide_all(&[roomy.ask("k"), crowded.ask(&0_u64)]);
         assert!(keys.iter().all(Decision::is_allowed), "{quota}: who has a cell is counted");
     }
 }
@@ -104,15 +104,15 @@ fn each_question_without_room_is_counted_once() {
         let limiter = builder.overflow(overflow).build(*quota).unwrap();
         fill(&limiter);
         let deeds: [&dyn Fn(); 3] = [
-            &|| drop(decide_all(&[limiter.ask("late"), limiter.ask(&0_u64)])),
-            &|| limiter.key("late").reserve(1, Duration::ZERO).cancel(),
+            &|| drop(Blocking::decide_all(&[limiter.ask("late"), limiter.ask(&0_u64)])),
+            &|| drop(limiter.blocking().key("late").reserve(1, Duration::ZERO)),
             &|| assert!(!limiter.check_cost("late", 6).is_granted()),
         ];
         for (before, deed) in (0..).zip(deeds) {
-            assert_eq!(limiter.stats().overflowed, before, "{quota} {overflow:?}");
+            assert_eq!(limiter.stats().unwrap().overflowed, before, "{quota} {overflow:?}");
             deed();
         }
-        assert_eq!(limiter.stats().overflowed, 3, "{quota} {overflow:?}");
+        assert_eq!(limiter.stats().unwrap().overflowed, 3, "{quota} {overflow:?}");
     }
 }
 
@@ -147,13 +147,13 @@ fn flood_of_random_keys_locks_nobody_out() {
         let limiter = builder.overflow(Overflow::Replace).build(quota).unwrap();
         hand.set(Micros::from_secs(100));
         while limiter.check("abuser").is_allowed() {}
-        let flood = limiter.stats().capacity * 20;
+        let flood = limiter.stats().unwrap().capacity * 20;
         let admitted = (0..flood).filter(|key| limiter.check(key).is_allowed()).count() as u64;
         assert!(!limiter.check("abuser").is_allowed(), "{quota}: it is limited as before");
-        let stats = limiter.stats();
+        let stats = limiter.stats().unwrap();
         assert!(stats.used <= stats.capacity, "{quota}: {stats:?}");
         // Where one request makes a key wait, all keys of the table are limited, and none gives way.
-        let is_limited_by_one = !limiter.key(&(flood - 1)).peek(1).is_allowed();
+        let is_limited_by_one = !limiter.blocking().key(&(flood - 1)).peek(1).is_allowed();
         if !is_limited_by_one {
             let new =
                 (0..50).filter(|client| limiter.check(&format!("client {client}")).is_allowed()).count();
@@ -169,12 +169,12 @@ fn replaced_key_refunds_nothing() {
     for quota in BOTH {
         let (builder, _hand) = builder(1);
         let limiter = builder.overflow(Overflow::Replace).build(quota).unwrap();
-        let before = limiter.key("early").reserve(3, Duration::ZERO);
+        let before = limiter.blocking().key("early").reserve(3, Duration::ZERO);
         (0..100_u64).for_each(|key| _ = limiter.check_cost(&key, 4));
-        assert_eq!(limiter.key("early").peek(0).remaining(), 5, "{quota}: it gave way");
+        assert_eq!(limiter.blocking().key("early").peek(0).remaining(), 5, "{quota}: it gave way");
         assert!(limiter.check_cost("early", 5).is_allowed());
         before.cancel();
-        assert_eq!(limiter.key("early").peek(0).remaining(), 0, "{quota}");
+        assert_eq!(limiter.blocking().key("early").peek(0).remaining(), 0, "{quota}");
     }
 }
 
@@ -186,7 +186,7 @@ fn several_at_once_replace_too() {
         limiters.iter().for_each(fill);
         for key in 100..200_u64 {
             let asks = [limiters[0].ask(&key), limiters[1].ask(&key), limiters[0].ask(&(key + 1_000))];
-            assert!(decide_all(&asks).iter().all(Decision::is_allowed), "{quota}");
+            assert!(Blocking::decide_all(&asks).iter().all(Decision::is_allowed), "{quota}");
         }
     }
 }
@@ -205,7 +205,9 @@ fn full_table_is_told_once_a_minute() {
         let limiter = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(overflow);
         let limiter = limiter.on_full(move |size| heard.lock().unwrap().push(size)).build(quota).unwrap();
         hand.set(Micros::from_secs(7));
-        let ask = |keys: std::ops::Range<u64>| keys.map(|key| limiter.key(&key).permit()).collect::<Vec<_>>();
+        let ask = |keys: std::ops::Range<u64>| {
+            keys.map(|key| limiter.blocking().key(&key).permit()).collect::<Vec<_>>()
+        };
         let _held = ask(0..8);
         assert!(told.lock().unwrap().is_empty(), "{quota}: there is room");
         let _new = ask(8..40);

@@ -90,7 +90,7 @@ fn every_gate_leads_to_a_cause() {
     let ads = board.feature("ads").unwrap();
     let ask = || -> Result<(), Cause<String>> {
         Cause::unless_off(&ads)?;
-        let _permit = throttle.bucket().permit_in_line_blocking(Waiter::new(1))?;
+        let _permit = throttle.blocking().permit_in_line(Waiter::new(1))?;
         Ok(())
     };
     assert_eq!(ask(), Err(Cause::SwitchedOff));

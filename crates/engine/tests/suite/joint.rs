@@ -6,22 +6,22 @@
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::{
     sync::{
-        Arc, Barrier,
+        Barrier,
         atomic::{AtomicU64, Ordering},
     },
     thread,
     time::Duration,
 };
 use tidegate_core::{Decision, Micros, Quota};
-use tidegate_engine::{Capacity, Claim, Clock, Limiter, OwnedAsk, SharedLimiter, reserve_all_in_memory};
+use tidegate_engine::{Blocking, Capacity, Check, Claim, Clock, Limiter};
 use tidegate_testkit::strategy::runner;
 
 fn quotas(texts: &[&str]) -> Vec<Quota> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-fn shared(limiter: Limiter) -> Arc<SharedLimiter> {
-    Arc::new(SharedLimiter::from(Arc::new(limiter)))
+fn reserve_all(checks: &[Check]) -> Vec<Claim> {
+    Blocking::reserve_all(checks).into_iter().flatten().collect()
 }
 
 fn all_granted(claims: &[Claim]) -> bool {
@@ -49,26 +49,24 @@ fn who_is_denied_changes_nothing_and_who_gives_back_restores_everything() {
         let (clock, hand) = Clock::manual();
         let builder = || Limiter::builder().clock(clock.clone()).capacity(Capacity::Keys(8));
         let limiters = [
-            shared(builder().build("10/s burst 7").unwrap()),
-            shared(builder().build("6/s sliding-log").unwrap()),
-            shared(builder().build("4 at once").unwrap()),
-            shared(builder().build_all(&quotas(&["9/s", "3 at once"])).unwrap()),
-            shared(builder().build_tiers(&quotas(&["3/s", "8/s"])).unwrap()),
+            builder().build("10/s burst 7").unwrap(),
+            builder().build("6/s sliding-log").unwrap(),
+            builder().build("4 at once").unwrap(),
+            builder().build_all(&quotas(&["9/s", "3 at once"])).unwrap(),
+            builder().build_tiers(&quotas(&["3/s", "8/s"])).unwrap(),
         ];
         let look = || -> Vec<Decision> {
             let keys = limiters.iter().flat_map(|limiter| (0..2_u64).map(move |key| (limiter, key)));
-            keys.map(|(limiter, key)| limiter.in_memory().unwrap().key(&key).peek(0)).collect()
+            keys.map(|(limiter, key)| limiter.blocking().key(&key).peek(0)).collect()
         };
         let mut now = Micros::ZERO;
         for (pause, questions, end) in story {
             now = now.plus(Micros::from_millis(pause));
             hand.set(now);
             let before = look();
-            let ask = |(which, key, tier, cost): &Question| {
-                OwnedAsk::new(&limiters[*which], key).cost(*cost).tier(*tier)
-            };
+            let ask = |(which, key, tier, cost): &Question| limiters[*which].ask(key).cost(*cost).tier(*tier);
             let asks: Vec<_> = questions.iter().map(ask).collect();
-            let claims = reserve_all_in_memory(&asks).unwrap();
+            let claims = reserve_all(&asks);
             if !all_granted(&claims) {
                 prop_assert_eq!(look(), before, "{:?} at {}", questions, now);
                 continue;
@@ -83,13 +81,13 @@ fn who_is_denied_changes_nothing_and_who_gives_back_restores_everything() {
                         let (tokens, slots) = claim.into_parts();
                         let half = if end == End::Halved { question.3 / 2 } else { question.3 };
                         if let Some(tokens) = tokens {
-                            tokens.settle(half);
+                            tokens.commit(half);
                         }
                         drop(slots);
                     }
                     // Slots come back whatever becomes of the tokens beside them.
                     for key in 0..2_u64 {
-                        prop_assert_eq!(limiters[2].in_memory().unwrap().key(&key).peek(0).remaining(), 4);
+                        prop_assert_eq!(limiters[2].blocking().key(&key).peek(0).remaining(), 4);
                     }
                 }
             }
@@ -101,28 +99,28 @@ fn who_is_denied_changes_nothing_and_who_gives_back_restores_everything() {
 
 #[test]
 fn tokens_and_slots_of_one_limiter_are_settled_apart() {
-    let both = shared(Limiter::builder().build_all(&quotas(&["5/h", "1 at once"])).unwrap());
-    let ask = || reserve_all_in_memory(&[OwnedAsk::new(&both, "job")]).unwrap().pop().unwrap();
+    let both = Limiter::builder().build_all(&quotas(&["5/h", "1 at once"])).unwrap();
+    let ask = || reserve_all(&[both.ask("job")]).pop().unwrap();
     let (tokens, slots) = ask().into_parts();
-    tokens.unwrap().settle(0);
+    tokens.unwrap().commit(0);
     assert!(!ask().decision().is_granted(), "the slot is still held");
     drop(slots);
     let (tokens, slots) = ask().into_parts();
     drop(slots);
     tokens.unwrap().keep();
-    assert_eq!(both.in_memory().unwrap().key("job").peek(0).remaining(), 1);
+    assert_eq!(both.blocking().key("job").peek(0).remaining(), 1);
     assert_eq!(ask().decision().quota(), 1, "four tokens are left, and one slot");
 }
 
 #[test]
 fn a_wait_is_granted_to_all_or_to_none() {
     let (clock, _hand) = Clock::manual();
-    let build = |quota: &str| shared(Limiter::builder().clock(clock.clone()).build(quota).unwrap());
+    let build = |quota: &str| Limiter::builder().clock(clock.clone()).build(quota).unwrap();
     let (slow, fast) = (build("1/s burst 1"), build("10/s burst 1"));
     let ask = |patience: u64| {
         let patience = Duration::from_millis(patience);
-        let asks = [OwnedAsk::new(&slow, "k").within(patience), OwnedAsk::new(&fast, "k").within(patience)];
-        reserve_all_in_memory(&asks).unwrap()
+        let asks = [slow.ask("k").within(patience), fast.ask("k").within(patience)];
+        reserve_all(&asks)
     };
     let waits =
         |claims: &[Claim]| claims.iter().map(|claim| claim.decision().wait().get()).collect::<Vec<_>>();
@@ -140,7 +138,7 @@ fn a_wait_is_granted_to_all_or_to_none() {
 #[test]
 fn threads_that_want_the_same_slots_get_them_in_turns() {
     const THREADS: usize = 8;
-    let build = |quota: &str| shared(Limiter::builder().build(quota).unwrap());
+    let build = |quota: &str| Limiter::builder().build(quota).unwrap();
     let (left, right, rate) = (build("3 at once"), build("2 at once"), build("1000000/s"));
     let (barrier, inside, most) = (Barrier::new(THREADS), AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -149,12 +147,11 @@ fn threads_that_want_the_same_slots_get_them_in_turns() {
             scope.spawn(move || {
                 barrier.wait();
                 for _ in 0..2_000 {
-                    let mut asks =
-                        vec![OwnedAsk::new(left, "k"), OwnedAsk::new(rate, "k"), OwnedAsk::new(right, "k")];
+                    let mut asks = vec![left.ask("k"), rate.ask("k"), right.ask("k")];
                     if thread % 2 == 0 {
                         asks.reverse();
                     }
-                    let claims = reserve_all_in_memory(&asks).unwrap();
+                    let claims = reserve_all(&asks);
                     if all_granted(&claims) {
                         most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                         inside.fetch_sub(1, Ordering::SeqCst);
@@ -164,6 +161,6 @@ fn threads_that_want_the_same_slots_get_them_in_turns() {
         }
     });
     assert!((1..=2).contains(&most.load(Ordering::SeqCst)));
-    let remaining = |limiter: &SharedLimiter| limiter.in_memory().unwrap().key("k").peek(0).remaining();
+    let remaining = |limiter: &Limiter| limiter.blocking().key("k").peek(0).remaining();
     assert_eq!((remaining(&left), remaining(&right)), (3, 2), "everything came back");
 }

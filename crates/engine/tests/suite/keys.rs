@@ -62,7 +62,7 @@ fn forgetting_loses_nothing() {
             prop_assert_eq!(decision, expected, "key {} at {}", key, moment.now);
             moment.hear(&decision);
         }
-        prop_assert_eq!(limiter.stats().overflowed, 0);
+        prop_assert_eq!(limiter.stats().unwrap().overflowed, 0);
         Ok(())
     });
 }
@@ -83,7 +83,8 @@ fn keys_are_independent() {
             hand.set(moment.now);
             let model = &mut models[key as usize];
             if counts_permits {
-                let (permit, step) = (limiter.key(&key).permit(), model.decide(moment.now, Demand::now(1)));
+                let (permit, step) =
+                    (limiter.blocking().key(&key).permit(), model.decide(moment.now, Demand::now(1)));
                 prop_assert_eq!(*permit.decision(), step.decision, "key {} at {}", key, moment.now);
                 held.push((key, permit, step.receipt));
                 if deed < 6 {
@@ -94,7 +95,7 @@ fn keys_are_independent() {
                 continue;
             }
             if deed == 0 {
-                limiter.key(&key).reset();
+                limiter.blocking().key(&key).reset().unwrap();
                 *model = Plain::new(sample.quota);
             }
             let cost = cost.under(sample.quota.limit());
@@ -130,9 +131,13 @@ fn a_change_reaches_every_key() {
             }
             for (key, model) in (0_u64..).zip(&models) {
                 let expected = model.would(Micros::from_secs(7), Demand::probe(1)).decision;
-                assert_eq!(limiter.key(&key).peek(1), expected, "{old} to {new} {how:?}, key {key}");
+                assert_eq!(
+                    limiter.blocking().key(&key).peek(1),
+                    expected,
+                    "{old} to {new} {how:?}, key {key}"
+                );
             }
-            assert_eq!(limiter.key("new").peek(0).remaining(), new.limit());
+            assert_eq!(limiter.blocking().key("new").peek(0).remaining(), new.limit());
         }
     }
 }
@@ -150,9 +155,9 @@ fn a_flood_of_new_keys_frees_nobody() {
             assert!(limiter.check_cost("attacker", 5).is_allowed());
             let denied = limiter.check("attacker");
             assert!(!denied.is_granted());
-            let flood = limiter.stats().capacity * 10;
+            let flood = limiter.stats().unwrap().capacity * 10;
             let admitted = (0..flood).filter(|key| limiter.check_cost(key, 5).is_allowed()).count() as u64;
-            let stats = limiter.stats();
+            let stats = limiter.stats().unwrap();
             assert_eq!(limiter.check("attacker"), denied, "{quota} {overflow:?}");
             // Every cell admitted one burst, and under sharing so did every shared one; all else was counted.
             let cells = stats.used - 1;
@@ -173,14 +178,14 @@ fn who_found_no_room_keeps_its_debt_when_it_finds_some() {
         let limiter = builder.build(quota).unwrap();
         hand.set(Micros::from_secs(1));
         let held = (0..8_u64).filter(|key| limiter.check_cost(key, 2).is_allowed()).count();
-        assert_eq!((held, limiter.stats().overflowed), (8, 0));
+        assert_eq!((held, limiter.stats().unwrap().overflowed), (8, 0));
         assert!(limiter.check_cost("late", 5).is_allowed());
         assert!(!limiter.check("later").is_granted(), "both share one cell");
-        assert_eq!(limiter.stats().overflowed, 2);
-        (0..8_u64).for_each(|key| limiter.key(&key).reset());
+        assert_eq!(limiter.stats().unwrap().overflowed, 2);
+        (0..8_u64).for_each(|key| limiter.blocking().key(&key).reset().unwrap());
         hand.advance(Duration::from_micros(1));
         assert!(!limiter.check("late").is_granted(), "{quota}: the debt moved with it");
-        assert_eq!(limiter.stats().overflowed, 2, "there was room");
+        assert_eq!(limiter.stats().unwrap().overflowed, 2, "there was room");
         hand.advance(Duration::from_secs(61));
         assert_eq!(limiter.check("late").remaining(), 4);
     }
@@ -194,12 +199,12 @@ fn a_refund_finds_the_cell_that_was_charged() {
         hand.set(Micros::from_secs(1));
         let full = (0..8_u64).map(|key| limiter.check(&key)).filter(Decision::is_allowed).count();
         assert_eq!(full, 8);
-        let shared = limiter.key("late").reserve(5, Duration::ZERO);
+        let shared = limiter.blocking().key("late").reserve(5, Duration::ZERO);
         assert!(shared.decision().is_allowed());
         assert!(!limiter.check("late").is_granted());
         shared.cancel();
-        assert_eq!(limiter.key("late").peek(0).remaining(), 5, "{quota}");
-        (0..8_u64).for_each(|key| assert_eq!(limiter.key(&key).peek(0).remaining(), 4));
+        assert_eq!(limiter.blocking().key("late").peek(0).remaining(), 5, "{quota}");
+        (0..8_u64).for_each(|key| assert_eq!(limiter.blocking().key(&key).peek(0).remaining(), 4));
     }
 }
 
@@ -207,15 +212,18 @@ fn a_refund_finds_the_cell_that_was_charged() {
 fn without_room_permits_are_denied_and_say_so() {
     let (builder, hand) = builder(1);
     let limiter = builder.overflow(Overflow::Share).build("1 at once").unwrap();
-    let permits: Vec<_> = (0..8_u64).map(|key| limiter.key(&key).permit()).collect();
+    let permits: Vec<_> = (0..8_u64).map(|key| limiter.blocking().key(&key).permit()).collect();
     assert!(permits.iter().all(|permit| permit.decision().is_allowed()));
-    let late = limiter.key("late").permit();
+    let late = limiter.blocking().key("late").permit();
     assert!(!late.decision().is_granted());
     assert_eq!(late.decision().retry_after(), Some(Micros::from_secs(1)));
     drop(permits);
     drop(late);
     hand.advance(Duration::from_micros(1));
-    assert!(limiter.key("late").permit().decision().is_allowed(), "a cell of the released ones is free");
+    assert!(
+        limiter.blocking().key("late").permit().decision().is_allowed(),
+        "a cell of the released ones is free"
+    );
 }
 
 fn check_all(limiter: &Limiter, keys: std::ops::Range<u64>) {
@@ -236,25 +244,29 @@ fn stats_tell_how_full_it_is() {
         let (builder, hand) = builder(1_000);
         let limiter = builder.build(quota).unwrap();
         hand.set(Micros::from_secs(1));
-        let empty = limiter.stats();
+        let empty = limiter.stats().unwrap();
         assert_eq!((empty.live, empty.used, empty.overflowed), (0, 0, 0));
         assert!(empty.capacity >= 1_000 && empty.bytes >= 16_000, "{empty:?}");
         check_all(&limiter, 0..700);
-        let full = limiter.stats();
+        let full = limiter.stats().unwrap();
         assert_eq!((full.live, full.used, full.overflowed), (700, 700, 0), "{quota}");
-        limiter.key(&0_u64).reset();
+        limiter.blocking().key(&0_u64).reset().unwrap();
         hand.advance(Duration::from_micros(1));
-        assert_eq!(limiter.stats().live, 699);
+        assert_eq!(limiter.stats().unwrap().live, 699);
         hand.advance(Duration::from_secs(121));
-        let spent = limiter.stats();
+        let spent = limiter.stats().unwrap();
         assert_eq!((spent.live, spent.used), (0, 700));
         // Cells are used again before memory is.
         for round in 1..6 {
             check_all(&limiter, round * 1_000..round * 1_000 + 700);
-            assert_eq!((limiter.stats().live, limiter.stats().overflowed), (700, 0));
+            assert_eq!((limiter.stats().unwrap().live, limiter.stats().unwrap().overflowed), (700, 0));
             hand.advance(Duration::from_secs(121));
         }
-        assert!(limiter.stats().used <= limiter.stats().capacity, "{:?}", limiter.stats());
+        assert!(
+            limiter.stats().unwrap().used <= limiter.stats().unwrap().capacity,
+            "{:?}",
+            limiter.stats().unwrap()
+        );
     }
 }
 
@@ -265,7 +277,7 @@ fn bytes_bound_the_memory() {
     {
         let (builder, _hand) = builder(1);
         let limiter = builder.capacity(Capacity::Bytes(bytes)).build(quota).unwrap();
-        let stats = limiter.stats();
+        let stats = limiter.stats().unwrap();
         assert!(stats.bytes <= bytes && stats.capacity >= 1, "{quota}: {stats:?}");
     }
 }
@@ -281,11 +293,11 @@ fn the_most_denied_are_known_by_name() {
     for (key, calls) in [("ann", 5), ("bob", 3), ("cyd", 2)] {
         check_often(&limiter, key, calls);
     }
-    let known = [("\"ann\"", 4, 0), ("\"bob\"", 2, 0), ("\"cyd\"", 1, 0)];
+    let known = [("ann", 4, 0), ("bob", 2, 0), ("cyd", 1, 0)];
     assert_eq!(top(&limiter), known.map(|(key, denials, error)| (key.to_owned(), denials, error)));
     // A newcomer takes the last place, with its count as the possible error.
     check_often(&limiter, "dan", 2);
-    assert_eq!(top(&limiter)[1..], [("\"bob\"".into(), 2, 0), ("\"dan\"".into(), 2, 1)]);
+    assert_eq!(top(&limiter)[1..], [("bob".into(), 2, 0), ("dan".into(), 2, 1)]);
     // A long name is cut between characters.
     check_often(&limiter, &"ä".repeat(1_000_000), 9);
     assert!(top(&limiter)[0].0.len() <= 128 && top(&limiter)[0].1 == 10);
@@ -324,9 +336,9 @@ fn a_reset_settles_what_was_outstanding() {
         let (clock, _hand) = Clock::manual();
         let limiter = Limiter::builder().clock(clock).build(quota).unwrap();
         let limit = limiter.quotas()[0].limit();
-        let bucket = limiter.key("alice");
+        let bucket = limiter.blocking().key("alice");
         let reservation = bucket.reserve(limit, Duration::ZERO);
-        bucket.reset();
+        bucket.reset().unwrap();
         assert!(bucket.check(limit).is_allowed(), "{quota}");
         drop(reservation);
         assert!(!bucket.check(1).is_allowed(), "{quota}: a refund after a reset created tokens");
@@ -340,11 +352,11 @@ fn a_reset_leaves_what_other_keys_have_outstanding() {
         let limiter = Limiter::builder().clock(clock).build(quota).unwrap();
         let keys = 0..100_u32;
         let reservations: Vec<_> =
-            keys.clone().map(|key| limiter.key(&key).reserve(10, Duration::ZERO)).collect();
-        limiter.key(&1_000_000_u32).check(1);
-        limiter.key(&1_000_000_u32).reset();
+            keys.clone().map(|key| limiter.blocking().key(&key).reserve(10, Duration::ZERO)).collect();
+        limiter.blocking().key(&1_000_000_u32).check(1);
+        limiter.blocking().key(&1_000_000_u32).reset().unwrap();
         drop(reservations);
-        let whole = keys.filter(|key| limiter.key(key).peek(0).remaining() == 10).count();
+        let whole = keys.filter(|key| limiter.blocking().key(key).peek(0).remaining() == 10).count();
         // A key may share its counter with the one that was reset: one in five hundred does.
         assert!(whole >= 95, "{quota}: only {whole} of 100 got everything back");
     }
@@ -366,9 +378,9 @@ proptest! {
         for (key, cost, pause) in steps {
             now = now.plus(Micros::new(sample.period.get().saturating_mul(pause) / 20_000));
             hand.set(now);
-            let overflowed = limiter.size().overflowed;
+            let overflowed = limiter.size().unwrap().overflowed;
             let decision = limiter.check_cost(&key, cost);
-            let has_room = limiter.size().overflowed == overflowed;
+            let has_room = limiter.size().unwrap().overflowed == overflowed;
             if denied.get(&key).is_some_and(|until: &Micros| now < *until) {
                 prop_assert!(!decision.is_allowed(), "{} {overflow:?}: {key} at {now}", sample.quota);
             }

@@ -64,8 +64,8 @@ struct Twins {
 
 /// What both gave out, and what is to be given back.
 enum Held {
-    Tokens(Reservation<'static>, Receipt, u64),
-    Permit(Permit<'static>, Receipt),
+    Tokens(Reservation, Receipt, u64),
+    Permit(Permit, Receipt),
 }
 
 impl Twins {
@@ -194,7 +194,7 @@ impl Twins {
 
     /// Forgets everything but permits in flight. What was reserved before is not given back after.
     fn reset(&mut self, now: Micros) -> Option<(Decision, Decision)> {
-        self.memory.at(now).reset();
+        self.memory.at(now).reset().unwrap();
         if !self.counts_permits() {
             self.keep_all();
             self.model = Plain::new(self.model.quota);

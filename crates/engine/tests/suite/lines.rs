@@ -9,7 +9,7 @@ use crate::common::{
 use std::{thread, time::Duration};
 use tidegate_core::{CarryOver, Decision, Micros};
 use tidegate_engine::{
-    Clock, ClockHand, Limiter, Permit, Priority, Refused, SharedLimiter, Throttle, ThrottleBuilder, Waiter,
+    Clock, ClockHand, Limiter, Permit, Priority, Refused, Throttle, ThrottleBuilder, Waiter,
 };
 
 type Answer = Result<Decision, Refused>;
@@ -119,7 +119,7 @@ fn the_first_in_line_waits_for_room_in_the_queue() {
         let mut first = stand(&throttle, Waiter::new(1));
         assert_eq!(answer(&mut first), None);
         if forgotten {
-            throttle.bucket().reset();
+            throttle.blocking().reset().unwrap();
         } else {
             hand.advance(Duration::from_micros(99_999));
             assert_eq!(answer(&mut first), None);
@@ -194,7 +194,7 @@ async fn the_same_on_tokios_clock() {
     let clock = Clock::tokio();
     let limiter = Limiter::builder().clock(clock.clone()).waiting_places(2).build("10/s burst 1").unwrap();
     let key = limiter.key("k");
-    assert!(key.check(1).is_allowed());
+    assert!(limiter.check("k").is_allowed());
     let start = clock.now();
     let wait = async |waiter: Waiter| {
         let answer = key.wait_in_line(waiter).await;
@@ -208,11 +208,11 @@ async fn the_same_on_tokios_clock() {
     assert!(second.1 <= 152, "{second:?}");
 }
 
-fn slot<'a>(limiter: &'a Limiter, waiter: Waiter) -> Sleeper<'a, Result<Permit<'a>, Refused>> {
+fn slot<'a>(limiter: &'a Limiter, waiter: Waiter) -> Sleeper<'a, Result<Permit, Refused>> {
     Sleeper::new(async move { limiter.key("pool").permit_in_line(waiter).await })
 }
 
-fn has_slot(sleeper: &Sleeper<'_, Result<Permit<'_>, Refused>>) -> bool {
+fn has_slot(sleeper: &Sleeper<'_, Result<Permit, Refused>>) -> bool {
     matches!(sleeper.end(), Some(Ok(permit)) if permit.decision().is_granted())
 }
 
@@ -221,7 +221,7 @@ fn a_released_slot_wakes_the_first_in_line() {
     let limiter = Limiter::builder().clock(Clock::manual().0).build("2 at once").unwrap();
     let mut line: Vec<_> = (0..5).map(|_| slot(&limiter, Waiter::new(1))).collect();
     assert_eq!(ended(&mut line), [0, 1]);
-    assert!(!limiter.key("pool").permit().decision().is_granted());
+    assert!(!limiter.blocking().key("pool").permit().decision().is_granted());
     drop(line.remove(0));
     assert_eq!(ended(&mut line), [0, 1]);
     assert!(line[..2].iter().all(has_slot));
@@ -230,13 +230,13 @@ fn a_released_slot_wakes_the_first_in_line() {
     drop(line.remove(0));
     assert_eq!(ended(&mut line), [0, 1]);
     drop(line);
-    assert_eq!(limiter.key("pool").peek(0).remaining(), 2);
+    assert_eq!(limiter.blocking().key("pool").peek(0).remaining(), 2);
 }
 
 #[test]
 fn a_slot_that_nobody_takes_is_not_lost() {
     let limiter = Limiter::builder().clock(Clock::manual().0).build("1 at once").unwrap();
-    let held = limiter.key("pool").permit();
+    let held = limiter.blocking().key("pool").permit();
     let mut line: Vec<_> = (0..3).map(|_| slot(&limiter, Waiter::new(1))).collect();
     drop(held);
     // The first was told, and leaves without having heard it.
@@ -250,7 +250,7 @@ fn a_slot_that_nobody_takes_is_not_lost() {
 #[test]
 fn a_slot_is_not_lost_between_two_who_overtake() {
     let limiter = Limiter::builder().clock(Clock::manual().0).build("1 at once").unwrap();
-    let held = limiter.key("pool").permit();
+    let held = limiter.blocking().key("pool").permit();
     let mut first = slot(&limiter, Waiter::new(1));
     let mut important = slot(&limiter, Waiter::new(1).priority(Priority(1)));
     drop(held);
@@ -265,16 +265,18 @@ fn a_slot_is_not_lost_between_two_who_overtake() {
 fn a_slot_does_not_come_in_time() {
     let (clock, hand) = Clock::manual();
     let limiter = Limiter::builder().clock(clock).build("1 at once").unwrap();
-    let _held = limiter.key("pool").permit();
+    let _held = limiter.blocking().key("pool").permit();
     let mut waits = slot(&limiter, Waiter::new(1).deadline(ms(100)));
     assert!(waits.end().is_none());
     advance(&hand, 100);
     waits.stir();
     assert!(matches!(waits.end(), Some(Err(Refused::Deadline))), "and not one poll later");
     // One that is released after the deadline comes too late, though nobody looked in between.
-    let held = limiter.key("other pool").permit();
-    let other = || limiter.key("other pool");
-    let mut late = Sleeper::new(async { other().permit_in_line(Waiter::new(1).deadline(ms(100))).await });
+    let held = limiter.blocking().key("other pool").permit();
+    let other = || limiter.blocking().key("other pool");
+    let mut late = Sleeper::new(async {
+        limiter.key("other pool").permit_in_line(Waiter::new(1).deadline(ms(100))).await
+    });
     advance(&hand, 101);
     drop(held);
     late.stir();
@@ -290,7 +292,7 @@ fn tokens_beside_a_slot_are_not_lost_while_waiting() {
     let (clock, hand) = Clock::manual();
     let quotas = ["1/s".parse().unwrap(), "2 at once".parse().unwrap()];
     let limiter = Limiter::builder().clock(clock).build_all(&quotas).unwrap();
-    let first = limiter.key("pool").permit();
+    let first = limiter.blocking().key("pool").permit();
     assert!(first.decision().is_granted());
     for _ in 0..5 {
         assert!(slot(&limiter, Waiter::new(1)).end().is_none());
@@ -307,7 +309,7 @@ fn tokens_beside_a_slot_are_not_lost_while_waiting() {
     assert!(usual.stir() && has_slot(&usual));
     // A permit that was had has paid its token, and gives back no more than its slot.
     drop((first, usual));
-    assert_eq!(limiter.key("pool").peek(1).retry_after(), Some(Duration::from_secs(1).into()));
+    assert_eq!(limiter.blocking().key("pool").peek(1).retry_after(), Some(Duration::from_secs(1).into()));
 }
 
 #[test]
@@ -318,7 +320,7 @@ fn more_slots_wake_those_who_wait_for_one() {
     limiter.change("3 at once", CarryOver::Keep).unwrap();
     assert_eq!(ended(&mut line), [0, 1, 2]);
     let throttle = Throttle::builder().clock(Clock::manual().0).build("1 at once").unwrap();
-    let (bucket, held) = (throttle.bucket(), throttle.bucket().permit());
+    let (bucket, held) = (throttle.bucket(), throttle.blocking().permit());
     let mut waits = Sleeper::new(bucket.permit_in_line(Waiter::new(1)));
     throttle.change("2 at once", CarryOver::Keep).unwrap();
     waits.stir();
@@ -331,7 +333,7 @@ fn more_slots_wake_those_who_wait_for_one() {
 fn threads_stand_in_line() {
     let (throttle, hand) = busy(8, None);
     let granted = thread::scope(|scope| {
-        let wait = || throttle.bucket().wait_in_line_blocking(Waiter::new(1)).is_ok();
+        let wait = || throttle.blocking().wait_in_line(Waiter::new(1)).is_ok();
         let workers: Vec<_> = (0..8).map(|_| scope.spawn(wait)).collect();
         while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
             advance(&hand, 10);
@@ -351,14 +353,14 @@ fn threads_pass_slots_on() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..200 {
-                    let permit = limiter.key("pool").permit_in_line_blocking(Waiter::new(1));
+                    let permit = limiter.blocking().key("pool").permit_in_line(Waiter::new(1));
                     assert!(permit.is_ok_and(|permit| permit.decision().is_granted()));
                 }
             });
         }
     });
-    assert_eq!(limiter.key("pool").peek(0).remaining(), 2);
-    assert_eq!(limiter.key("pool").peek(1).wait(), Micros::ZERO);
+    assert_eq!(limiter.blocking().key("pool").peek(0).remaining(), 2);
+    assert_eq!(limiter.blocking().key("pool").peek(1).wait(), Micros::ZERO);
 }
 
 /// The same declaration in memory as in a store: whoever waits for a slot is told when it is given back.
@@ -366,8 +368,9 @@ fn threads_pass_slots_on() {
 fn a_shared_limiter_in_memory_lets_wait_for_slots_too() {
     let (clock, hand) = Clock::manual();
     let memory = Limiter::builder().clock(clock).waiting_places(2);
-    let limiter = SharedLimiter::builder("slots").memory(memory).build("1 at once").unwrap();
-    let stand = |waiter| Sleeper::new(limiter.permit_in_line("a", waiter));
+    let limiter = memory.build("1 at once").unwrap();
+    let bucket = limiter.key("a");
+    let stand = |waiter| Sleeper::new(bucket.permit_in_line(waiter));
     let mut first = stand(Waiter::new(1));
     let held = first.take().unwrap().unwrap();
     let mut line = [stand(Waiter::new(1).deadline(ms(50))), stand(Waiter::new(1).priority(Priority(1)))];

@@ -12,7 +12,7 @@ use std::{
 };
 use tidegate_core::{CarryOver, Lever, LoadLevel, LoadLevels, Micros, Ratio, Scale, Schedule, Share, Switch};
 use tidegate_engine::{
-    BuildError, Clock, ClockHand, Limiter, LoadMonitor, Scaled, SharedLimiter, Switchboard, Throttle,
+    BuildError, Clock, ClockHand, Limiter, LoadMonitor, Scaled, Switchboard, Throttle,
     load::{Denials, Follower, Load, Probe, Scalable},
 };
 
@@ -336,13 +336,13 @@ fn a_schedule_holds_from_the_start_and_multiplies_with_the_load() {
 #[tokio::test]
 async fn a_shared_limiter_follows_the_time_of_day() {
     let (monitor, hand) = watch(&Dial::at(90));
-    let limiter = Arc::new(SharedLimiter::builder("api").build("100/min").unwrap());
+    let limiter = Arc::new(Limiter::builder().build("100/min").unwrap());
     let schedule: Schedule = "00:00-01:00 x2".parse().unwrap();
     let scaled = Scaled::builder(limiter.clone()).by_schedule(schedule).follow(&monitor).unwrap();
-    assert_eq!(limiter.check("alice").await.remaining(), 199);
+    assert_eq!(limiter.check("alice").remaining(), 199);
     step(&monitor, &hand, 3_600);
     assert_eq!((limiter.quotas()[0].limit(), scaled.factor()), (100, Ratio::ONE));
-    assert_eq!(limiter.check("alice").await.remaining(), 98, "what was used stays used");
+    assert_eq!(limiter.check("alice").remaining(), 98, "what was used stays used");
 }
 
 #[test]

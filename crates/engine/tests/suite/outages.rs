@@ -10,7 +10,7 @@ use std::{
 };
 use tidegate_core::{Bound, CarryOver, Entries, Micros, Quota};
 use tidegate_engine::{
-    Capacity, Limiter, LimiterBuilder, Outage, OutageBound, Overflow, SharedLimiter, Store, StoreError,
+    Capacity, Limiter, LimiterBuilder, Outage, OutageBound, Overflow, Store, StoreError,
     store::{Answer, Inquiry, Pending, Reply, Request},
 };
 use tidegate_testkit::strategy::runner;
@@ -65,8 +65,8 @@ impl Store for Flaky {
     }
 }
 
-fn process(store: &Flaky, quota: &str, outage: Outage, memory: LimiterBuilder) -> SharedLimiter {
-    let builder = SharedLimiter::builder("rule").store(store.clone()).memory(memory);
+fn process(store: &Flaky, quota: &str, outage: Outage, memory: LimiterBuilder) -> Limiter {
+    let builder = memory.name("rule").store(store.clone());
     builder.on_outage(outage).build(quota).unwrap()
 }
 
@@ -92,7 +92,7 @@ fn bounds_include_what_is_admitted_in_an_outage() {
         assert_eq!((fleet.usual, fleet.during_outage), (bound(quota), expected), "{outage:?}");
         assert_eq!(fleet.in_any(MINUTE, 3), in_three, "{outage:?}");
     }
-    let memory = SharedLimiter::builder("rule").build(quota).unwrap();
+    let memory = Limiter::builder().build(quota).unwrap();
     assert_eq!(memory.bounds()[0].during_outage, OutageBound::NoStore);
     assert_eq!(memory.bounds()[0].in_any(MINUTE, 3), Some(15));
 }
@@ -109,7 +109,7 @@ fn bounds_read_as_sentences() {
     assert_eq!(text(Outage::Local { nodes: 1 }), format!("{together} in each process"));
     let share = bound("100 per 2min burst 10");
     assert_eq!(text(Outage::Local { nodes: 2 }), format!("{together} each process adds {share}"));
-    let memory = SharedLimiter::builder("rule").build("100/min burst 20").unwrap();
+    let memory = Limiter::builder().build("100/min burst 20").unwrap();
     assert_eq!(memory.bounds()[0].to_string(), format!("{usual}, in each process"));
 }
 
@@ -137,7 +137,7 @@ fn processes_admit_no_more_than_their_bound_through_outages() {
         let mut admitted = 0;
         for (which, condition, cost) in steps {
             condition.into_iter().for_each(|condition| store.set(condition));
-            let decision = runtime.block_on(which.get(&fleet).check_cost("a", cost));
+            let decision = runtime.block_on(which.get(&fleet).decide("a", cost));
             admitted += if decision.is_allowed() { cost } else { 0 };
         }
         let most = fleet[0].bounds()[0].in_any(MINUTE, processes as u64);
@@ -158,7 +158,7 @@ async fn worst_order_of_outages_reaches_the_bound() {
             // The first takes all that the store has.
             for process in &fleet {
                 for _ in 0..9 {
-                    admitted += u64::from(process.check("a").await.is_allowed());
+                    admitted += u64::from(process.decide("a", 1).await.is_allowed());
                 }
             }
         }
@@ -167,10 +167,10 @@ async fn worst_order_of_outages_reaches_the_bound() {
 }
 
 /// How many new keys find room.
-async fn keys_with_room(limiter: &SharedLimiter, prefix: &str) -> usize {
+async fn keys_with_room(limiter: &Limiter, prefix: &str) -> usize {
     let mut count = 0;
     for key in 0..100 {
-        count += usize::from(limiter.check(&format!("{prefix} {key}")).await.is_allowed());
+        count += usize::from(limiter.decide(&format!("{prefix} {key}"), 1).await.is_allowed());
     }
     count
 }
@@ -189,24 +189,24 @@ async fn reload_with_another_capacity_in_an_outage_keeps_counts() {
             };
             let small = of_size(1, Overflow::Deny);
             for _ in 0..limit {
-                assert!(small.check("limited").await.is_allowed(), "{quota}");
+                assert!(small.decide("limited", 1).await.is_allowed(), "{quota}");
             }
             assert!(keys_with_room(&small, "first").await <= 7, "{quota}: eight cells");
 
             let large = of_size(1_000, Overflow::Deny);
             large.take_over(&small);
-            assert!(!large.check("limited").await.is_allowed(), "{quota} {outage:?}");
+            assert!(!large.decide("limited", 1).await.is_allowed(), "{quota} {outage:?}");
             assert_eq!(keys_with_room(&large, "second").await, 100, "{quota} {outage:?}");
 
             let small = of_size(1, Overflow::Deny);
             small.take_over(&large);
-            assert!(!small.check("limited").await.is_allowed(), "{quota} {outage:?}");
+            assert!(!small.decide("limited", 1).await.is_allowed(), "{quota} {outage:?}");
             assert!(keys_with_room(&small, "third").await <= 7, "{quota} {outage:?}");
 
             // A table that shares its last cells instead has room for any key.
             let sharing = of_size(1, Overflow::Share);
             sharing.take_over(&small);
-            assert!(!sharing.check("limited").await.is_allowed(), "{quota} {outage:?}");
+            assert!(!sharing.decide("limited", 1).await.is_allowed(), "{quota} {outage:?}");
             assert!(keys_with_room(&sharing, "fourth").await >= limit, "{quota} {outage:?}");
         }
     }

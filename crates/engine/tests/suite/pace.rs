@@ -157,7 +157,7 @@ fn whoever_waits_and_leaves_takes_nothing_along() {
     let throttle = Arc::new(Throttle::builder().clock(clock.clone()).build("10/s burst 2").unwrap());
     let slots = Arc::new(Throttle::builder().clock(clock).build("2 at once").unwrap());
     let pace = pace.rate_of(&throttle).unwrap().slots_of(&slots).unwrap();
-    let free = || (throttle.bucket().peek(0).remaining(), slots.bucket().peek(0).remaining());
+    let free = || (throttle.blocking().peek(0).remaining(), slots.blocking().peek(0).remaining());
 
     // Nothing to pull: it holds neither a token nor a slot while it waits.
     let silent = Messages::default();
@@ -182,7 +182,7 @@ fn whoever_waits_and_leaves_takes_nothing_along() {
     assert_eq!(free(), (1, 1), "the token that it was waiting for");
 
     // Waiting for a slot.
-    let second = slots.bucket().permit();
+    let second = slots.blocking().permit();
     let mut stream = Messages::of([4]).paced(pace.clone());
     assert!(next(&mut stream).end().is_none());
     drop(stream);
@@ -224,7 +224,7 @@ fn it_ends_when_the_stream_ends() {
     end.stir();
     assert!(end.take().unwrap().is_none());
     drop(end);
-    assert_eq!(throttle.bucket().peek(0).remaining(), 1, "the end costs nothing");
+    assert_eq!(throttle.blocking().peek(0).remaining(), 1, "the end costs nothing");
     assert!(next(&mut stream).take().unwrap().is_none());
     assert_eq!(stream.size_hint(), (0, Some(0)));
 }

@@ -116,7 +116,7 @@ impl Replaced {
     }
 
     fn peek(&self, key: usize) -> Decision {
-        self.limiter.key(KEYS[key]).peek(1)
+        self.limiter.blocking().key(KEYS[key]).peek(1)
     }
 
     /// Replaces the limiter and takes that back at once; `false` as above.

@@ -5,7 +5,7 @@
 use proptest::{prelude::*, test_runner::TestCaseResult};
 use std::time::Duration;
 use tidegate_core::{CarryOver, Decision, Demand, Effect, Micros, Outcome, Quota, Receipt, Retry};
-use tidegate_engine::{Ask, Capacity, Clock, ClockHand, Limiter, LimiterBuilder, decide_all};
+use tidegate_engine::{Blocking, Capacity, Check, Clock, ClockHand, Limiter, LimiterBuilder};
 use tidegate_testkit::{Plain, Subject, strategy::*};
 
 fn small() -> (LimiterBuilder, ClockHand) {
@@ -77,13 +77,13 @@ fn several_quotas_are_charged_together_or_not_at_all() {
             moment.pass(caller.pause);
             hand.set(moment.now);
             let demand = caller.demand(&sample);
-            let tokens = limiter.key("k").reserve(demand.cost, demand.patience.into());
+            let tokens = limiter.blocking().key("k").reserve(demand.cost, demand.patience.into());
             let (place, expected) = heeded(&model.decide(moment.now, demand));
             prop_assert_eq!(*tokens.decision(), expected, "{:?} at {}", demand, moment.now);
             prop_assert_eq!(tokens.decision().quota(), place);
             held.push(tokens.keep());
             let looks = model.decide(moment.now, Demand::probe(0));
-            prop_assert_eq!(limiter.key("k").peek(0), heeded(&looks).1);
+            prop_assert_eq!(limiter.blocking().key("k").peek(0), heeded(&looks).1);
             moment.hear(&expected);
         }
         Ok(())
@@ -106,7 +106,7 @@ fn a_retry_is_honest_for_all_quotas_together() {
             moment.pass(caller.pause);
             hand.set(moment.now);
             let demand = caller.demand(&sample);
-            moment.hear(&limiter.key("k").reserve(demand.cost, demand.patience.into()).keep());
+            moment.hear(&limiter.blocking().key("k").reserve(demand.cost, demand.patience.into()).keep());
         }
         moment.pass(pause);
         hand.set(moment.now);
@@ -118,7 +118,7 @@ fn a_retry_is_honest_for_all_quotas_together() {
             return Ok(()); // not in our time
         }
         hand.set(then.since(Micros::new(1)));
-        prop_assert!(!limiter.key("k").peek(cost).is_granted(), "already before {}", wait);
+        prop_assert!(!limiter.blocking().key("k").peek(cost).is_granted(), "already before {}", wait);
         hand.set(then);
         prop_assert!(limiter.check_cost("k", cost).is_allowed(), "not after {}", wait);
         Ok(())
@@ -147,14 +147,14 @@ fn a_refund_reaches_every_quota() {
                 moment.pass(caller.pause);
                 hand.set(moment.now);
                 let demand = caller.demand(&sample);
-                moment.hear(&limiter.key("k").reserve(demand.cost, demand.patience.into()).keep());
+                moment.hear(&limiter.blocking().key("k").reserve(demand.cost, demand.patience.into()).keep());
                 model.decide(moment.now, demand);
             }
             moment.now
         };
         let now = tell(&mut model, &before);
         let demand = Move { pause: Pause::None, cost, patience }.demand(&sample);
-        let tokens = limiter.key("k").reserve(demand.cost, demand.patience.into());
+        let tokens = limiter.blocking().key("k").reserve(demand.cost, demand.patience.into());
         let receipts = model.charge(now, demand);
         prop_assert_eq!(tokens.decision().is_granted(), receipts.is_some());
         let now = tell(&mut model, &between);
@@ -167,7 +167,7 @@ fn a_refund_reaches_every_quota() {
             }
         }
         let looks = model.decide(now, Demand::probe(1));
-        prop_assert_eq!(limiter.key("k").peek(1), heeded(&looks).1);
+        prop_assert_eq!(limiter.blocking().key("k").peek(1), heeded(&looks).1);
         Ok(())
     };
     runner().run(&stories, law).unwrap_or_else(|broken| panic!("{broken}"));
@@ -179,35 +179,39 @@ fn two_bandwidths_wait_for_the_slower() {
     let (clock, hand) = Clock::manual();
     let build = |quota: &str| Limiter::builder().clock(clock.clone()).build(quota).unwrap();
     let (slow, fast) = (build("10 per 100us"), build("5 per 10us"));
-    let ask =
-        |slow_cost, fast_cost| decide_all(&[slow.ask("k").cost(slow_cost), fast.ask("k").cost(fast_cost)]);
+    let ask = |slow_cost, fast_cost| {
+        Blocking::decide_all(&[slow.ask("k").cost(slow_cost), fast.ask("k").cost(fast_cost)])
+    };
     // One is left of ten, and two of five.
     assert_eq!(ask(9, 3).iter().map(Decision::remaining).collect::<Vec<_>>(), [1, 2]);
     let waits: Vec<_> = ask(3, 3).iter().map(|decision| decision.wait().get()).collect();
     assert_eq!(waits, [20, 2]);
     hand.advance(Duration::from_micros(19));
-    assert!(!ask(3, 3)[0].is_granted() && fast.key("k").peek(5).is_allowed(), "nothing was charged");
+    assert!(
+        !ask(3, 3)[0].is_granted() && fast.blocking().key("k").peek(5).is_allowed(),
+        "nothing was charged"
+    );
     hand.advance(Duration::from_micros(1));
     assert!(ask(3, 3).iter().all(Decision::is_allowed));
 
     // The same under one key, where both are charged alike: full again when the slower one is.
     let (builder, hand) = small();
     let both = builder.build_all(&quotas(&["10 per 100us", "5 per 10us"])).unwrap();
-    assert_eq!(both.key("k").peek(0).remaining(), 5);
+    assert_eq!(both.blocking().key("k").peek(0).remaining(), 5);
     assert!(both.check_cost("k", 5).is_allowed());
     hand.advance(Duration::from_micros(10));
     assert_eq!(both.check_cost("k", 4).outcome(), Outcome::Allow);
-    let left = both.key("k").peek(0);
+    let left = both.blocking().key("k").peek(0);
     assert_eq!((left.remaining(), left.quota()), (1, 1));
-    assert_eq!(both.key("k").peek(2).retry_after(), Some(Micros::new(2)));
-    assert_eq!(both.key("k").peek(3).retry_after(), Some(Micros::new(10)));
+    assert_eq!(both.blocking().key("k").peek(2).retry_after(), Some(Micros::new(2)));
+    assert_eq!(both.blocking().key("k").peek(3).retry_after(), Some(Micros::new(10)));
 }
 
 #[test]
 fn the_answer_names_the_quota_that_bound() {
     let (builder, hand) = small();
     let limiter = builder.build_all(&quotas(&["3/s", "5/min", "4 at once"])).unwrap();
-    let alice = limiter.key("alice");
+    let alice = limiter.blocking().key("alice");
     assert_eq!((alice.check(3).quota(), alice.peek(0).remaining()), (0, 0));
     assert_eq!(alice.check(1).quota(), 0);
     hand.advance(Duration::from_secs(1));
@@ -221,7 +225,7 @@ fn the_answer_names_the_quota_that_bound() {
 fn a_permit_beside_a_rate_gives_back_its_slot_only() {
     let (builder, _hand) = small();
     let limiter = builder.build_all(&quotas(&["5/min", "2 at once"])).unwrap();
-    let job = limiter.key("job");
+    let job = limiter.blocking().key("job");
     for left in (0..5).rev() {
         let permit = job.permit();
         assert!(permit.decision().is_allowed(), "{left} should be left");
@@ -239,7 +243,7 @@ type Deed = fn(&Limiter);
 fn the_slowest_quota_keeps_the_key() {
     let deeds: [(&str, Deed); 3] = [
         ("a charge", |_| {}),
-        ("a refund", |limiter| limiter.key("k").reserve(1, Duration::ZERO).cancel()),
+        ("a refund", |limiter| drop(limiter.blocking().key("k").reserve(1, Duration::ZERO))),
         ("a change", |limiter| limiter.change_all(&limiter.quotas(), CarryOver::Keep).unwrap()),
     ];
     for texts in [["10/s", "9/h fixed-window"], ["9/h fixed-window", "10/s"]] {
@@ -254,7 +258,7 @@ fn the_slowest_quota_keeps_the_key() {
             for key in 0..100_u64 {
                 limiter.check(&key);
             }
-            assert_eq!(limiter.key("k").peek(0).remaining(), 1, "{what} under {texts:?}");
+            assert_eq!(limiter.blocking().key("k").peek(0).remaining(), 1, "{what} under {texts:?}");
         }
     }
 }
@@ -284,9 +288,9 @@ fn questions_to_several_limiters_are_charged_together_or_not_at_all() {
             now = now.plus(Micros::from_millis(pause));
             hand.set(now);
             let questions = if alone { &questions[..1] } else { &questions[..] };
-            let asks: Vec<Ask<'_>> =
+            let asks: Vec<Check> =
                 questions.iter().map(|(which, key, cost)| limiters[*which].ask(key).cost(*cost)).collect();
-            let answers = decide_all(&asks);
+            let answers = Blocking::decide_all(&asks);
 
             // Costs of the same key add up; all look before any charges.
             let total = |which, key| {
@@ -311,7 +315,10 @@ fn questions_to_several_limiters_are_charged_together_or_not_at_all() {
             if alone {
                 // What was asked of one is seen by its bucket.
                 let (which, key, cost) = questions[0];
-                prop_assert_eq!(limiters[which].key(&key).peek(cost), look((which, key), Effect::Probe));
+                prop_assert_eq!(
+                    limiters[which].blocking().key(&key).peek(cost),
+                    look((which, key), Effect::Probe)
+                );
             }
         }
         Ok(())
@@ -337,7 +344,7 @@ fn a_clock_that_is_behind_stands_still() {
         let (asked, alone) = (build(&ahead, sample.quota), build(&ahead, sample.quota));
         let cost = cost.under(sample.quota.limit());
         prop_assert_eq!(asked.check_cost("k", cost), alone.check_cost("k", cost));
-        let together = decide_all(&[other.ask("any"), asked.ask("k").cost(cost)]);
+        let together = Blocking::decide_all(&[other.ask("any"), asked.ask("k").cost(cost)]);
         prop_assert_eq!(together[1], alone.check_cost("k", cost), "{} at {}", sample.quota, cost);
         Ok(())
     };
@@ -346,5 +353,5 @@ fn a_clock_that_is_behind_stands_still() {
 
 #[test]
 fn no_question_has_no_answer() {
-    assert!(decide_all(&[]).is_empty());
+    assert!(Blocking::decide_all(&[]).is_empty());
 }

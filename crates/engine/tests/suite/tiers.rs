@@ -40,9 +40,9 @@ fn tiers_share_a_history() {
                 let tier = tier % all.len();
                 moment.pass(pause);
                 hand.set(moment.now);
-                let bucket = limiter.key("k").tier(tier).unwrap();
+                let bucket = limiter.blocking().key("k").tier(tier).unwrap();
                 if deed == 0 {
-                    bucket.reset();
+                    bucket.reset().unwrap();
                     model.reset();
                 }
                 let demand = match name {
@@ -66,7 +66,7 @@ fn tiers_share_a_history() {
 fn permits_of_different_tiers_all_come_back() {
     let (builder, _hand) = small();
     let limiter = builder.build_tiers(&quotas(&["2 at once", "5 at once"])).unwrap();
-    let tier = |tier| limiter.key("k").tier(tier).unwrap();
+    let tier = |tier| limiter.blocking().key("k").tier(tier).unwrap();
     let (free, pro) = (tier(0).permit(), tier(1).permit());
     assert!(free.decision().is_allowed() && pro.decision().is_allowed());
     drop(free);
@@ -75,7 +75,7 @@ fn permits_of_different_tiers_all_come_back() {
     assert_eq!(tier(0).peek(0).remaining(), 2);
     // A permit that is held when its key is forgotten is still held, under its own tier.
     let held = tier(1).permit();
-    tier(1).reset();
+    tier(1).reset().unwrap();
     assert_eq!([0, 1].map(|it| tier(it).peek(0).remaining()), [1, 4]);
     drop(held);
     assert_eq!([0, 1].map(|it| tier(it).peek(0).remaining()), [2, 5]);
@@ -85,7 +85,7 @@ fn permits_of_different_tiers_all_come_back() {
 fn tokens_of_a_tier_that_was_left_do_not_come_back() {
     let (builder, _hand) = small();
     let limiter = builder.build_tiers(&quotas(&["10/min", "20/min"])).unwrap();
-    let tier = |tier| limiter.key("k").tier(tier).unwrap();
+    let tier = |tier| limiter.blocking().key("k").tier(tier).unwrap();
     let tokens = tier(0).reserve(4, Duration::ZERO);
     assert_eq!(tier(1).check(1).remaining(), 15);
     drop(tokens);
@@ -101,7 +101,7 @@ fn a_change_of_all_tiers_keeps_history() {
         let limiter = builder.build_tiers(&old).unwrap();
         hand.set(Micros::from_secs(7));
         for (tier, quota) in old.iter().enumerate() {
-            assert!(limiter.key(&tier).tier(tier).unwrap().check(quota.limit() / 2).is_allowed());
+            assert!(limiter.blocking().key(&tier).tier(tier).unwrap().check(quota.limit() / 2).is_allowed());
         }
         limiter.change_all(&new, how).unwrap();
         assert_eq!(limiter.quotas(), new);
@@ -110,7 +110,11 @@ fn a_change_of_all_tiers_keeps_history() {
             model.decide(Micros::from_secs(7), Demand::now(old.limit() / 2));
             model.change(Micros::from_secs(7), *new, how);
             let expected = model.would(Micros::from_secs(7), Demand::probe(1)).decision;
-            assert_eq!(limiter.key(&tier).tier(tier).unwrap().peek(1), expected, "tier {tier} {how:?}");
+            assert_eq!(
+                limiter.blocking().key(&tier).tier(tier).unwrap().peek(1),
+                expected,
+                "tier {tier} {how:?}"
+            );
         }
     }
 }

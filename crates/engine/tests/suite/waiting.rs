@@ -134,7 +134,7 @@ const ONE_AT_A_TIME: [&str; 5] = [
     "10/s smooth",
 ];
 
-fn acquire<'a>(bucket: &'a Bucket<'a>) -> Sleeper<'a, Decision> {
+fn acquire(bucket: &Bucket) -> Sleeper<'_, Decision> {
     Sleeper::new(bucket.acquire(1))
 }
 
@@ -240,7 +240,7 @@ fn what_cannot_be_waited_for_is_denied_at_once() {
 
     let (pool, _hand) = self::throttle("1 at once");
     let bucket = pool.bucket();
-    let _held = bucket.permit();
+    let _held = pool.blocking().permit();
     assert_eq!(now_or(bucket.acquire(1)).unwrap().outcome(), Outcome::Deny(Retry::WhenReleased));
 }
 
@@ -262,7 +262,7 @@ fn a_timeout_counts_those_who_stand_before() {
     ] {
         let (throttle, hand) = throttle(quota);
         let bucket = throttle.bucket();
-        bucket.take_up_to(u64::MAX);
+        throttle.blocking().take_up_to(u64::MAX);
         let mut line: Vec<_> = (0..before).map(|_| acquire(&bucket)).collect();
         line.push(Sleeper::new(bucket.try_acquire(1, Duration::from_millis(timeout))));
         let refused = line[before].end().map(Decision::is_granted);
@@ -283,7 +283,7 @@ fn a_line_of_centuries_is_looked_at_in_no_time() {
     for quota in ["1 per 52w", "1 per 52w fixed-window", "1 per 52w sliding-log"] {
         let (throttle, _hand) = throttle(quota);
         let bucket = throttle.bucket();
-        assert!(bucket.check(1).is_allowed());
+        assert!(throttle.check().is_allowed());
         let _line: Vec<_> = (0..400).map(|_| acquire(&bucket)).collect();
         let last = Sleeper::new(bucket.try_acquire(1, Duration::MAX));
         assert!(last.end().is_none_or(|decision| !decision.is_granted()), "{quota}");
@@ -299,7 +299,7 @@ fn a_timeout_counts_what_the_key_has_taken_in_another_tier() {
     {
         let (clock, _hand) = Clock::manual();
         let limiter = Limiter::builder().clock(clock).build_tiers(&tiers).unwrap();
-        assert!(limiter.key("k").tier(1).unwrap().check(2).is_allowed());
+        assert!(limiter.blocking().key("k").tier(1).unwrap().check(2).is_allowed());
         let bucket = limiter.key("k").tier(tier).unwrap();
         let _before: Vec<_> = (0..before).map(|_| acquire(&bucket)).collect();
         let last = Sleeper::new(bucket.try_acquire(1, Duration::from_millis(timeout)));
@@ -315,7 +315,7 @@ fn threads_wait_on_a_clock_that_is_moved_by_hand() {
         let (clock, hand) = Clock::manual();
         let throttle = Throttle::builder().clock(clock.clone()).build(quota).unwrap();
         let granted = thread::scope(|scope| {
-            let wait = || throttle.bucket().acquire_blocking(1).is_granted();
+            let wait = || throttle.blocking().acquire(1).is_granted();
             let workers: Vec<_> = (0..4).map(|_| scope.spawn(wait)).collect();
             while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
                 advance(&hand, 10);

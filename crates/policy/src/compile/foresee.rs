@@ -315,7 +315,7 @@ impl PolicyGate {
     /// The rules whose tables had no room for a key, and how often.
     pub fn crowded(&self) -> Vec<(String, u64)> {
         let crowded = self.views().filter_map(|rule| {
-            let size = rule.limiter()?.in_memory()?.size();
+            let size = rule.limiter()?.size()?;
             (size.overflowed > 0).then(|| (rule.name().to_owned(), size.overflowed))
         });
         crowded.collect()

@@ -43,7 +43,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 use tidegate_core::{Ratio, SettingError};
-use tidegate_engine::{Clock, LoadMonitor, Scaled, SharedLimiter, load::Scalable as _};
+use tidegate_engine::{Clock, Limiter, LoadMonitor, Scaled, load::Scalable as _};
 use tidegate_rule::{
     Gate, Rules, StoreAddress,
     request::{Head, Key, KeyValue, TrustedProxies},
@@ -171,7 +171,7 @@ pub(crate) struct Inner {
     monitor: Option<LoadMonitor>,
     user: Option<Key>,
     is_user_credential: bool,
-    scaled: Mutex<Vec<Scaled<SharedLimiter>>>,
+    scaled: Mutex<Vec<Scaled<Limiter>>>,
 }
 
 /// A part of a policy that has expressions.
@@ -309,7 +309,9 @@ impl PolicyGate {
             let limiter = rule.limit.and_then(|place| self.inner.gate.limits().get(place)?.rule().limiter());
             if let (Some(schedule), Some(limiter)) = (&rule.source.schedule, limiter) {
                 // That its quotas can be multiplied was tried before.
-                scaled.extend(Scaled::builder(limiter).by_schedule(schedule.clone()).follow(monitor).ok());
+                scaled.extend(
+                    Scaled::builder(Arc::new(limiter)).by_schedule(schedule.clone()).follow(monitor).ok(),
+                );
             }
         }
     }
@@ -384,7 +386,7 @@ fn can_follow(
     factors: impl Iterator<Item = Ratio>,
 ) -> Result<(), tidegate_engine::BuildError> {
     for factor in factors {
-        SharedLimiter::scale(quotas, factor)?;
+        Limiter::scale(quotas, factor)?;
     }
     Ok(())
 }

@@ -2,9 +2,8 @@
 
 use super::{PolicyGate, guards::InFlight, guards::PolicyRule};
 use crate::model::{Enforcement, Rule};
-use std::sync::Arc;
 use tidegate_core::{BreakerSnapshot, Quota, Share};
-use tidegate_engine::{Bans, SharedLimiter};
+use tidegate_engine::{Bans, Limiter};
 use tidegate_rule::{
     Mode, RequestLimit,
     request::{Head, KeyValue},
@@ -74,7 +73,7 @@ impl<'a> RuleView<'a> {
     }
 
     /// Where it is counted; `None` where it has no quotas.
-    pub fn limiter(&self) -> Option<Arc<SharedLimiter>> {
+    pub fn limiter(&self) -> Option<Limiter> {
         self.limit.and_then(|limit| limit.rule().limiter())
     }
 

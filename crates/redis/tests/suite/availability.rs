@@ -4,7 +4,7 @@
 
 use crate::common::{AMPLE, FIVE, limiter, limiter_for, number, soon, store, verdict};
 use std::time::Duration;
-use tidegate_engine::{Outage, SharedLimiter};
+use tidegate_engine::{Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
@@ -16,8 +16,8 @@ async fn hasty(server: &RedisServer) -> RedisStore {
 }
 
 /// Lets the server know the scripts and the quota, so that what is late later is a decision.
-async fn decides(limiter: &SharedLimiter) {
-    soon("the store decides", async || !limiter.check("other").await.is_degraded()).await;
+async fn decides(limiter: &Limiter) {
+    soon("the store decides", async || !limiter.decide("other", 1).await.is_degraded()).await;
 }
 
 /// How long the server stands still while one request is late.
@@ -56,9 +56,9 @@ async fn one_missed_deadline_is_not_an_outage() {
         let store = hasty(&server).await;
         let limiter = limiter_for(&store, &format!("{mode:?}"), FIVE, mode);
         decides(&limiter).await;
-        let missed = miss(&server, &store, Pause::Short, limiter.check("a")).await;
+        let missed = miss(&server, &store, Pause::Short, limiter.decide("a", 1)).await;
         assert!(missed.is_degraded() && verdict(&missed).starts_with(expected), "{mode:?} {missed:?}");
-        soon("it decides", async || !limiter.peek("a", 1).await.is_degraded()).await;
+        soon("it decides", async || !limiter.key("a").peek(1).await.is_degraded()).await;
         assert_eq!((store.trouble(), store.outages()), (None, 0), "{mode:?}");
     }
 }
@@ -69,10 +69,10 @@ async fn late_slot_is_given_back_long_before_its_lease_ends() {
     for pause in [Pause::Short, Pause::Long] {
         let store = hasty(&server).await;
         let limiter = limiter_for(&store, &format!("{pause:?}"), "1 at once lease 1h", Outage::Closed);
-        soon("the store decides", async || limiter.permit("other").await.decision().is_granted()).await;
-        let missed = miss(&server, &store, pause, limiter.permit("a")).await;
+        soon("the store decides", async || limiter.key("other").permit().await.decision().is_granted()).await;
+        let missed = miss(&server, &store, pause, limiter.key("a").permit()).await;
         assert!(!missed.decision().is_granted() && missed.decision().is_degraded());
-        soon("the slot is free", async || limiter.permit("a").await.decision().is_granted()).await;
+        soon("the slot is free", async || limiter.key("a").permit().await.decision().is_granted()).await;
     }
 }
 
@@ -81,15 +81,15 @@ async fn slot_released_during_an_outage_is_given_back_after_it() {
     let server = RedisServer::start().unwrap();
     let store = hasty(&server).await;
     let limiter = limiter_for(&store, "released", "1 at once lease 1h", Outage::Closed);
-    soon("the store decides", async || limiter.permit("other").await.decision().is_granted()).await;
-    let held = limiter.permit("a").await;
+    soon("the store decides", async || limiter.key("other").permit().await.decision().is_granted()).await;
+    let held = limiter.key("a").permit().await;
     assert!(held.decision().is_granted());
     server.pause().unwrap();
     soon("the store is unavailable", async || store.trouble().is_some()).await;
     drop(held);
     tokio::task::yield_now().await;
     server.resume().unwrap();
-    soon("the slot is free", async || limiter.permit("a").await.decision().is_granted()).await;
+    soon("the slot is free", async || limiter.key("a").permit().await.decision().is_granted()).await;
 }
 
 #[tokio::test]
@@ -102,13 +102,13 @@ async fn late_tokens_are_given_back() {
             let (ours, observed) =
                 (limiter_for(&store, &name, quota, Outage::Closed), limiter(&observer, &name, quota));
             decides(&ours).await;
-            assert!(!miss(&server, &store, pause, ours.check("check")).await.is_granted());
-            soon("the store decides again", async || !ours.peek("b", 1).await.is_degraded()).await;
-            let reserved = miss(&server, &store, pause, ours.reserve("reserve", 3, Duration::ZERO)).await;
+            assert!(!miss(&server, &store, pause, ours.decide("check", 1)).await.is_granted());
+            soon("the store decides again", async || !ours.key("b").peek(1).await.is_degraded()).await;
+            let reserved = miss(&server, &store, pause, ours.key("reserve").reserve(3, Duration::ZERO)).await;
             assert!(!reserved.decision().is_granted());
             for key in ["check", "reserve"] {
                 let what = format!("{name}: {key} has all its tokens");
-                soon(&what, async || observed.peek(key, 1).await.remaining() == 5).await;
+                soon(&what, async || observed.key(key).peek(1).await.remaining() == 5).await;
             }
         }
     }
@@ -121,9 +121,9 @@ async fn caller_that_leaves_gets_nothing_and_pays_nothing() {
     let limiter = limiter(&store, "leaves", FIVE);
     decides(&limiter).await;
     server.pause().unwrap();
-    assert!(tokio::time::timeout(DEADLINE, limiter.check("a")).await.is_err());
+    assert!(tokio::time::timeout(DEADLINE, limiter.decide("a", 1)).await.is_err());
     server.resume().unwrap();
-    soon("it has all its tokens", async || limiter.peek("a", 1).await.remaining() == 5).await;
+    soon("it has all its tokens", async || limiter.key("a").peek(1).await.remaining() == 5).await;
 }
 
 #[tokio::test]
@@ -134,24 +134,24 @@ async fn default_mode_admits_no_more_than_the_bound_in_each_process() {
     decides(&limiter).await;
     let mut admitted = 0;
     for _ in 0..6 {
-        admitted += u32::from(limiter.check("a").await.is_granted());
+        admitted += u32::from(limiter.decide("a", 1).await.is_granted());
     }
     assert_eq!(admitted, 6);
     server.kill();
     soon("the store is unavailable", async || store.trouble().is_some()).await;
     for _ in 0..10 {
-        admitted += u32::from(limiter.check("a").await.is_granted());
+        admitted += u32::from(limiter.decide("a", 1).await.is_granted());
     }
     assert_eq!(admitted, 10, "what the store had granted counts");
     // It comes back with nothing, and would grant everything again.
     server.restart().unwrap();
     soon("the store is available", async || store.trouble().is_none()).await;
     for _ in 0..10 {
-        admitted += u32::from(limiter.check("a").await.is_granted());
-        admitted += u32::from(limiter.reserve("a", 1, Duration::ZERO).await.keep().is_granted());
+        admitted += u32::from(limiter.decide("a", 1).await.is_granted());
+        admitted += u32::from(limiter.key("a").reserve(1, Duration::ZERO).await.keep().is_granted());
     }
     assert_eq!(admitted, 10, "what was granted without the store counts");
-    assert!(limiter.check("another").await.is_granted());
+    assert!(limiter.decide("another", 1).await.is_granted());
 }
 
 #[tokio::test]
@@ -159,18 +159,19 @@ async fn default_mode_holds_no_more_slots_than_the_limit_in_each_process() {
     let server = RedisServer::start().unwrap();
     let store = hasty(&server).await;
     let limiter = limiter_for(&store, "slots", "3 at once", Outage::default());
-    soon("the store decides", async || limiter.permit("other").await.decision().is_granted()).await;
+    soon("the store decides", async || limiter.key("other").permit().await.decision().is_granted()).await;
     let mut held = Vec::new();
     for _ in 0..2 {
-        held.push(limiter.permit("a").await);
+        held.push(limiter.key("a").permit().await);
     }
     assert!(held.iter().all(|permit| permit.decision().is_granted()));
     server.kill();
     soon("the store is unavailable", async || store.trouble().is_some()).await;
-    let more = [limiter.permit("a").await, limiter.permit("a").await];
+    let more = [limiter.key("a").permit().await, limiter.key("a").permit().await];
     assert_eq!(more.iter().filter(|permit| permit.decision().is_granted()).count(), 1);
     drop(held);
-    let last = [limiter.permit("a").await, limiter.permit("a").await, limiter.permit("a").await];
+    let last =
+        [limiter.key("a").permit().await, limiter.key("a").permit().await, limiter.key("a").permit().await];
     assert_eq!(last.iter().filter(|permit| permit.decision().is_granted()).count(), 2);
 }
 
@@ -180,19 +181,19 @@ async fn held_slots_are_registered_again_when_the_store_lost_its_data() {
     let (ours, observer) = (hasty(&server).await, store(&server.url()).await);
     let ours = limiter(&ours, "held", "2 at once lease 1h");
     let observed = limiter(&observer, "held", "2 at once lease 1h");
-    soon("the store decides", async || ours.permit("other").await.decision().is_granted()).await;
-    let held = ours.permit("a").await;
+    soon("the store decides", async || ours.key("other").permit().await.decision().is_granted()).await;
+    let held = ours.key("a").permit().await;
     assert!(held.decision().is_granted());
     server.kill();
     server.restart().unwrap();
     let look = async || {
-        let decision = observed.peek("a", 1).await;
+        let decision = observed.key("a").peek(1).await;
         !decision.is_degraded() && decision.remaining() == 1
     };
     soon("the slot is known again", look).await;
     assert!(!held.is_lost());
     drop(held);
-    soon("it is given back", async || observed.peek("a", 1).await.remaining() == 2).await;
+    soon("it is given back", async || observed.key("a").peek(1).await.remaining() == 2).await;
 }
 
 #[tokio::test]
@@ -203,7 +204,7 @@ async fn idle_connection_that_was_closed_degrades_no_decision() {
     decides(&limiter).await;
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
     soon("it is found out", async || store.outages() == 1 && store.trouble().is_none()).await;
-    assert_eq!(verdict(&limiter.check("a").await), "allow 4 of 5");
+    assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 4 of 5");
     assert_eq!(limiter.degraded(), 0);
 }
 
@@ -212,7 +213,7 @@ async fn decisions_wait_for_the_first_connection() {
     let server = RedisServer::start().unwrap();
     let store = RedisStore::builder().deadline(AMPLE).open(&server.url()).unwrap();
     let limiter = limiter_for(&store, "first", FIVE, Outage::Closed);
-    assert_eq!(verdict(&limiter.check("a").await), "allow 4 of 5");
+    assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 4 of 5");
     assert_eq!((limiter.degraded(), store.outages()), (0, 0));
     assert!(number(&server, &["DBSIZE"]) > 0);
 }

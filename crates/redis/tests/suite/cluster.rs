@@ -18,7 +18,7 @@ use std::{
 };
 use tidegate_core::{CarryOver, Demand, Quota};
 use tidegate_engine::{
-    Outage, SharedLimiter, Store,
+    Limiter, Outage, Store,
     store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots},
 };
 use tidegate_redis::RedisStore;
@@ -40,7 +40,7 @@ async fn every_primary_decides_and_calls_span_slots() {
     for index in 0..4 * KEYS {
         let limiter = limiter.clone();
         let _task = tasks.spawn(async move {
-            let decision = limiter.check(&format!("key-{}", index % KEYS)).await;
+            let decision = limiter.decide(&format!("key-{}", index % KEYS), 1).await;
             (index % KEYS, u64::from(decision.is_allowed()))
         });
     }
@@ -148,7 +148,7 @@ async fn a_primary_dies_under_load() {
     let limiter = Arc::new(limiter(&store, "10 per 52w"));
     let slot_of = |key: &str| RedisCluster::slot_of(store.key(&place(&limit("rule", "10 per 52w"), key)));
     for _ in 0..4 {
-        assert!(limiter.check("quiet").await.is_allowed());
+        assert!(limiter.decide("quiet", 1).await.is_allowed());
     }
     let victim = cluster.primary_of(slot_of("quiet")).unwrap();
     let on_victim = |key: &str| cluster.primary_of(slot_of(key)).unwrap().port() == victim.port();
@@ -170,7 +170,7 @@ async fn a_primary_dies_under_load() {
                     return;
                 }
                 let key = index % KEYS;
-                let decision = limiter.check(&format!("key-{key}")).await;
+                let decision = limiter.decide(&format!("key-{key}"), 1).await;
                 if decision.is_allowed() {
                     admitted[key].fetch_add(1, Ordering::Relaxed);
                 }
@@ -213,7 +213,7 @@ async fn a_primary_dies_under_load() {
     listener.set_nonblocking(true).unwrap();
     let degraded = limiter.degraded();
     for key in &keys {
-        assert!(!limiter.check(key).await.is_allowed());
+        assert!(!limiter.decide(key, 1).await.is_allowed());
     }
     assert_eq!(limiter.degraded(), degraded);
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -225,10 +225,10 @@ async fn trouble_ends_without_anybody_asking() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
     let limiter = limiter(&store, "10 per 52w");
-    limiter.check("a").await;
+    limiter.decide("a", 1).await;
     let slot = RedisCluster::slot_of(store.key(&place(&limit("rule", "10 per 52w"), "a")));
     cluster.kill_primary_of(slot).unwrap();
-    limiter.check("a").await;
+    limiter.decide("a", 1).await;
     assert!(store.trouble().is_some());
     block_in_place(|| cluster.wait_until_ok()).unwrap();
     soon("all is well", async || store.trouble().is_none()).await;
@@ -321,7 +321,7 @@ async fn a_quota_is_announced_while_its_slot_moves() {
     let to = cluster.primaries_without(slot).unwrap()[0];
     let migration = cluster.begin_migration(slot, to).unwrap();
     let limiter = limiter(&store, "7 per 52w");
-    assert!(limiter.check("a").await.is_allowed());
+    assert!(limiter.decide("a", 1).await.is_allowed());
     assert_eq!(limiter.degraded(), 0);
     block_in_place(|| migration.finish()).unwrap();
     assert_eq!(to.command(&["GET", &announced]).unwrap(), quota.to_string().as_str());
@@ -381,7 +381,7 @@ async fn a_store_opens_before_its_cluster_does() {
 
     let store = RedisStore::builder().deadline(DEADLINE).open(&url(&cluster)).unwrap();
     let limiter = limiter(&store, "10 per 52w");
-    assert!(limiter.check("a").await.is_degraded());
+    assert!(limiter.decide("a", 1).await.is_degraded());
     let cause = store.trouble().unwrap();
     assert!(cause.contains("Connection refused") && cause.contains("is a server running there"), "{cause}");
 
@@ -401,7 +401,7 @@ async fn nobody_is_bothered_with_questions_about_slots() {
     let cluster = RedisCluster::start().unwrap();
     let store = connect(&cluster).await;
     let limiter = limiter(&store, "10 per 52w");
-    limiter.check("a").await;
+    limiter.decide("a", 1).await;
     let slot = RedisCluster::slot_of(store.key(&place(&limit("rule", "10 per 52w"), "a")));
     let questions = || -> u64 {
         let living = cluster.nodes().iter().filter(|node| node.state() == State::Running);
@@ -411,10 +411,10 @@ async fn nobody_is_bothered_with_questions_about_slots() {
     let before = questions();
     soon("the replica decides", async || {
         for _ in 0..100 {
-            limiter.check("a").await;
+            limiter.decide("a", 1).await;
             tokio::task::yield_now().await;
         }
-        !limiter.check("a").await.is_degraded()
+        !limiter.decide("a", 1).await.is_degraded()
     })
     .await;
     let (asked, questions) = (limiter.degraded(), questions() - before);
@@ -435,8 +435,8 @@ async fn connect(cluster: &RedisCluster) -> RedisStore {
 }
 
 /// Without the store it denies, so that all that is admitted was counted there.
-fn limiter(store: &RedisStore, quota: &str) -> SharedLimiter {
-    SharedLimiter::builder("rule").store(store.clone()).on_outage(Outage::Closed).build(quota).unwrap()
+fn limiter(store: &RedisStore, quota: &str) -> Limiter {
+    Limiter::builder().name("rule").store(store.clone()).on_outage(Outage::Closed).build(quota).unwrap()
 }
 
 fn limit(name: &str, quota: &str) -> Arc<Limit> {
@@ -506,26 +506,21 @@ fn in_one_slot<const N: usize>(store: &RedisStore, limit: &Arc<Limit>) -> [Strin
     keys.filter(|key| slot_of(key) == slot).take(N).collect::<Vec<_>>().try_into().unwrap()
 }
 
-async fn granted(limiter: &SharedLimiter, key: &str, tries: u64) -> u64 {
+async fn granted(limiter: &Limiter, key: &str, tries: u64) -> u64 {
     let mut granted = 0;
     for _ in 0..tries {
-        granted += u64::from(limiter.check(key).await.is_allowed());
+        granted += u64::from(limiter.decide(key, 1).await.is_allowed());
     }
     granted
 }
 
 /// Takes so many of each key, all at once. All must be granted.
-async fn take_from(
-    limiter: &Arc<SharedLimiter>,
-    keys: &[String],
-    count: u64,
-    taken: &mut BTreeMap<String, u64>,
-) {
+async fn take_from(limiter: &Arc<Limiter>, keys: &[String], count: u64, taken: &mut BTreeMap<String, u64>) {
     let mut tasks = JoinSet::new();
     for key in keys {
         for _ in 0..count {
             let (limiter, key) = (limiter.clone(), key.clone());
-            let _task = tasks.spawn(async move { (limiter.check(&key).await, key) });
+            let _task = tasks.spawn(async move { (limiter.decide(&key, 1).await, key) });
         }
     }
     for (decision, key) in tasks.join_all().await {
@@ -534,9 +529,9 @@ async fn take_from(
     }
 }
 
-async fn all_decided(limiter: &SharedLimiter, keys: &[String]) -> bool {
+async fn all_decided(limiter: &Limiter, keys: &[String]) -> bool {
     for key in keys {
-        if limiter.peek(key, 1).await.is_degraded() {
+        if limiter.key(key).peek(1).await.is_degraded() {
             return false;
         }
     }

@@ -10,7 +10,7 @@
 
 use crate::common::{AMPLE, FIVE, limiter, number, soon, store, verdict};
 use std::{fs, process::Command};
-use tidegate_engine::SharedLimiter;
+use tidegate_engine::Limiter;
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Fault, Proxy, RedisCluster, RedisSentinel, RedisServer};
 
@@ -32,10 +32,10 @@ fn assert_says(text: &str, words: &[&str]) {
     words.iter().for_each(|word| assert!(text.contains(word), "no `{word}` in: {text}"));
 }
 
-async fn counts(store: &RedisStore) -> SharedLimiter {
+async fn counts(store: &RedisStore) -> Limiter {
     let limiter = limiter(store, "rule", FIVE);
-    assert_eq!(verdict(&limiter.check("key").await), "allow 4 of 5");
-    assert_eq!(verdict(&limiter.peek("key", 1).await), "allow 4 of 5");
+    assert_eq!(verdict(&limiter.decide("key", 1).await), "allow 4 of 5");
+    assert_eq!(verdict(&limiter.key("key").peek(1).await), "allow 4 of 5");
     limiter
 }
 
@@ -132,9 +132,9 @@ async fn rights() {
     // What the error tells to grant is enough.
     let enough = with("~tidegate:* +@read +@write +@scripting +time");
     let limiter = counts(&store(&enough.url()).await).await;
-    limiter.reserve("key", 1, AMPLE).await.cancel().await;
-    limiter.reset("key").await.unwrap();
-    assert_eq!((limiter.degraded(), limiter.peek("key", 1).await.remaining()), (0, 5));
+    limiter.key("key").reserve(1, AMPLE).await.cancel().await;
+    limiter.key("key").reset().await.unwrap();
+    assert_eq!((limiter.degraded(), limiter.key("key").peek(1).await.remaining()), (0, 5));
 
     for rights in [
         "~*",
@@ -205,7 +205,7 @@ async fn a_socket_and_a_database() {
     counts(&store(&format!("redis+unix://{socket}?db=3")).await).await;
     let over_tcp = store(&format!("{}/3", server.url())).await;
     let limiter = limiter(&over_tcp, "rule", FIVE);
-    assert_eq!(verdict(&limiter.check("key").await), "allow 3 of 5");
+    assert_eq!(verdict(&limiter.decide("key", 1).await), "allow 3 of 5");
     assert_eq!(number(&server, &["EXISTS", "tidegate:{rule:key}:1"]), 0);
     let mut connection = server.connect().unwrap();
     connection.command(&["SELECT", "3"]).unwrap();
@@ -213,8 +213,8 @@ async fn a_socket_and_a_database() {
 
     // A connection that was lost comes back to the same database.
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
-    soon("it is back", async || !limiter.peek("key", 1).await.is_degraded()).await;
-    assert_eq!(limiter.peek("key", 1).await.remaining(), 3);
+    soon("it is back", async || !limiter.key("key").peek(1).await.is_degraded()).await;
+    assert_eq!(limiter.key("key").peek(1).await.remaining(), 3);
     assert_says(&refusal(&format!("{}/999", server.url())).await, &["check the number of the database"]);
 }
 
@@ -235,7 +235,7 @@ async fn tls_trusts_only_the_authority_it_is_told() {
     assert_says(&text, &["without TLS", "rediss://"]);
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
     let again = limiter(&store, "rule", FIVE);
-    soon("it is back", async || !again.peek("key", 1).await.is_degraded()).await;
+    soon("it is back", async || !again.key("key").peek(1).await.is_degraded()).await;
 
     for builder in [builder(), builder().tls_authority(&authority(&stranger))] {
         let text = builder.connect(&url).await.unwrap_err().to_string();

@@ -82,7 +82,7 @@ async fn healthy_start_logs_nothing() {
         let log = Log::start();
         let store = RedisStore::builder().deadline(AMPLE).open(&url).unwrap();
         let limiter = limiter(&store, "healthy", FIVE);
-        assert_eq!(verdict(&limiter.check("a").await), "allow 4 of 5", "{url}");
+        assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 4 of 5", "{url}");
         assert_eq!(log.lines(), [""; 0], "{url}");
     }
 }
@@ -93,7 +93,7 @@ async fn says(url: &str, cause: &str, advice: &str) {
     let store = RedisStore::builder().deadline(AMPLE).open(url).unwrap();
     let limiter = limiter_for(&store, "wrong", FIVE, Outage::Closed);
     for _ in 0..20 {
-        assert!(limiter.check("a").await.is_degraded());
+        assert!(limiter.decide("a", 1).await.is_degraded());
     }
     soon("the store has been tried again", async || store.trouble().is_some_and(|why| why.contains(cause)))
         .await;
@@ -141,12 +141,12 @@ async fn outage_logs_its_start_and_its_end() {
     let server = RedisServer::start().unwrap();
     let store = RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap();
     let limiter = limiter(&store, "outage", FIVE);
-    assert!(!limiter.check("a").await.is_degraded());
+    assert!(!limiter.decide("a", 1).await.is_degraded());
     let log = Log::start();
     server.kill();
     soon("the store is unavailable", async || store.trouble().is_some()).await;
     for _ in 0..100 {
-        assert!(limiter.check("a").await.is_degraded());
+        assert!(limiter.decide("a", 1).await.is_degraded());
     }
     server.restart().unwrap();
     soon("the store is available", async || store.trouble().is_none()).await;
@@ -174,13 +174,13 @@ async fn wrong_type_names_the_key_and_does_not_flood_the_log() {
     let store = RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap();
     for (rule, quota) in [("short", FIVE), ("long", "5 per 52w sliding-log")] {
         let limiter = limiter_for(&store, rule, quota, Outage::Closed);
-        assert!(limiter.check("b").await.is_granted());
+        assert!(limiter.decide("b", 1).await.is_granted());
         let key = format!("tidegate:{{{rule}:a}}:1");
         server.command(&["LPUSH", &key, "not ours"]).unwrap();
         let log = Log::start();
         for _ in 0..100 {
-            assert!(limiter.check("a").await.is_degraded());
-            limiter.check("b").await;
+            assert!(limiter.decide("a", 1).await.is_degraded());
+            limiter.decide("b", 1).await;
         }
         let lines = log.lines();
         match rule {
@@ -192,7 +192,7 @@ async fn wrong_type_names_the_key_and_does_not_flood_the_log() {
             // The same cause within the same minute.
             _ => assert_eq!(lines, [""; 0]),
         }
-        let why = limiter.check("a").await;
+        let why = limiter.decide("a", 1).await;
         assert!(why.is_degraded() && store.trouble().unwrap().contains(&key), "{:?}", store.trouble());
     }
 }
@@ -207,7 +207,7 @@ async fn store_that_relapses_does_not_flood_the_log() {
     for times in 1..=4 {
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
         soon("it is noticed", async || {
-            limiter.peek("a", 1).await;
+            limiter.key("a").peek(1).await;
             store.outages() == times
         })
         .await;

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tidegate_core::{Kind, Micros, Quota};
-use tidegate_engine::{Ahead, Outage, SharedLimiter};
+use tidegate_engine::{Ahead, Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Connection, RedisServer, Value};
 use tokio::task::JoinSet;
@@ -115,7 +115,7 @@ fn process_of_a_fleet() {
             .await
             .unwrap();
         for (index, quota) in QUOTAS.into_iter().enumerate() {
-            let builder = SharedLimiter::builder(&format!("rule-{index}")).store(store.clone());
+            let builder = Limiter::builder().name(&format!("rule-{index}")).store(store.clone());
             let builder = if is_leased { builder.ahead(Ahead::default().ttl(TTL)) } else { builder };
             let limiter = Arc::new(builder.on_outage(Outage::Closed).build(quota).unwrap());
             let from = time(&mut connection);
@@ -129,17 +129,17 @@ fn process_of_a_fleet() {
     });
 }
 
-async fn ask(limiter: Arc<SharedLimiter>) -> u64 {
+async fn ask(limiter: Arc<Limiter>) -> u64 {
     let counts_permits = matches!(limiter.quotas()[0].kind(), Kind::Concurrency(_));
     let mut allowed = 0;
     for _ in 0..ASKS {
         if counts_permits {
-            let permit = limiter.permit("key").await;
+            let permit = limiter.key("key").permit().await;
             allowed += u64::from(permit.decision().is_allowed());
             // Never given back: all of them are in flight at once.
             std::mem::forget(permit);
         } else {
-            allowed += u64::from(limiter.check("key").await.is_allowed());
+            allowed += u64::from(limiter.decide("key", 1).await.is_allowed());
         }
     }
     allowed

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{CarryOver, Demand, Entries, Micros, Quota};
-use tidegate_engine::{Priority, Refused, SharedLimiter, Waiter};
+use tidegate_engine::{Limiter, Priority, Refused, Waiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 
@@ -34,39 +34,39 @@ const ALGORITHMS: [&str; 10] = [
 ];
 
 /// Does everything, and tells what the answers were.
-async fn transcript(limiter: &SharedLimiter) -> Vec<String> {
+async fn transcript(limiter: &Limiter) -> Vec<String> {
     let patience = Duration::from_secs(52 * 7 * 86_400);
     let mut said = Vec::new();
-    said.push(format!("peek {}", verdict(&limiter.peek("a", 1).await)));
-    said.push(format!("check {}", verdict(&limiter.check("a").await)));
-    said.push(format!("two {}", verdict(&limiter.check_cost("a", 2).await)));
-    said.push(format!("none {}", verdict(&limiter.check_cost("a", 0).await)));
-    let (taken, decision) = limiter.take_up_to("a", 10).await;
+    said.push(format!("peek {}", verdict(&limiter.key("a").peek(1).await)));
+    said.push(format!("check {}", verdict(&limiter.decide("a", 1).await)));
+    said.push(format!("two {}", verdict(&limiter.decide("a", 2).await)));
+    said.push(format!("none {}", verdict(&limiter.decide("a", 0).await)));
+    let (taken, decision) = limiter.key("a").take_up_to(10).await;
     said.push(format!("took {taken} {}", verdict(&decision)));
-    let (taken, decision) = limiter.take_up_to("a", 0).await;
+    let (taken, decision) = limiter.key("a").take_up_to(0).await;
     said.push(format!("took {taken} {}", verdict(&decision)));
-    said.push(format!("check {}", verdict(&limiter.check("a").await)));
-    said.push(format!("much {}", verdict(&limiter.check_cost("a", 100).await)));
-    said.push(format!("huge {}", verdict(&limiter.check_cost("a", u64::MAX).await)));
-    said.push(format!("try {}", verdict(&limiter.try_acquire("a", 1, Duration::from_micros(1)).await)));
-    said.push(format!("wait {}", verdict(limiter.reserve("a", 1, patience).await.decision())));
+    said.push(format!("check {}", verdict(&limiter.decide("a", 1).await)));
+    said.push(format!("much {}", verdict(&limiter.decide("a", 100).await)));
+    said.push(format!("huge {}", verdict(&limiter.decide("a", u64::MAX).await)));
+    said.push(format!("try {}", verdict(&limiter.key("a").try_acquire(1, Duration::from_micros(1)).await)));
+    said.push(format!("wait {}", verdict(limiter.key("a").reserve(1, patience).await.decision())));
 
-    let reserved = limiter.reserve("b", 2, Duration::ZERO).await;
+    let reserved = limiter.key("b").reserve(2, Duration::ZERO).await;
     said.push(format!("reserve {}", verdict(reserved.decision())));
     reserved.cancel().await;
-    said.push(format!("cancelled {}", verdict(&limiter.peek("b", 1).await)));
-    limiter.reserve("b", 1, Duration::ZERO).await.keep();
-    said.push(format!("kept {}", verdict(&limiter.peek("b", 1).await)));
-    limiter.reserve("c", 3, Duration::ZERO).await.commit(1).await;
-    said.push(format!("less {}", verdict(&limiter.peek("c", 1).await)));
-    limiter.reserve("d", 1, Duration::ZERO).await.commit(3).await;
-    said.push(format!("more {}", verdict(&limiter.peek("d", 1).await)));
+    said.push(format!("cancelled {}", verdict(&limiter.key("b").peek(1).await)));
+    limiter.key("b").reserve(1, Duration::ZERO).await.keep();
+    said.push(format!("kept {}", verdict(&limiter.key("b").peek(1).await)));
+    limiter.key("c").reserve(3, Duration::ZERO).await.commit(1).await;
+    said.push(format!("less {}", verdict(&limiter.key("c").peek(1).await)));
+    limiter.key("d").reserve(1, Duration::ZERO).await.commit(3).await;
+    said.push(format!("more {}", verdict(&limiter.key("d").peek(1).await)));
 
-    said.push(format!("credit {}", verdict(&limiter.check_on_credit("e", 20).await)));
-    said.push(format!("in debt {}", verdict(&limiter.check("e").await)));
-    limiter.reset("e").await.unwrap();
-    said.push(format!("reset {}", verdict(&limiter.peek("e", 1).await)));
-    said.push(format!("acquire {}", verdict(&limiter.acquire("e", 1).await)));
+    said.push(format!("credit {}", verdict(&limiter.key("e").check_on_credit(20).await)));
+    said.push(format!("in debt {}", verdict(&limiter.decide("e", 1).await)));
+    limiter.key("e").reset().await.unwrap();
+    said.push(format!("reset {}", verdict(&limiter.key("e").peek(1).await)));
+    said.push(format!("acquire {}", verdict(&limiter.key("e").acquire(1).await)));
     said
 }
 
@@ -76,7 +76,7 @@ async fn the_answers_are_those_of_memory() {
     let store = store(&server.url()).await;
     for (index, quota) in ALGORITHMS.into_iter().enumerate() {
         let name = format!("rule-{index}");
-        let memory = transcript(&SharedLimiter::builder(&name).build(quota).unwrap()).await;
+        let memory = transcript(&Limiter::builder().name(&name).build(quota).unwrap()).await;
         let redis = limiter(&store, &name, quota);
         assert_eq!(transcript(&redis).await, memory, "{quota}");
         assert_eq!(redis.degraded(), 0);
@@ -99,12 +99,12 @@ async fn a_key_goes_when_it_says_nothing_any_more() {
     rules.push(vec!["1000/s sliding-window".parse().unwrap()]);
     for (index, quotas) in rules.iter().enumerate() {
         let name = format!("rule-{index}");
-        let limiter = SharedLimiter::builder(&name).store(store.clone()).build_all(quotas).unwrap();
+        let limiter = Limiter::builder().name(&name).store(store.clone()).build_all(quotas).unwrap();
         for cost in [1, 1, 1, 1, 500, 1, 1, 250, 1, 1] {
             let before = time(&server);
-            let decision = limiter.check_cost("key", cost).await;
+            let decision = limiter.decide("key", cost).await;
             assert!(decision.is_allowed() && !decision.is_degraded());
-            let last = limiter.peek("key", 0).await.reset_after();
+            let last = limiter.key("key").peek(0).await.reset_after();
             let after = time(&server);
             let goes =
                 number(&server, &["PEXPIRETIME", &format!("tidegate:{{{name}:key}}:1")]) as u64 * 1_000;
@@ -132,13 +132,13 @@ async fn several_quotas_are_charged_together_or_not_at_all() {
     let quotas: Vec<Quota> = ["5 per 52w", "2 per 52w sliding-log", "9 per 52w fixed-window from-first-hit"]
         .map(|quota| quota.parse().unwrap())
         .to_vec();
-    let memory = SharedLimiter::builder("all").build_all(&quotas).unwrap();
-    let redis = SharedLimiter::builder("all").store(store).build_all(&quotas).unwrap();
+    let memory = Limiter::builder().name("all").build_all(&quotas).unwrap();
+    let redis = Limiter::builder().name("all").store(store).build_all(&quotas).unwrap();
     for limiter in [&memory, &redis] {
-        assert_eq!(verdict(&limiter.check("a").await), "allow 1 of 2");
-        assert_eq!(verdict(&limiter.check_cost("a", 3).await), "never 1 of 2");
-        assert_eq!(verdict(&limiter.check("a").await), "allow 0 of 2");
-        let denied = limiter.check("a").await;
+        assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 1 of 2");
+        assert_eq!(verdict(&limiter.decide("a", 3).await), "never 1 of 2");
+        assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 0 of 2");
+        let denied = limiter.decide("a", 1).await;
         assert_eq!((verdict(&denied), denied.quota()), ("deny 0 of 2".to_owned(), 1));
     }
     // Were the denied ones charged to the first quota, it would have nothing left by now.
@@ -146,7 +146,7 @@ async fn several_quotas_are_charged_together_or_not_at_all() {
         .map(|quota| quota.parse().unwrap())
         .to_vec();
     redis.change_all(&wider, CarryOver::Keep).unwrap();
-    assert_eq!(redis.peek("a", 1).await.remaining(), 3);
+    assert_eq!(redis.key("a").peek(1).await.remaining(), 3);
     assert!(redis.change_all(&wider[..2], CarryOver::Keep).is_err());
 }
 
@@ -154,11 +154,11 @@ async fn several_quotas_are_charged_together_or_not_at_all() {
 async fn a_reservation_that_is_dropped_gives_back() {
     let server = RedisServer::start().unwrap();
     let limiter = limiter(&store(&server.url()).await, "drop", FIVE);
-    let reserved = limiter.reserve("a", 5, Duration::ZERO).await;
+    let reserved = limiter.key("a").reserve(5, Duration::ZERO).await;
     assert!(reserved.decision().is_allowed());
-    assert!(!limiter.check("a").await.is_granted());
+    assert!(!limiter.decide("a", 1).await.is_granted());
     drop(reserved);
-    soon("it is given back", async || limiter.peek("a", 1).await.remaining() == 5).await;
+    soon("it is given back", async || limiter.key("a").peek(1).await.remaining() == 5).await;
 }
 
 #[tokio::test]
@@ -166,8 +166,8 @@ async fn waiting_is_worth_it() {
     let server = RedisServer::start().unwrap();
     let limiter = limiter(&store(&server.url()).await, "wait", "50/s burst 1");
     for _ in 0..5 {
-        assert!(limiter.acquire("a", 1).await.is_granted());
-        assert!(limiter.try_acquire("a", 1, AMPLE).await.is_granted());
+        assert!(limiter.key("a").acquire(1).await.is_granted());
+        assert!(limiter.key("a").try_acquire(1, AMPLE).await.is_granted());
     }
     assert_eq!(limiter.degraded(), 0);
 }
@@ -178,14 +178,14 @@ async fn a_permit_is_held_until_it_is_dropped() {
     let store = store(&server.url()).await;
     let limiter = limiter(&store, "slots", "2 at once");
     assert_eq!(limiter.quotas()[0].to_string(), "2 at once lease 30s");
-    let (first, second) = (limiter.permit("a").await, limiter.permit("a").await);
+    let (first, second) = (limiter.key("a").permit().await, limiter.key("a").permit().await);
     assert!(first.decision().is_allowed() && second.decision().is_allowed());
-    assert_eq!(verdict(limiter.permit("a").await.decision()), "full 0 of 2");
-    assert_eq!(verdict(&limiter.check("a").await), "full 0 of 2");
+    assert_eq!(verdict(limiter.key("a").permit().await.decision()), "full 0 of 2");
+    assert_eq!(verdict(&limiter.decide("a", 1).await), "full 0 of 2");
     drop(first);
-    soon("the slot is free", async || limiter.permit("a").await.decision().is_allowed()).await;
+    soon("the slot is free", async || limiter.key("a").permit().await.decision().is_allowed()).await;
     drop(second);
-    soon("both are free", async || limiter.peek("a", 2).await.is_allowed()).await;
+    soon("both are free", async || limiter.key("a").peek(2).await.is_allowed()).await;
     assert_eq!(keys(&server, "tidegate:{*"), [""; 0]);
 }
 
@@ -194,14 +194,14 @@ async fn a_permit_is_renewed_for_as_long_as_it_lives() {
     let server = RedisServer::start().unwrap();
     let store = store(&server.url()).await;
     let limiter = limiter(&store, "renewed", "1 at once lease 2s");
-    let permit = limiter.permit("a").await;
+    let permit = limiter.key("a").permit().await;
     let key = &keys(&server, "tidegate:{*")[0];
     // The key's own end moves with every renewal.
     let end = || number(&server, &["PEXPIRETIME", key]);
     let first = end();
     soon("it was renewed twice", async || end() >= first + 1_000).await;
     assert!(!permit.is_lost());
-    assert!(!limiter.permit("a").await.decision().is_granted());
+    assert!(!limiter.key("a").permit().await.decision().is_granted());
 }
 
 #[tokio::test]
@@ -211,21 +211,21 @@ async fn a_permit_beside_other_quotas_is_renewed_too() {
     for quotas in [["9 per 52w", "1 at once lease 2s"], ["1 at once lease 2s", "9 per 52w"]] {
         let name = quotas[0].replace(' ', "-");
         let quotas = quotas.map(|quota| quota.parse::<Quota>().unwrap());
-        let limiter = SharedLimiter::builder(&name).store(store.clone()).build_all(&quotas).unwrap();
-        let permit = limiter.permit("a").await;
+        let limiter = Limiter::builder().name(&name).store(store.clone()).build_all(&quotas).unwrap();
+        let permit = limiter.key("a").permit().await;
         assert!(permit.decision().is_allowed());
         // A renewal is the only thing that writes here.
         let calls = || commands(&server, "psetex");
         let before = calls();
         soon("it was renewed twice", async || calls() >= before + 2).await;
         assert!(!permit.is_lost(), "{quotas:?}");
-        assert!(!limiter.permit("a").await.decision().is_granted(), "{quotas:?}");
+        assert!(!limiter.key("a").permit().await.decision().is_granted(), "{quotas:?}");
         drop(permit);
-        soon("the slot is free", async || limiter.peek("a", 1).await.is_allowed()).await;
+        soon("the slot is free", async || limiter.key("a").peek(1).await.is_allowed()).await;
         for _ in 0..8 {
-            assert!(limiter.check("a").await.is_allowed(), "{quotas:?}");
+            assert!(limiter.decide("a", 1).await.is_allowed(), "{quotas:?}");
         }
-        assert!(!limiter.check("a").await.is_allowed(), "{quotas:?}: a renewal forgot what was used");
+        assert!(!limiter.decide("a", 1).await.is_allowed(), "{quotas:?}: a renewal forgot what was used");
     }
 }
 
@@ -237,15 +237,15 @@ fn a_holder_that_dies_gives_back_when_its_lease_ends() {
     process.block_on(async {
         let limiter = limiter(&store(&server.url()).await, "dead", "2 at once lease 400ms");
         // As a process that is killed leaves them.
-        std::mem::forget((limiter.permit("a").await, limiter.permit("a").await));
+        std::mem::forget((limiter.key("a").permit().await, limiter.key("a").permit().await));
         std::mem::forget(limiter);
     });
     process.shutdown_background();
 
     runtime().block_on(async {
         let limiter = limiter(&store(&server.url()).await, "dead", "2 at once lease 400ms");
-        soon("the slots are free", async || limiter.peek("a", 2).await.is_allowed()).await;
-        assert!(limiter.permit("a").await.decision().is_allowed());
+        soon("the slots are free", async || limiter.key("a").peek(2).await.is_allowed()).await;
+        assert!(limiter.key("a").permit().await.decision().is_allowed());
     });
 }
 
@@ -254,13 +254,13 @@ async fn a_change_keeps_what_was_used() {
     let server = RedisServer::start().unwrap();
     let store = store(&server.url()).await;
     for (inherit, left) in [(CarryOver::Keep, 17), (CarryOver::Reset, 20)] {
-        let memory = SharedLimiter::builder("change").build(FIVE).unwrap();
+        let memory = Limiter::builder().name("change").build(FIVE).unwrap();
         let redis = limiter(&store, &format!("change-{inherit:?}"), FIVE);
         for limiter in [&memory, &redis] {
-            limiter.check_cost("a", 3).await;
+            limiter.decide("a", 3).await;
             limiter.change_all(&["20 per 52w".parse().unwrap()], inherit).unwrap();
-            assert_eq!(limiter.peek("a", 1).await.remaining(), left, "{inherit:?} {limiter:?}");
-            assert_eq!(verdict(&limiter.check("a").await), format!("allow {} of 20", left - 1));
+            assert_eq!(limiter.key("a").peek(1).await.remaining(), left, "{inherit:?} {limiter:?}");
+            assert_eq!(verdict(&limiter.decide("a", 1).await), format!("allow {} of 20", left - 1));
         }
     }
 }
@@ -271,19 +271,19 @@ async fn processes_with_different_quotas_understand_each_other() {
     let server = RedisServer::start().unwrap();
     let (old, new) = (store(&server.url()).await, store(&server.url()).await);
     let (old, new) = (limiter(&old, "login", FIVE), limiter(&new, "login", "8 per 52w"));
-    assert_eq!(verdict(&old.check("a").await), "allow 4 of 5");
-    assert_eq!(verdict(&new.check("a").await), "allow 6 of 8");
-    assert_eq!(verdict(&old.check("a").await), "allow 2 of 5");
-    assert_eq!(verdict(&new.check_cost("a", 5).await), "allow 0 of 8");
-    assert!(!old.check("a").await.is_granted());
-    assert!(!new.check("a").await.is_granted());
+    assert_eq!(verdict(&old.decide("a", 1).await), "allow 4 of 5");
+    assert_eq!(verdict(&new.decide("a", 1).await), "allow 6 of 8");
+    assert_eq!(verdict(&old.decide("a", 1).await), "allow 2 of 5");
+    assert_eq!(verdict(&new.decide("a", 5).await), "allow 0 of 8");
+    assert!(!old.decide("a", 1).await.is_granted());
+    assert!(!new.decide("a", 1).await.is_granted());
 
     // Other algorithms have states of their own beside each other: nobody is locked out while both are in use.
     let log = limiter(&store(&server.url()).await, "login", "5 per 52w sliding-log");
-    assert_eq!(verdict(&log.check("b").await), "allow 4 of 5");
-    assert_eq!(verdict(&old.check("b").await), "allow 4 of 5");
-    assert_eq!(verdict(&log.check("b").await), "allow 3 of 5");
-    assert_eq!(verdict(&old.check("b").await), "allow 3 of 5");
+    assert_eq!(verdict(&log.decide("b", 1).await), "allow 4 of 5");
+    assert_eq!(verdict(&old.decide("b", 1).await), "allow 4 of 5");
+    assert_eq!(verdict(&log.decide("b", 1).await), "allow 3 of 5");
+    assert_eq!(verdict(&old.decide("b", 1).await), "allow 3 of 5");
     assert_eq!(old.degraded() + new.degraded() + log.degraded(), 0);
 }
 
@@ -298,7 +298,7 @@ async fn processes_that_reset_do_not_reset_each_other() {
         let quotas: Vec<Quota> =
             (3..3 + count).map(|limit| format!("{limit} per 52w{algorithm}").parse().unwrap()).collect();
         let build = |(index, quota): (usize, &Quota)| {
-            let builder = SharedLimiter::builder(&format!("reset-{count}{algorithm}"));
+            let builder = Limiter::builder().name(&format!("reset-{count}{algorithm}"));
             builder.store(stores[index % 2].clone()).carry_over(CarryOver::Reset).build(*quota).unwrap()
         };
         let nodes: Vec<_> = quotas.iter().enumerate().map(build).collect();
@@ -306,13 +306,13 @@ async fn processes_that_reset_do_not_reset_each_other() {
         for turn in 0..300 {
             let (node, quota) = (&nodes[turn % nodes.len()], quotas[turn % nodes.len()]);
             let expected = model.decide(&[quota], CarryOver::Reset, now, Demand::now(1)).remove(0).decision;
-            let decision = node.check("a").await;
+            let decision = node.decide("a", 1).await;
             assert_eq!(verdict(&decision), verdict(&expected), "{quota}, turn {turn}");
             admitted += u64::from(decision.is_allowed());
         }
         let sum: u64 = quotas.iter().map(Quota::limit).sum();
         assert!(admitted <= sum.min(9 * (2 + count)), "{count} of {algorithm}: {admitted} of {sum}");
-        assert_eq!(nodes.iter().map(SharedLimiter::degraded).sum::<u64>(), 0);
+        assert_eq!(nodes.iter().map(Limiter::degraded).sum::<u64>(), 0);
     }
 }
 
@@ -321,17 +321,17 @@ async fn processes_understand_each_other_on_a_server_that_lost_everything() {
     let server = RedisServer::start().unwrap();
     let (old, new) = (store(&server.url()).await, store(&server.url()).await);
     let (old, new) = (limiter(&old, "login", FIVE), limiter(&new, "login", "8 per 52w"));
-    assert!(old.check("a").await.is_allowed() && new.check("b").await.is_allowed());
+    assert!(old.decide("a", 1).await.is_allowed() && new.decide("b", 1).await.is_allowed());
     server.command(&["FLUSHALL"]).unwrap();
     // Nobody can tell who wrote this: it is no reason to fail.
-    assert_eq!(verdict(&old.check("a").await), "allow 4 of 5");
-    assert_eq!(verdict(&new.check("a").await), "allow 7 of 8");
+    assert_eq!(verdict(&old.decide("a", 1).await), "allow 4 of 5");
+    assert_eq!(verdict(&new.decide("a", 1).await), "allow 7 of 8");
     // As soon as the quotas are announced again, they do.
     let again = limiter(&store(&server.url()).await, "login", FIVE);
     let anew = limiter(&store(&server.url()).await, "login", "8 per 52w");
-    assert!(again.check("c").await.is_allowed() && anew.check("d").await.is_allowed());
-    assert_eq!(verdict(&old.check("a").await), "allow 3 of 5");
-    assert_eq!(verdict(&new.check("a").await), "allow 5 of 8");
+    assert!(again.decide("c", 1).await.is_allowed() && anew.decide("d", 1).await.is_allowed());
+    assert_eq!(verdict(&old.decide("a", 1).await), "allow 3 of 5");
+    assert_eq!(verdict(&new.decide("a", 1).await), "allow 5 of 8");
     assert_eq!(old.degraded() + new.degraded(), 0);
 }
 
@@ -343,8 +343,8 @@ async fn any_text_is_a_key() {
     let longer = format!("{long}k");
     let names = ["", " ", "{", "}", "{}", "a}b{c", "*", "\r\n", "\0", "ключ 🗝", "a:b", "#1", &long, &longer];
     for name in names {
-        assert_eq!(verdict(&limiter.check_cost(name, 2).await), "allow 3 of 5", "{name:?}");
-        assert_eq!(verdict(&limiter.check_cost(name, 2).await), "allow 1 of 5", "{name:?}");
+        assert_eq!(verdict(&limiter.decide(name, 2).await), "allow 3 of 5", "{name:?}");
+        assert_eq!(verdict(&limiter.decide(name, 2).await), "allow 1 of 5", "{name:?}");
     }
     let written = keys(&server, "tidegate:{*");
     assert_eq!(written.len(), names.len());
@@ -354,7 +354,7 @@ async fn any_text_is_a_key() {
     for key in written.iter().filter(|key| key.contains('#')) {
         let name = &key["tidegate:{keys:".len()..key.len() - "}:1".len()];
         if name.len() > 10 {
-            assert_eq!(limiter.peek(name, 1).await.remaining(), 5, "{name} is {hash:?}");
+            assert_eq!(limiter.key(name).peek(1).await.remaining(), 5, "{name} is {hash:?}");
         }
     }
 }
@@ -364,16 +364,16 @@ async fn keys_are_where_they_are_said_to_be() {
     let server = RedisServer::start().unwrap();
     let store = store(&server.url()).await;
     let plain = limiter(&store, "login", FIVE);
-    plain.check("alice").await;
+    plain.decide("alice", 1).await;
     assert_eq!(keys(&server, "tidegate:{*"), ["tidegate:{login:alice}:1"]);
     let tag = FIVE.parse::<Quota>().unwrap().tag();
     assert_eq!(keys(&server, "tidegate:q*"), [format!("tidegate:quota:login:{tag:04x}")]);
 
     let other = RedisStore::builder().prefix("acme").deadline(AMPLE).connect(&server.url()).await.unwrap();
     let other = limiter(&other, "login", FIVE);
-    assert_eq!(verdict(&other.check("alice").await), "allow 4 of 5");
+    assert_eq!(verdict(&other.decide("alice", 1).await), "allow 4 of 5");
     assert_eq!(keys(&server, "acme:{*"), ["acme:{login:alice}:1"]);
-    assert_eq!(verdict(&plain.check("alice").await), "allow 3 of 5");
+    assert_eq!(verdict(&plain.decide("alice", 1).await), "allow 3 of 5");
 }
 
 #[tokio::test]
@@ -382,21 +382,21 @@ async fn what_says_nothing_is_not_kept() {
     let store = store(&server.url()).await;
     for (index, quota) in ALGORITHMS.into_iter().enumerate() {
         let limiter = limiter(&store, &format!("idle-{index}"), quota);
-        limiter.peek("a", 1).await;
-        limiter.reset("a").await.unwrap();
+        limiter.key("a").peek(1).await;
+        limiter.key("a").reset().await.unwrap();
         // Shapers grant any cost to a key that was never seen.
         if !quota.contains("smooth") && !quota.contains("warm-up") {
-            limiter.check_cost("a", 1_000).await;
+            limiter.decide("a", 1_000).await;
         }
         assert_eq!(keys(&server, "tidegate:{*"), [""; 0], "{quota}");
     }
     for quota in ["1000/s burst 5", "200/s sliding-log", "50/s fixed-window", "100/s sliding-strict 4"] {
         let limiter = limiter(&store, quota, quota);
-        assert!(limiter.check_cost("a", 5).await.is_allowed());
+        assert!(limiter.decide("a", 5).await.is_allowed());
         soon("the key is gone", async || keys(&server, "tidegate:{*").is_empty()).await;
     }
     let limiter = limiter(&store, "cancelled", FIVE);
-    limiter.reserve("a", 5, Duration::ZERO).await.cancel().await;
+    limiter.key("a").reserve(5, Duration::ZERO).await.cancel().await;
     soon("the key is gone", async || keys(&server, "tidegate:{*").is_empty()).await;
 }
 
@@ -408,10 +408,10 @@ async fn those_who_wait_for_a_slot_of_the_fleet_get_it_by_priority_and_in_time()
     let far = limiter(&store, "line", "1 at once");
 
     // Too late, and too much.
-    let held = far.permit("a").await;
+    let held = far.key("a").permit().await;
     let hurried = Waiter::new(1).deadline(Duration::from_millis(20));
-    assert_eq!(near.permit_in_line("a", hurried).await.unwrap_err(), Refused::Deadline);
-    assert_eq!(near.permit_in_line("a", Waiter::new(2)).await.unwrap_err(), Refused::Never);
+    assert_eq!(near.key("a").permit_in_line(hurried).await.unwrap_err(), Refused::Deadline);
+    assert_eq!(near.key("a").permit_in_line(Waiter::new(2)).await.unwrap_err(), Refused::Never);
 
     // What another process gives back is found by asking; among our own the important go first.
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -420,7 +420,7 @@ async fn those_who_wait_for_a_slot_of_the_fleet_get_it_by_priority_and_in_time()
         let (limiter, order) = (near.clone(), order.clone());
         tasks.push(tokio::spawn(async move {
             let waiter = Waiter::new(1).priority(Priority(priority));
-            let permit = limiter.permit_in_line("a", waiter).await.unwrap();
+            let permit = limiter.key("a").permit_in_line(waiter).await.unwrap();
             assert!(permit.decision().is_allowed());
             order.lock().unwrap().push(priority);
         }));
@@ -435,7 +435,7 @@ async fn those_who_wait_for_a_slot_of_the_fleet_get_it_by_priority_and_in_time()
     }
     assert_eq!(*order.lock().unwrap(), [9, 5, 0]);
     // Nobody is left in line, and nothing is held.
-    soon("the slot is free", async || far.permit("a").await.decision().is_allowed()).await;
+    soon("the slot is free", async || far.key("a").permit().await.decision().is_allowed()).await;
 }
 
 #[test]
@@ -446,12 +446,12 @@ fn a_resident_store_is_asked_from_anywhere() {
     let home = runtime();
     let store = RedisStore::builder().resident().deadline(Duration::from_secs(10));
     let store = home.block_on(store.connect(&server.url())).unwrap();
-    let limiter = SharedLimiter::builder("resident").store(store).build("10 per 1h").unwrap();
+    let limiter = Limiter::builder().name("resident").store(store).build("10 per 1h").unwrap();
     let limiter = Arc::new(limiter);
     // No timers here; and nothing of it is left behind when it ends.
     let abroad = || tokio::runtime::Builder::new_current_thread().build().unwrap();
     for left in [9, 8] {
-        let decision = abroad().block_on(limiter.check("a"));
+        let decision = abroad().block_on(limiter.decide("a", 1));
         assert!(decision.is_allowed() && !decision.is_degraded());
         assert_eq!(decision.remaining(), left);
     }
@@ -475,6 +475,6 @@ fn a_resident_store_is_asked_from_anywhere() {
     assert_eq!(crowd.into_iter().map(|one| one.join().unwrap()).sum::<u64>(), 8);
 }
 
-async fn asked(limiter: Arc<SharedLimiter>) -> bool {
-    limiter.check("a").await.is_allowed()
+async fn asked(limiter: Arc<Limiter>) -> bool {
+    limiter.decide("a", 1).await.is_allowed()
 }

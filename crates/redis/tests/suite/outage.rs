@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_engine::{Outage, SharedLimiter};
+use tidegate_engine::{Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Fault, Proxy, RedisServer};
 use tokio::task::JoinSet;
@@ -33,8 +33,8 @@ async fn hasty(url: &str) -> RedisStore {
     RedisStore::builder().deadline(DEADLINE).connect(url).await.unwrap()
 }
 
-async fn decides(limiter: &SharedLimiter) {
-    soon("the store decides", async || !limiter.peek("health", 1).await.is_degraded()).await;
+async fn decides(limiter: &Limiter) {
+    soon("the store decides", async || !limiter.key("health").peek(1).await.is_degraded()).await;
 }
 
 /// One story for every kind of trouble: it begins, decisions are made without the store, it ends, and the store is
@@ -48,13 +48,13 @@ async fn suffer(url: &str, begin: impl Fn(), end: impl Fn()) {
         begin();
         // A late answer is not an outage yet.
         soon("the store is unavailable", async || {
-            limiter.peek("other", 1).await.is_degraded() && store.trouble().is_some()
+            limiter.key("other").peek(1).await.is_degraded() && store.trouble().is_some()
         })
         .await;
         let before = limiter.degraded();
         let mut allowed = 0;
         for _ in 0..10 {
-            let decision = limiter.check("a").await;
+            let decision = limiter.decide("a", 1).await;
             assert!(decision.is_degraded(), "{outage:?} {decision:?}");
             allowed += u64::from(decision.is_granted());
             if outage == Outage::Closed {
@@ -68,17 +68,17 @@ async fn suffer(url: &str, begin: impl Fn(), end: impl Fn()) {
         };
         assert_eq!((allowed, limiter.degraded()), (expected, before + 10), "{outage:?}");
         soon("the store says why", async || {
-            limiter.check("a").await;
+            limiter.decide("a", 1).await;
             store.trouble().is_some_and(|why| !why.is_empty())
         })
         .await;
         assert!(store.outages() >= 1);
-        assert!(limiter.reset("a").await.is_err());
+        assert!(limiter.key("a").reset().await.is_err());
 
         end();
         decides(&limiter).await;
         soon("the trouble is over", async || {
-            limiter.peek("health", 1).await;
+            limiter.key("health").peek(1).await;
             store.trouble().is_none()
         })
         .await;
@@ -125,13 +125,13 @@ async fn one_connection_is_out_of_step() {
     let limiter = Arc::new(limiter(&store, "out-of-step", MANY));
     decides(&limiter).await;
     proxy.inject(Fault::LoseRequests);
-    assert!(limiter.check("lost").await.is_degraded());
+    assert!(limiter.decide("lost", 1).await.is_degraded());
     proxy.heal();
     soon("no connection is out of step", async || {
         let mut tasks = JoinSet::new();
         for _ in 0..16 {
             let limiter = limiter.clone();
-            let _task = tasks.spawn(async move { limiter.peek("key", 1).await.is_degraded() });
+            let _task = tasks.spawn(async move { limiter.key("key").peek(1).await.is_degraded() });
         }
         tasks.join_all().await.iter().all(|is_degraded| !is_degraded)
     })
@@ -176,7 +176,7 @@ async fn a_limiter_that_is_new_in_an_outage_recovers_as_any_other() {
         proxy.inject(fault);
         let new = limiter(&store, &format!("{fault:?}"), FIVE);
         soon("it is known that the server is away", async || {
-            assert!(new.check("a").await.is_degraded());
+            assert!(new.decide("a", 1).await.is_degraded());
             store.trouble().is_some()
         })
         .await;
@@ -193,7 +193,7 @@ async fn scripts_are_forgotten_while_running() {
         let limiter = limiter(&store, quota, quota);
         for left in (0..5).rev() {
             server.command(&["SCRIPT", "FLUSH"]).unwrap();
-            assert_eq!(verdict(&limiter.check("a").await), format!("allow {left} of 5"));
+            assert_eq!(verdict(&limiter.decide("a", 1).await), format!("allow {left} of 5"));
         }
     }
     assert_eq!(store.outages(), 0);
@@ -205,12 +205,12 @@ async fn a_start_without_a_server() {
     server.stop().unwrap();
     let store = RedisStore::builder().deadline(AMPLE).open(&server.url()).unwrap();
     let limiter = limiter_for(&store, "early", FIVE, Outage::Closed);
-    assert!(limiter.check("a").await.is_degraded());
+    assert!(limiter.decide("a", 1).await.is_degraded());
     soon("it says why", async || store.trouble().is_some_and(|why| why.contains("refused"))).await;
 
     server.restart().unwrap();
     decides(&limiter).await;
-    assert_eq!(verdict(&limiter.check("a").await), "allow 4 of 5");
+    assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 4 of 5");
     assert_eq!(store.trouble(), None);
 }
 
@@ -221,7 +221,7 @@ async fn a_start_with_a_wrong_password_says_so() {
     let store = RedisStore::builder().deadline(AMPLE).open(&url).unwrap();
     let limiter = limiter_for(&store, "early", FIVE, Outage::Closed);
     soon("it says why", async || {
-        assert!(limiter.check("a").await.is_degraded());
+        assert!(limiter.decide("a", 1).await.is_degraded());
         store.trouble().is_some_and(|why| why.contains("WRONGPASS") || why.contains("uthentication"))
     })
     .await;
@@ -240,16 +240,16 @@ async fn a_request_is_never_charged_twice() {
         // Another connection each time: one that is lost again and again is tried less and less often.
         let limiter = limiter_for(&hasty(proxy.url()).await, "once", MANY, Outage::Open);
         // The server knows the script from then on: what is cut is an answer.
-        soon("the script is known", async || !limiter.check("b").await.is_degraded()).await;
+        soon("the script is known", async || !limiter.decide("b", 1).await.is_degraded()).await;
         proxy.inject(Fault::CutReplies { after });
         for _ in 0..2 {
-            let decision = limiter.check("a").await;
+            let decision = limiter.decide("a", 1).await;
             asked += 1;
             counted += u64::from(!decision.is_degraded());
         }
         proxy.heal();
     }
-    let used = 1_000 - observer.peek("a", 1).await.remaining();
+    let used = 1_000 - observer.key("a").peek(1).await.remaining();
     println!("asked {asked}, answered {counted}, charged {used}");
     assert!(counted <= used && used <= asked, "asked {asked}, answered {counted}, charged {used}");
     assert!(used > 0);
@@ -265,7 +265,7 @@ async fn callers_that_give_up_leave_the_queue_to_others() {
         server.pause().unwrap();
         let ask = |_| {
             let limiter = limiter.clone();
-            tokio::spawn(async move { limiter.check("a").await })
+            tokio::spawn(async move { limiter.decide("a", 1).await })
         };
         let calls: Vec<_> = (0..50).map(ask).collect();
         tokio::task::yield_now().await;
@@ -274,7 +274,7 @@ async fn callers_that_give_up_leave_the_queue_to_others() {
             assert!(call.await.is_err());
         }
         server.resume().unwrap();
-        assert!(!limiter.check("b").await.is_degraded());
+        assert!(!limiter.decide("b", 1).await.is_degraded());
     }
     assert_eq!((store.trouble(), store.outages()), (None, 0));
 }
@@ -291,7 +291,7 @@ fn calls_that_are_dropped_outside_of_a_runtime_leave_the_queue_to_others() {
     });
     for _ in 0..3 {
         server.pause().unwrap();
-        let mut calls: Vec<_> = (0..10).map(|_| Box::pin(limiter.check("a"))).collect();
+        let mut calls: Vec<_> = (0..10).map(|_| Box::pin(limiter.decide("a", 1))).collect();
         runtime.block_on(poll_fn(|context| {
             calls.iter_mut().for_each(|call| assert!(call.as_mut().poll(context).is_pending()));
             Poll::Ready(())
@@ -319,7 +319,7 @@ fn a_runtime_that_ends_in_mid_call_leaves_the_queue_to_others() {
         server.pause().unwrap();
         for _ in 0..20 {
             let limiter = limiter.clone();
-            drop(brief.spawn(async move { limiter.check("a").await }));
+            drop(brief.spawn(async move { limiter.decide("a", 1).await }));
         }
         brief.block_on(tokio::task::yield_now());
         drop(brief);
@@ -343,7 +343,7 @@ async fn everybody_is_answered_whatever_happens() {
             let (limiter, is_over, answers) = (limiter.clone(), is_over.clone(), answers.clone());
             tokio::spawn(async move {
                 while !is_over.load(Ordering::Relaxed) {
-                    assert!(limiter.check(&format!("{}", index % 20)).await.is_allowed());
+                    assert!(limiter.decide(&format!("{}", index % 20), 1).await.is_allowed());
                     answers.fetch_add(1, Ordering::Relaxed);
                     tokio::task::yield_now().await;
                 }

@@ -11,15 +11,15 @@
 use crate::common::{FIVE, commands, keys, limiter, limiter_for, number, soon, store, verdict};
 use std::{fmt::Write as _, fs, thread, time::Duration};
 use tidegate_core::Quota;
-use tidegate_engine::{Outage, SharedLimiter};
+use tidegate_engine::{Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisServer, until};
 
 /// The same quota for each way to go on without the store.
 struct Modes {
-    open: SharedLimiter,
-    closed: SharedLimiter,
-    local: SharedLimiter,
+    open: Limiter,
+    closed: Limiter,
+    local: Limiter,
 }
 
 impl Modes {
@@ -35,17 +35,17 @@ impl Modes {
     /// Everything is decided without the store, in the way that was declared.
     async fn assert_degraded(&self, key: &str) {
         for _ in 0..3 {
-            let decision = self.open.check(key).await;
+            let decision = self.open.decide(key, 1).await;
             assert!(decision.is_degraded() && decision.is_allowed(), "{decision:?}");
-            let decision = self.closed.check(key).await;
+            let decision = self.closed.decide(key, 1).await;
             assert!(decision.is_degraded() && !decision.is_granted(), "{decision:?}");
         }
-        assert!(!self.closed.reserve(key, 1, Duration::from_secs(1)).await.decision().is_granted());
-        assert_eq!(self.closed.take_up_to(key, 3).await.0, 0);
-        assert!(!self.closed.check_on_credit(key, 1).await.is_granted());
+        assert!(!self.closed.key(key).reserve(1, Duration::from_secs(1)).await.decision().is_granted());
+        assert_eq!(self.closed.key(key).take_up_to(3).await.0, 0);
+        assert!(!self.closed.key(key).check_on_credit(1).await.is_granted());
         let mut allowed = 0;
         for _ in 0..4 {
-            let decision = self.local.check(key).await;
+            let decision = self.local.decide(key, 1).await;
             assert!(decision.is_degraded());
             allowed += u32::from(decision.is_allowed());
         }
@@ -56,7 +56,7 @@ impl Modes {
     /// The store decides, for all of them.
     async fn assert_decided(&self, key: &str) {
         for (limiter, left) in [(&self.open, 4), (&self.closed, 3), (&self.local, 2)] {
-            assert_eq!(verdict(&limiter.check(key).await), format!("allow {left} of 5"));
+            assert_eq!(verdict(&limiter.decide(key, 1).await), format!("allow {left} of 5"));
         }
     }
 }
@@ -71,7 +71,7 @@ async fn memory_is_full() {
     modes.assert_degraded("a").await;
     // One that was never announced meets the same wall elsewhere.
     let new = limiter_for(&store, "new", FIVE, Outage::Closed);
-    assert!(new.check("a").await.is_degraded());
+    assert!(new.decide("a", 1).await.is_degraded());
     let why = store.trouble().unwrap();
     assert!(why.contains("maxmemory"), "{why}");
 
@@ -88,15 +88,15 @@ async fn full_memory_refuses_only_what_it_would_write() {
     for (name, quota) in [("short", "5/min"), ("whole", "5/min sliding-window")] {
         let limiter = limiter_for(&store, name, quota, Outage::Closed);
         for _ in 0..5 {
-            assert!(limiter.check("spent").await.is_allowed());
+            assert!(limiter.decide("spent", 1).await.is_allowed());
         }
         server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
         let (new, spent, other) =
-            tokio::join!(limiter.check("new"), limiter.check("spent"), limiter.check("other"));
+            tokio::join!(limiter.decide("new", 1), limiter.decide("spent", 1), limiter.decide("other", 1));
         assert!(new.is_degraded() && other.is_degraded(), "{quota}: {new:?} {other:?}");
         assert!(!spent.is_degraded() && !spent.is_allowed(), "{quota}: {spent:?}");
         server.command(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
-        assert_eq!(verdict(&limiter.check("new").await), "allow 4 of 5", "{quota}");
+        assert_eq!(verdict(&limiter.decide("new", 1).await), "allow 4 of 5", "{quota}");
     }
 }
 
@@ -132,13 +132,13 @@ async fn a_key_is_of_another_type() {
     server.command(&["LPUSH", "tidegate:{crowd:7}:1", "not", "ours"]).unwrap();
     let ask = |index: u32| {
         let limiter = limiter.clone();
-        tokio::spawn(async move { limiter.check(&index.to_string()).await.is_degraded() })
+        tokio::spawn(async move { limiter.decide(&index.to_string(), 1).await.is_degraded() })
     };
     let asked: Vec<_> = (0..50).map(ask).collect();
     for (index, asked) in asked.into_iter().enumerate() {
         assert_eq!(asked.await.unwrap(), index == 7);
     }
-    assert!(modes.closed.reset("a").await.is_err());
+    assert!(modes.closed.key("a").reset().await.is_err());
     server.command(&["DEL", "tidegate:{modes:a}:1"]).unwrap();
     modes.assert_decided("a").await;
 }
@@ -164,27 +164,27 @@ async fn a_key_holds_garbage() {
         let name = format!("garbage-{index}");
         let limiter = limiter_for(&store, &name, quota, Outage::Closed);
         let tag = quota.parse::<Quota>().unwrap().tag().to_be_bytes();
-        limiter.check("fresh").await;
-        let fresh = verdict(&limiter.peek("never seen", 1).await);
+        limiter.decide("fresh", 1).await;
+        let fresh = verdict(&limiter.key("never seen").peek(1).await);
         let key = format!("tidegate:{{{name}:a}}:1");
         for bytes in garbage(tag) {
             write(&server, &key, &bytes);
             // Nothing panics, and everything is answered.
-            limiter.peek("a", 1).await;
-            limiter.check("a").await;
-            limiter.take_up_to("a", 3).await;
-            drop(limiter.permit("a").await);
-            limiter.reserve("a", 1, Duration::from_secs(1)).await.cancel().await;
-            limiter.reserve("a", 1, Duration::from_secs(1)).await.commit(2).await;
+            limiter.key("a").peek(1).await;
+            limiter.decide("a", 1).await;
+            limiter.key("a").take_up_to(3).await;
+            drop(limiter.key("a").permit().await);
+            limiter.key("a").reserve(1, Duration::from_secs(1)).await.cancel().await;
+            limiter.key("a").reserve(1, Duration::from_secs(1)).await.commit(2).await;
             // And an operator can mend it.
             write(&server, &key, &bytes);
-            limiter.reset("a").await.unwrap_or_else(|error| panic!("{quota} {bytes:02x?}: {error}"));
+            limiter.key("a").reset().await.unwrap_or_else(|error| panic!("{quota} {bytes:02x?}: {error}"));
             if !quota.contains("at once") {
-                assert_eq!(verdict(&limiter.peek("a", 1).await), fresh, "{quota} {bytes:02x?}");
+                assert_eq!(verdict(&limiter.key("a").peek(1).await), fresh, "{quota} {bytes:02x?}");
             }
-            let granted = limiter.check("b").await;
+            let granted = limiter.decide("b", 1).await;
             assert!(!granted.is_degraded(), "{quota} {bytes:02x?}");
-            limiter.reset("b").await.unwrap();
+            limiter.key("b").reset().await.unwrap();
             server.command(&["DEL", &key]).unwrap();
         }
     }
@@ -220,14 +220,14 @@ async fn another_script_keeps_the_server_busy() {
     modes.assert_decided("before").await;
     let mut other = server.connect().unwrap();
     let script = thread::spawn(move || other.command(&["EVAL", "while true do end", "0"]));
-    soon("the server is busy", async || modes.closed.peek("a", 1).await.is_degraded()).await;
+    soon("the server is busy", async || modes.closed.key("a").peek(1).await.is_degraded()).await;
     modes.assert_degraded("a").await;
     let why = store.trouble().unwrap();
     assert!(why.contains("BUSY") || why.contains("busy"), "{why}");
 
     server.command(&["SCRIPT", "KILL"]).unwrap();
     assert!(script.join().unwrap().is_err());
-    soon("the store decides", async || !modes.closed.peek("a", 1).await.is_degraded()).await;
+    soon("the store decides", async || !modes.closed.key("a").peek(1).await.is_degraded()).await;
     modes.assert_decided("a").await;
 }
 
@@ -248,7 +248,7 @@ async fn the_server_becomes_a_replica() {
     assert!(keys(&other, "*").is_empty());
 
     server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    soon("the store decides", async || !modes.closed.peek("a", 1).await.is_degraded()).await;
+    soon("the store decides", async || !modes.closed.key("a").peek(1).await.is_degraded()).await;
     modes.assert_decided("a").await;
     assert_eq!(store.trouble(), None);
 }
@@ -266,6 +266,6 @@ async fn rights_are_taken_away() {
     server.command(&["ACL", "SETUSER", "app", "+time", "-psetex"]).unwrap();
     modes.assert_degraded("c").await;
     server.command(&["ACL", "SETUSER", "app", "+psetex"]).unwrap();
-    soon("the store decides", async || !modes.closed.peek("a", 1).await.is_degraded()).await;
+    soon("the store decides", async || !modes.closed.key("a").peek(1).await.is_degraded()).await;
     modes.assert_decided("a").await;
 }

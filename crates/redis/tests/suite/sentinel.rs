@@ -11,7 +11,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_engine::{Outage, SharedLimiter};
+use tidegate_engine::{Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisSentinel, RedisServer, Value, until};
 use tokio::task::{JoinSet, block_in_place};
@@ -59,7 +59,7 @@ async fn the_primary_changes_and_dies_under_load() {
     let store = RedisStore::builder().deadline(DEADLINE).connect(&url).await.unwrap();
     let limiter = Arc::new(limiter(&store));
     for _ in 0..4 {
-        assert!(limiter.check("quiet").await.is_allowed());
+        assert!(limiter.decide("quiet", 1).await.is_allowed());
     }
     let first = sentinel.primary().unwrap();
     until("the replica knows", || replica_knows(first)).unwrap();
@@ -102,7 +102,7 @@ async fn a_primary_that_turned_replica_is_left() {
     let store = RedisStore::builder().deadline(DEADLINE).connect(&url).await.unwrap();
     let limiter = limiter(&store);
     for _ in 0..4 {
-        assert!(limiter.check("quiet").await.is_allowed());
+        assert!(limiter.decide("quiet", 1).await.is_allowed());
     }
     let old = sentinel.primary().unwrap();
     until("the replica knows", || replica_knows(old)).unwrap();
@@ -122,7 +122,7 @@ async fn a_primary_that_turned_replica_is_left() {
     // What is denied is not written, so a denial would not show where it comes from.
     let mut admitted = 4;
     soon("decisions come from the new primary", async || {
-        let decision = limiter.check("quiet").await;
+        let decision = limiter.decide("quiet", 1).await;
         admitted += u64::from(decision.is_allowed());
         !decision.is_degraded()
     })
@@ -143,7 +143,7 @@ struct Load {
 }
 
 impl Load {
-    fn start(limiter: &Arc<SharedLimiter>) -> Self {
+    fn start(limiter: &Arc<Limiter>) -> Self {
         let (answers, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let mut tasks = JoinSet::new();
         for task in 0..64 {
@@ -153,7 +153,7 @@ impl Load {
                     if is_over.load(Ordering::Relaxed) {
                         return;
                     }
-                    limiter.check(&format!("key-{}", index % 10_000)).await;
+                    limiter.decide(&format!("key-{}", index % 10_000), 1).await;
                     answers.fetch_add(1, Ordering::Relaxed);
                     tokio::task::yield_now().await;
                 }
@@ -179,22 +179,22 @@ fn hosts(sentinel: &RedisSentinel) -> String {
 }
 
 /// Without the store it denies, so that all that is admitted was counted there.
-fn limiter(store: &RedisStore) -> SharedLimiter {
-    let builder = SharedLimiter::builder("rule").store(store.clone()).on_outage(Outage::Closed);
+fn limiter(store: &RedisStore) -> Limiter {
+    let builder = Limiter::builder().name("rule").store(store.clone()).on_outage(Outage::Closed);
     builder.build(&*format!("{LIMIT} per 52w")).unwrap()
 }
 
-async fn granted(limiter: &SharedLimiter, key: &str) -> u64 {
+async fn granted(limiter: &Limiter, key: &str) -> u64 {
     let mut granted = 0;
     for _ in 0..2 * LIMIT {
-        granted += u64::from(limiter.check(key).await.is_allowed());
+        granted += u64::from(limiter.decide(key, 1).await.is_allowed());
     }
     granted
 }
 
-async fn recovered(store: &RedisStore, limiter: &SharedLimiter) {
+async fn recovered(store: &RedisStore, limiter: &Limiter) {
     soon("the store decides", async || {
-        store.trouble().is_none() && !limiter.peek("quiet", 1).await.is_degraded()
+        store.trouble().is_none() && !limiter.key("quiet").peek(1).await.is_degraded()
     })
     .await;
 }

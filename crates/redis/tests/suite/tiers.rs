@@ -14,7 +14,7 @@ use std::{
 };
 use tidegate_core::{CarryOver, Decision, Quota};
 use tidegate_engine::{
-    Clock, Limiter, Outage, Reservation, SharedLimiter,
+    Clock, Limiter, Outage, Reservation,
     store::{Choice, Inquiry, Limit, Place, Reply, Request, Slots},
 };
 use tidegate_testkit::{servers::RedisServer, strategy::*};
@@ -52,11 +52,11 @@ fn tiers_in_redis_are_those_of_memory() {
                 match (deed, held.take()) {
                     (0, Some((reservation, tier, charge, cost))) => {
                         perform(Request::Refund { place: place(tier), charge, cost });
-                        Reservation::cancel(reservation);
+                        drop::<Reservation>(reservation);
                     }
                     (1, _) => {
                         perform(Request::Reset(place(tier)));
-                        memory.key("k").reset();
+                        memory.blocking().key("k").reset().unwrap();
                     }
                     (_, Some((reservation, ..))) => {
                         reservation.keep();
@@ -69,7 +69,7 @@ fn tiers_in_redis_are_those_of_memory() {
                 let Reply::Decided(answers) = perform(Request::Decide(vec![ask])) else {
                     panic!("no decision")
                 };
-                let bucket = memory.key("k").tier(tier).unwrap();
+                let bucket = memory.blocking().key("k").tier(tier).unwrap();
                 let reservation = bucket.reserve(demand.cost, demand.patience.into());
                 let (ours, theirs) = (*reservation.decision(), answers[0].steps[0].decision);
                 prop_assert_eq!(ours, theirs, "{:?} under {} at {}", demand, quotas[tier], moment.now);
@@ -90,28 +90,29 @@ async fn a_call_names_its_tier() {
     let server = RedisServer::start().unwrap();
     let store = store(&server.url()).await;
     let tiers: Vec<Quota> = ["2 per 52w", "5 per 52w"].map(|quota| quota.parse().unwrap()).to_vec();
-    let builder = || SharedLimiter::builder("plans");
+    let builder = || Limiter::builder().name("plans");
     let memory = builder().build_tiers(&tiers).unwrap();
     let redis = builder().store(store.clone()).on_outage(Outage::Closed).build_tiers(&tiers).unwrap();
     for limiter in [&memory, &redis] {
-        let (free, pro) = (limiter.tier(0).unwrap(), limiter.tier(1).unwrap());
-        assert!(limiter.tier(2).is_none() && limiter.tiers() == 2);
-        assert_eq!(verdict(&free.check_cost("a", 2).await), "allow 0 of 2");
-        assert_eq!(verdict(&free.check("a").await), "deny 0 of 2");
-        assert_eq!(verdict(&pro.peek("a", 1).await), "allow 3 of 5");
-        let reserved = pro.reserve("a", 2, Duration::ZERO).await;
+        let tier = |tier| limiter.key("a").tier(tier);
+        let (free, pro) = (tier(0).unwrap(), tier(1).unwrap());
+        assert!(tier(2).is_none() && limiter.tiers() == 2);
+        assert_eq!(verdict(&free.check(2).await), "allow 0 of 2");
+        assert_eq!(verdict(&free.check(1).await), "deny 0 of 2");
+        assert_eq!(verdict(&pro.peek(1).await), "allow 3 of 5");
+        let reserved = pro.reserve(2, Duration::ZERO).await;
         assert_eq!((verdict(reserved.decision()), reserved.decision().quota()), ("allow 1 of 5".into(), 1));
         reserved.cancel().await;
-        let (taken, decision): (u64, Decision) = pro.take_up_to("a", 9).await;
+        let (taken, decision): (u64, Decision) = pro.take_up_to(9).await;
         assert_eq!((taken, verdict(&decision)), (3, "allow 0 of 5".into()));
-        limiter.reset("a").await.unwrap();
-        assert_eq!(verdict(&limiter.check("a").await), "allow 1 of 2");
+        limiter.key("a").reset().await.unwrap();
+        assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 1 of 2");
         assert_eq!(limiter.degraded(), 0);
     }
-    assert!(limiter(&store, "one", "5 per 52w").tier(1).is_none());
+    assert!(limiter(&store, "one", "5 per 52w").key("a").tier(1).is_none());
     let mixed = [tiers[0], "5/s sliding-log".parse().unwrap()];
     assert!(builder().build_tiers(&mixed).is_err() && builder().store(store).build_tiers(&mixed).is_err());
     server.kill();
-    let free = redis.tier(0).unwrap();
-    assert!(free.check("a").await.is_degraded() && !free.check("a").await.is_granted());
+    let free = redis.key("a").tier(0).unwrap();
+    assert!(free.check(1).await.is_degraded() && !free.check(1).await.is_granted());
 }

@@ -158,7 +158,7 @@ pub(super) fn run(
         let finish_one = |running: Running| Trial {
             keys: keys(&running.keys),
             outliers: keys(&running.outliers),
-            crowded: running.limiter.size().overflowed,
+            crowded: running.limiter.size().map_or(0, |size| size.overflowed),
             ..running.trial
         };
         group.into_iter().map(finish_one).collect()

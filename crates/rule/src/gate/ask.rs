@@ -5,25 +5,21 @@ use super::{
     limit::{by_address, holds_slots},
     queue::{KeyQueue, Waiting},
     rulings::{Held, Judged, Judgement, Rulings},
-    taken::Taken,
+    taken::{Taken, reserve_in_memory},
 };
 use crate::{
-    Mode, RuleKey, background,
-    key::Shown,
+    Mode, RuleKey,
     request::{Address, Head, KeyValue, Missing},
 };
 use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 use tidegate_core::{Decision, Micros};
-use tidegate_engine::{
-    Limiter, OwnedAsk, SharedLimiter, Waiter, reserve_all, reserve_all_in_memory, store::Choice,
-};
+use tidegate_engine::{Bucket, Check, Limiter, Waiter, background, reserve_all, store::Choice};
 
 /// What rules say to a request, now or when they have been waited for.
 #[derive(Debug)]
@@ -88,11 +84,11 @@ pub(super) fn ask_now(gate: &Gate, head: &dyn Head) -> Rulings {
         Ok(questions) => questions,
         Err(without_key) => return without_key,
     };
-    let asks: Vec<_> = enforced.iter().map(|question| question.ask.clone()).collect();
-    let Some(claims) = reserve_all_in_memory(&asks) else { return Rulings::closed(&places_of(&enforced)) };
+    let checks: Vec<_> = enforced.iter().map(|question| question.check.clone()).collect();
+    let Some(claims) = reserve_in_memory(&checks) else { return Rulings::closed(&places_of(&enforced)) };
     let mut taken = Taken::default();
-    taken.put(&enforced, claims.into_iter().map(Some).collect());
-    shadowed.retain(|question| question.ask.is_in_memory());
+    taken.put(&enforced, claims);
+    shadowed.retain(|question| question.check.is_in_memory());
     taken.look_on(&shadowed);
     taken.settle(gate)
 }
@@ -125,9 +121,9 @@ pub(super) fn decide_at_hand(limit: &RequestLimit, head: &dyn Head) -> Option<De
 #[inline]
 fn check<K: RuleKey>(limiter: &Limiter, key: &K, cost: u64, tier: usize) -> Decision {
     match tier {
-        0 => limiter.check_cost(&Shown(key), cost),
+        0 => limiter.check_cost(key, cost),
         _ => {
-            let bucket = limiter.key(&Shown(key));
+            let bucket = limiter.blocking().key(key);
             bucket.tier(tier).unwrap_or(bucket).check(cost)
         }
     }
@@ -159,7 +155,7 @@ pub(super) fn find<'a>(limit: &RequestLimit, head: &'a dyn Head) -> Found<'a> {
 pub(super) struct Question {
     pub(super) place: Place,
     pub(super) mode: Mode,
-    pub(super) ask: OwnedAsk,
+    pub(super) check: Check,
     pub(super) line: Option<InLine>,
     /// Where it waits, if it may.
     pub(super) queue: Option<KeyQueue>,
@@ -167,8 +163,7 @@ pub(super) struct Question {
 
 /// A slot that is worth waiting for, with the tokens beside it.
 pub(super) struct InLine {
-    pub(super) limiter: Arc<SharedLimiter>,
-    pub(super) key: KeyValue<'static>,
+    pub(super) bucket: Bucket,
     pub(super) waiter: Waiter,
 }
 
@@ -198,10 +193,10 @@ pub(super) fn ask_without_waiting(
         Ok(questions) => questions,
         Err(without_key) => return without_key,
     };
-    let asks: Vec<_> = enforced.iter().map(|question| question.ask.clone()).collect();
+    let checks: Vec<_> = enforced.iter().map(|question| question.check.clone()).collect();
     let mut taken = Taken::default();
-    if let Some(claims) = reserve_all_in_memory(&asks) {
-        taken.put(&enforced, claims.into_iter().map(Some).collect());
+    if let Some(claims) = reserve_in_memory(&checks) {
+        taken.put(&enforced, claims);
     }
     taken.queue(&enforced);
     taken.look_on(&shadowed);
@@ -230,7 +225,7 @@ fn questions(
         };
         let mode = limit.mode_for(mode, &key);
         let patience = limit.rule().wait().min(max_wait);
-        let question = question(place, limit, mode, &limiter, key, head, patience);
+        let question = question(place, limit, mode, &limiter, &key, head, patience);
         if mode == Mode::Enforce { enforced.push(question) } else { shadowed.push(question) }
     }
     Ok((enforced, shadowed))
@@ -240,39 +235,38 @@ fn question(
     place: Place,
     limit: &RequestLimit,
     mode: Mode,
-    limiter: &Arc<SharedLimiter>,
-    key: KeyValue<'_>,
+    limiter: &Limiter,
+    key: &KeyValue<'_>,
     head: &dyn Head,
     patience: Duration,
 ) -> Question {
     let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
     // What is not enforced makes nobody wait, but takes the turn that would have been waited for: else it would count others
     // as refused than it would refuse.
-    let ask = OwnedAsk::new(limiter, &key).cost(cost).tier(tier).within(patience);
+    let check = limiter.ask(key).cost(cost).tier(tier).within(patience);
     // Lines know no tiers: one who has a tier of slots is answered at once.
     let has_line = limit.rule().choice() == Choice::All && limiter.quotas().iter().any(holds_slots);
     let is_line = mode == Mode::Enforce && !patience.is_zero() && cost > 0 && has_line;
     let is_waiting = mode == Mode::Enforce && !patience.is_zero();
-    let queue = limit.line().filter(|_| is_waiting).map(|queue| queue.of_key(&key));
+    let queue = limit.line().filter(|_| is_waiting).map(|queue| queue.of_key(key));
     let line = is_line.then(|| InLine {
-        limiter: limiter.clone(),
-        key: key.into_owned(),
+        bucket: limiter.key(key),
         waiter: Waiter::new(cost).deadline(patience).priority(limit.priority_of(head)),
     });
-    Question { place, mode, ask, line, queue }
+    Question { place, mode, check, line, queue }
 }
 
 /// Everything that is in memory and grants without a wait is decided on the spot.
 fn now_or_later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -> Asked {
     let lines = enforced.iter().any(|question| question.line.is_some());
-    let is_shadowed_here = shadowed.iter().all(|question| question.ask.is_in_memory());
+    let is_shadowed_here = shadowed.iter().all(|question| question.check.is_in_memory());
     if lines || !is_shadowed_here {
         return later(gate, enforced, shadowed);
     }
-    let asks: Vec<_> = enforced.iter().map(|question| question.ask.clone()).collect();
-    let Some(claims) = reserve_all_in_memory(&asks) else { return later(gate, enforced, shadowed) };
+    let checks: Vec<_> = enforced.iter().map(|question| question.check.clone()).collect();
+    let Some(claims) = reserve_in_memory(&checks) else { return later(gate, enforced, shadowed) };
     let mut taken = Taken::default();
-    taken.put(&enforced, claims.into_iter().map(Some).collect());
+    taken.put(&enforced, claims);
     taken.queue(&enforced);
     if taken.is_ready() {
         taken.look_on(&shadowed);
@@ -296,14 +290,14 @@ fn later(gate: &Gate, enforced: Vec<Question>, shadowed: Vec<Question>) -> Asked
             taken.stand_in_line(question).await;
         }
         if !taken.is_refused() {
-            let asks = rest.iter().map(|question| question.ask.clone()).collect();
-            taken.put(&rest, reserve_all(asks).await);
+            let checks = rest.iter().map(|question| question.check.clone()).collect();
+            taken.put(&rest, reserve_all(checks).await);
             taken.queue(&rest);
             taken.ready().await;
         }
         if !taken.is_refused() {
             for question in shadowed {
-                let claims = reserve_all(vec![question.ask.clone()]).await;
+                let claims = reserve_all(vec![question.check.clone()]).await;
                 taken.put(&[question], claims);
             }
         }

@@ -12,10 +12,9 @@ use super::{
 };
 use crate::{
     Mode,
-    key::Shown,
     request::{Head, KeyValue},
 };
-use tidegate_engine::{Bucket, Limiter, Mark};
+use tidegate_engine::{BlockingBucket, Limiter, Mark};
 
 /// What a request holds: tokens and slots until it has been answered, and places in queues until it has waited.
 #[must_use = "dropping it gives back the slots of the request"]
@@ -61,7 +60,7 @@ impl Gate {
     fn aim_at(&self, place: Place, head: &dyn Head) -> Option<Aim> {
         let (limit, limiter) = self.plain(place)?;
         let Found::Key(key) = ask::find(limit, head) else { return None };
-        let mark = limiter.mark(&Shown(&key));
+        let mark = limiter.mark(&key)?;
         Some(Aim { place, mark, cost: limit.cost_of(head), tier: limit.tier_of(head) })
     }
 
@@ -71,7 +70,7 @@ impl Gate {
     pub fn fetch(&self, aims: &[Aim]) {
         for aim in aims {
             if let Some(bucket) = self.bucket(aim) {
-                bucket.approach();
+                bucket.prefetch();
             }
         }
     }
@@ -80,13 +79,12 @@ impl Gate {
     pub fn mark_at(&self, place: usize, head: &dyn Head) -> Option<Mark> {
         let limit = self.limits().get(place)?;
         let Found::Key(key) = ask::find(limit, head) else { return None };
-        Some(limit.rule().limiter()?.in_memory()?.mark(&Shown(&key)))
+        limit.rule().limiter()?.mark(&key)
     }
 
     /// What stands for all together in the limit at this place, where it counts in memory.
     pub fn mark_of_all(&self, place: usize) -> Option<Mark> {
-        let limiter = self.limits().get(place)?.rule().limiter()?;
-        Some(limiter.in_memory()?.mark(&Shown(&KeyValue::All)))
+        self.limits().get(place)?.rule().limiter()?.mark(&KeyValue::All)
     }
 
     /// A limit that decides by itself, with nothing to settle and nothing to hold.
@@ -137,8 +135,8 @@ impl Gate {
     }
 
     #[inline]
-    fn bucket(&self, aim: &Aim) -> Option<Bucket<'_>> {
-        let bucket = self.plain(aim.place)?.1.marked(aim.mark);
+    fn bucket(&self, aim: &Aim) -> Option<BlockingBucket<'_>> {
+        let bucket = self.plain(aim.place)?.1.blocking().marked(aim.mark)?;
         Some(match aim.tier {
             0 => bucket,
             tier => bucket.tier(tier).unwrap_or(bucket),

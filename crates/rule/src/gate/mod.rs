@@ -32,7 +32,6 @@ pub use verdict::{Ruling, Verdict};
 
 use crate::{
     Answer, Fields,
-    key::Shown,
     request::{Address, Head},
 };
 use std::{fmt, net::IpAddr, sync::Arc};
@@ -143,7 +142,7 @@ impl Gate {
     pub fn ask_by_peer<T>(&self, peer: Address, tell: impl FnOnce(QuickRuling<'_>) -> T) -> Quick<T> {
         let only = self.limits().first();
         let Some(limiter) = only.and_then(|only| only.rule().at_hand()) else { return Quick::Undecided };
-        let decision = limiter.check_cost(&Shown(&peer), 1);
+        let decision = limiter.check_cost(&peer, 1);
         match decision.is_granted() {
             true => Quick::Admitted(tell(QuickRuling { place: 0, decision: &decision })),
             false => Quick::refused(0, decision),

@@ -1,6 +1,6 @@
 //! Who may wait for a turn: so many of one key, so many of all.
 
-use crate::{RuleKey, key::Shown};
+use crate::RuleKey;
 use std::{
     collections::HashMap,
     fmt,
@@ -66,7 +66,7 @@ impl Queue {
 
     /// The line of one key.
     pub fn of_key<K: RuleKey + ?Sized>(&self, key: &K) -> KeyQueue {
-        KeyQueue { queue: self.clone(), key: self.inner.hasher.hash_one(Shown(key)) }
+        KeyQueue { queue: self.clone(), key: self.inner.hasher.hash_one(key) }
     }
 }
 

@@ -1,10 +1,10 @@
 //! What rules said to one request, and what it holds until it has been answered.
 
 use super::{Gate, RequestLimit};
-use crate::{Mode, Rule, background, request::Reply};
+use crate::{Mode, Rule, request::Reply};
 use std::{fmt, time::Duration};
 use tidegate_core::{Decision, Micros, Outcome, Retry};
-use tidegate_engine::{Refused, SharedPermit, SharedReservation};
+use tidegate_engine::{Permit, Refused, Reservation, background};
 
 /// What rules said to one request, and what it holds until it has been answered; [`Gate::verdict`] reads it.
 ///
@@ -90,8 +90,8 @@ pub enum Judgement {
 #[derive(Default)]
 pub(super) struct Held {
     /// Tokens that are settled with the answer, each with the place of its rule.
-    pub(super) tokens: Vec<(usize, SharedReservation<'static>)>,
-    pub(super) slots: Vec<SharedPermit<'static>>,
+    pub(super) tokens: Vec<(usize, Reservation)>,
+    pub(super) slots: Vec<Permit>,
 }
 
 impl Judged {
@@ -195,7 +195,7 @@ impl Held {
                 match gate.limits().get(place) {
                     Some(limit) => {
                         let due = limit.payment().due(tokens.cost(), reply);
-                        tokens.settle(due);
+                        tokens.commit(due);
                     }
                     None => {
                         tokens.keep();
@@ -221,7 +221,7 @@ impl Drop for Held {
 #[must_use = "dropping it gives the slots back"]
 #[derive(Default)]
 pub struct HeldSlots {
-    slots: Vec<SharedPermit<'static>>,
+    slots: Vec<Permit>,
 }
 
 impl HeldSlots {

@@ -6,10 +6,14 @@ use super::{
     queue::{Waiting, add_wait},
     rulings::{Held, Judged, Judgement, Rulings},
 };
-use crate::key::Shown;
 use std::time::Duration;
 use tidegate_core::Micros;
-use tidegate_engine::{Claim, Refused, reserve_all, reserve_all_in_memory};
+use tidegate_engine::{Blocking, Check, Claim, Refused, reserve_all};
+
+/// Decides checks that are all in memory; `None` if one of them is not: nothing is decided then.
+pub(super) fn reserve_in_memory(checks: &[Check]) -> Option<Vec<Option<Claim>>> {
+    checks.iter().all(Check::is_in_memory).then(|| Blocking::reserve_all(checks))
+}
 
 /// What was said and taken so far. Dropping it gives everything back.
 #[derive(Default)]
@@ -37,8 +41,8 @@ impl Taken {
             return;
         }
         for question in shadowed {
-            let claims = reserve_all_in_memory(std::slice::from_ref(&question.ask));
-            self.put(std::slice::from_ref(question), claims.into_iter().flatten().map(Some).collect());
+            let claims = reserve_in_memory(std::slice::from_ref(&question.check));
+            self.put(std::slice::from_ref(question), claims.unwrap_or_default());
         }
     }
 
@@ -81,14 +85,8 @@ impl Taken {
                 }
             },
         };
-        let Some(InLine { limiter, key, waiter }) = question.line else { return };
-        let claim = async {
-            match limiter.in_memory() {
-                Some(memory) => memory.claim_in_line_owned(&Shown(&key), waiter).await,
-                None => limiter.claim_in_line_owned(&key.to_string(), waiter).await,
-            }
-        };
-        let claim = add_wait(&mut self.waited, claim).await;
+        let Some(InLine { bucket, waiter }) = question.line else { return };
+        let claim = add_wait(&mut self.waited, bucket.claim_in_line(waiter)).await;
         let judgement = match claim {
             Ok(claim) => {
                 let decision = *claim.decision();
@@ -103,7 +101,7 @@ impl Taken {
 
     /// Whether it could be had without a wait.
     async fn take_at_once(&mut self, question: &Question) -> bool {
-        let claims = reserve_all(vec![question.ask.clone().within(Duration::ZERO)]).await;
+        let claims = reserve_all(vec![question.check.clone().within(Duration::ZERO)]).await;
         let is_granted = claims.iter().flatten().any(|claim| claim.decision().is_allowed());
         if is_granted {
             self.put(std::slice::from_ref(question), claims);

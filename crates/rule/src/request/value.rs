@@ -1,7 +1,7 @@
 //! What names a bucket, found in a request.
 
 use super::Address;
-use crate::{key::Escaped, key_hash};
+use crate::key_hash;
 use std::{
     borrow::Cow,
     fmt::{self, Write as _},
@@ -9,6 +9,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
 };
+use tidegate_engine::Escaped;
 
 /// What names a bucket, found in a request.
 ///

@@ -4,8 +4,7 @@
 //! lives only as long as the question, and the future of the function stays as `Send` as it was.
 
 use crate::{
-    Declaration, Hold, Limited, Mode, Rule, RuleKey, Rules, background,
-    key::Shown,
+    Declaration, Hold, Limited, Mode, Rule, RuleKey, Rules,
     rule::{self, Way},
     rules::SiteRule,
 };
@@ -18,7 +17,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros};
-use tidegate_engine::{BuildError, Cause, Limiter, SharedLimiter, SharedReservation};
+use tidegate_engine::{Bucket, BuildError, Cause, Limiter, Reservation, background};
 
 /// A place that is limited.
 pub struct LimitSite {
@@ -29,7 +28,7 @@ pub struct LimitSite {
 /// The rule of a place.
 enum Made {
     /// The limiter that most rules have for good is kept beside it, one step nearer.
-    Rule { rule: Rule, here: Option<Arc<Limiter>> },
+    Rule { rule: Rule, here: Option<Limiter> },
     /// The rule that has the name is declared in another way: calls are refused while it is enforced.
     Conflict { rule: Rule, error: Arc<str> },
     /// There is no rule.
@@ -65,7 +64,7 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Limited>> + Send>>;
 /// Tokens that are given back if the call is refused further on.
 #[must_use = "dropping it gives the tokens back"]
 pub struct Taken {
-    reservation: Option<SharedReservation<'static>>,
+    reservation: Option<Reservation>,
 }
 
 impl LimitSite {
@@ -79,7 +78,7 @@ impl LimitSite {
     pub fn open(&self) -> Option<Opened<'_>> {
         match self.made.get().unwrap_or_else(|| self.make()) {
             Made::Rule { rule, here } => match rule.way() {
-                Way::Quick => Some(Opened { rule, at_hand: here.as_deref(), conflict: None }),
+                Way::Quick => Some(Opened { rule, at_hand: here.as_ref(), conflict: None }),
                 Way::Slow => Some(Opened { rule, at_hand: None, conflict: None }),
                 Way::None => None,
             },
@@ -123,7 +122,7 @@ impl Opened<'_> {
     #[inline]
     pub fn ask<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Stopped<()>> {
         match self.at_hand {
-            Some(limiter) => match limiter.check_cost(&Shown(key), cost) {
+            Some(limiter) => match limiter.check_cost(key, cost) {
                 decision if decision.is_granted() => Ok(()),
                 decision => Err(Stopped::Refused(self.rule.limited(&decision))),
             },
@@ -135,7 +134,7 @@ impl Opened<'_> {
     #[inline]
     pub fn ask_blocking<K: RuleKey + ?Sized>(self, key: &K, cost: u64) -> Result<(), Limited> {
         match self.at_hand {
-            Some(limiter) => match limiter.check_cost(&Shown(key), cost) {
+            Some(limiter) => match limiter.check_cost(key, cost) {
                 decision if decision.is_granted() => Ok(()),
                 decision => Err(self.rule.limited(&decision)),
             },
@@ -158,20 +157,11 @@ impl Opened<'_> {
         let Some(limiter) = terms.in_use() else { return Ok(()) };
         self.rule.expect_rates(&terms);
         let (rule, patience, mode) = (self.rule.clone(), terms.patience(), terms.mode);
-        if limiter.in_memory().is_none() {
-            let asked = rule::take(limiter.clone(), key.to_string(), cost, patience);
-            return Err(Stopped::wait(async move { rule.conclude(mode, asked.await) }));
+        if limiter.is_in_memory() && patience.is_zero() {
+            return rule.conclude(mode, limiter.check_cost(key, cost)).map_err(Stopped::Refused);
         }
-        match self.take(key, cost) {
-            Ok(taken) => {
-                taken.keep();
-                Ok(())
-            }
-            Err(Stopped::Refused(limited)) => Err(Stopped::Refused(limited)),
-            Err(Stopped::Waiting(waiting)) => {
-                Err(Stopped::wait(async move { waiting.await.map(Taken::keep) }))
-            }
-        }
+        let asked = rule::take(limiter.key(key), cost, patience);
+        Err(Stopped::wait(async move { rule.conclude(mode, asked.await) }))
     }
 
     /// Takes `cost` for `key`, to be kept or given back.
@@ -181,20 +171,12 @@ impl Opened<'_> {
         let Some(limiter) = terms.in_use() else { return Ok(Taken::nothing()) };
         self.rule.expect_rates(&terms);
         let (rule, patience, mode) = (self.rule.clone(), terms.patience(), terms.mode);
-        match limiter.in_memory() {
-            Some(memory) if patience.is_zero() => {
-                let taken = Some(take_now(memory, key, cost));
-                rule.conclude_taken(mode, taken).map_err(Stopped::Refused)
-            }
-            Some(memory) => {
-                let waiting = memory.acquire_owned(&Shown(key), cost, patience);
-                Err(Stopped::wait(async move { rule.conclude_taken(mode, Some(waiting.await)) }))
-            }
-            None => {
-                let waiting = take_in_store(limiter.clone(), key.to_string(), cost, patience);
-                Err(Stopped::wait(async move { rule.conclude_taken(mode, waiting.await) }))
-            }
+        if limiter.is_in_memory() && patience.is_zero() {
+            let taken = limiter.blocking().key(key).reserve(cost, patience);
+            return rule.conclude_taken(mode, Some(taken)).map_err(Stopped::Refused);
         }
+        let waiting = take(limiter.key(key), cost, patience);
+        Err(Stopped::wait(async move { rule.conclude_taken(mode, waiting.await) }))
     }
 
     /// Takes `cost` for `key`, to be kept or given back, blocking where there is something to wait for.
@@ -203,16 +185,12 @@ impl Opened<'_> {
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Taken::nothing()) };
         self.rule.expect_rates(&terms);
-        let patience = terms.patience();
-        let reservation = match limiter.in_memory() {
-            Some(memory) if patience.is_zero() => Some(take_now(memory, key, cost)),
-            Some(memory) => Some(memory.acquire_owned_blocking(&Shown(key), cost, patience)),
-            None => {
-                let take = take_in_store(limiter.clone(), key.to_string(), cost, patience);
-                background::block_on(patience, take).flatten()
-            }
+        let (bucket, patience) = (limiter.blocking().key(key), terms.patience());
+        let reservation = match patience.is_zero() {
+            true => bucket.reserve(cost, patience),
+            false => bucket.acquire_reserved(cost, Some(patience)),
         };
-        self.rule.conclude_taken(terms.mode, reservation)
+        self.rule.conclude_taken(terms.mode, Some(reservation))
     }
 
     /// Takes a slot of `key`.
@@ -221,22 +199,11 @@ impl Opened<'_> {
         let terms = self.rule.terms();
         let Some(limiter) = terms.in_use() else { return Ok(Hold::nothing()) };
         self.rule.expect_slots(&terms);
-        let waiting: Pin<Box<dyn Future<Output = _> + Send>> = match (limiter.in_memory(), terms.waiter()) {
-            (Some(memory), None) => {
-                let hold = Ok(Hold::in_memory(memory.permit_owned(&Shown(key))));
-                return self.rule.settle(&terms, hold).map_err(Stopped::Refused);
-            }
-            (Some(memory), Some(waiter)) => {
-                let waiting = memory.permit_in_line_owned(&Shown(key), waiter);
-                Box::pin(async move { waiting.await.map(Hold::in_memory) })
-            }
-            (None, waiter) => {
-                let take = rule::take_slot(limiter.clone(), key.to_string(), waiter);
-                // A slot whose caller is gone when it comes is given back.
-                Box::pin(async move { background::to_its_end(take).await.unwrap_or(Err(rule::NOBODY)) })
-            }
-        };
-        let rule = self.rule.clone();
+        if limiter.is_in_memory() && terms.waiter().is_none() {
+            let permit = limiter.blocking().key(key).permit();
+            return self.rule.settle(&terms, Ok(Hold::new(permit))).map_err(Stopped::Refused);
+        }
+        let (rule, waiting) = (self.rule.clone(), rule::take_slot(limiter.key(key), terms.waiter()));
         Err(Stopped::wait(async move { rule.settle(&terms, waiting.await) }))
     }
 
@@ -257,11 +224,7 @@ impl Opened<'_> {
 
 impl Rule {
     /// What was taken, or why nothing was. A rule that is not enforced lets everybody go on.
-    fn conclude_taken(
-        &self,
-        mode: Mode,
-        reservation: Option<SharedReservation<'static>>,
-    ) -> Result<Taken, Limited> {
+    fn conclude_taken(&self, mode: Mode, reservation: Option<Reservation>) -> Result<Taken, Limited> {
         // Without an answer nothing is known: as when a store is away and the rule says closed.
         let decision = match &reservation {
             Some(reservation) => *reservation.decision(),
@@ -271,22 +234,11 @@ impl Rule {
     }
 }
 
-fn take_now<K: RuleKey + ?Sized>(limiter: &Arc<Limiter>, key: &K, cost: u64) -> SharedReservation<'static> {
-    limiter.reserve_owned(&Shown(key), cost, Duration::ZERO)
-}
-
-async fn take_in_store(
-    limiter: Arc<SharedLimiter>,
-    key: String,
-    cost: u64,
-    patience: Duration,
-) -> Option<SharedReservation<'static>> {
-    let taking = background::within_runtime(async move {
-        let reservation = limiter.reserve_owned(&key, cost, patience).await;
-        reservation.ready().await;
-        reservation
-    });
-    taking.await
+/// Waits for tokens; a store is asked on this runtime, or else on our own. `None` if there is neither.
+async fn take(bucket: Bucket, cost: u64, patience: Duration) -> Option<Reservation> {
+    let is_in_memory = bucket.is_in_memory();
+    let taking = async move { bucket.acquire_reserved(cost, Some(patience)).await };
+    if is_in_memory { Some(taking.await) } else { background::within_runtime(taking).await }
 }
 
 impl<T> Stopped<T> {

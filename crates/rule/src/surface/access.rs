@@ -3,7 +3,6 @@
 use super::terms::Terms;
 use crate::{
     Answer,
-    key::Shown,
     request::{Address, Head, Key, KeyValue, PeerWarning, Reply, TrustedProxies},
 };
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
@@ -215,9 +214,7 @@ impl Visitor {
             (Self::Address(address), Some(key)) => Some(match control.list().check(*address) {
                 Access::Allowed => Standing::Allowed,
                 Access::Denied => Standing::Denied,
-                Access::Unlisted => {
-                    control.bans().check(&Shown(key)).map_or(Standing::Unlisted, Standing::Banned)
-                }
+                Access::Unlisted => control.bans().check(key).map_or(Standing::Unlisted, Standing::Banned),
             }),
             (Self::Address(address), None) => Some(match control.check(*address) {
                 Standing::Unlisted => {
@@ -260,7 +257,7 @@ impl Guest {
         match (visitor, ban_key) {
             (Visitor::Address(_), Some(key)) => {
                 if standing == Standing::Unlisted {
-                    control.bans().record_denial(&Shown(&*key));
+                    control.bans().record_denial(&*key);
                 }
             }
             (Visitor::Address(address), None) => {

@@ -164,15 +164,13 @@ impl World {
 
 async fn left(limit: &RequestLimit, key: &str) -> u64 {
     let limiter = limit.rule().limiter().unwrap();
-    match limiter.in_memory() {
-        Some(memory) => memory.key(&request::Address::of([192, 0, 2, 1].into())).peek(0).remaining(),
-        None => {
-            // Not through the limiter: our store answers nobody but gates.
-            let ask = tidegate_engine::OwnedAsk::new(&limiter, key).cost(0);
-            let claims = tidegate_engine::reserve_all(vec![ask]).await;
-            claims[0].as_ref().unwrap().decision().remaining()
-        }
+    if limiter.is_in_memory() {
+        let address = request::Address::of([192, 0, 2, 1].into());
+        return limiter.blocking().key(&address).peek(0).remaining();
     }
+    // Not through the limiter: our store answers nobody but gates.
+    let claims = tidegate_engine::reserve_all(vec![limiter.ask(key).cost(0)]).await;
+    claims[0].as_ref().unwrap().decision().remaining()
 }
 
 /// Waits until that much is left: what is given back to a store is on its way, on whatever thread.

@@ -96,7 +96,7 @@ const CLIENTS: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
 fn peek(limit: &RequestLimit, client: usize, cost: u64) -> Decision {
     let limiter = limit.rule().limiter().unwrap();
-    limiter.in_memory().unwrap().key(&Address::of(CLIENTS[client].parse().unwrap())).peek(cost)
+    limiter.blocking().key(&Address::of(CLIENTS[client].parse().unwrap())).peek(cost)
 }
 
 /// Everything that all rules count.

@@ -70,7 +70,7 @@ async fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 /// What each quota of the only rule has left.
 fn left(gate: &Gate) -> u64 {
     let limiter = gate.limits()[0].rule().limiter().unwrap();
-    limiter.in_memory().unwrap().key("").peek(0).remaining()
+    limiter.blocking().key("").peek(0).remaining()
 }
 
 fn limited(gate: &Gate, rulings: &Rulings) -> Limited {
@@ -208,7 +208,7 @@ async fn a_turn_that_does_not_come_takes_nothing() {
 async fn a_hold_waits_for_both_too() {
     let world = world();
     let rule = world.rule(&["1/min", "1 at once"], SECOND * 120);
-    let remaining = || rule.limiter().unwrap().in_memory().unwrap().key("alice").peek(1);
+    let remaining = || rule.limiter().unwrap().blocking().key("alice").peek(1);
     let first = rule.hold("alice").await.unwrap();
     let mut waits = Box::pin(rule.hold("alice"));
     assert!(poll(&mut waits).await.is_pending());

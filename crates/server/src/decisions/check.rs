@@ -11,7 +11,7 @@ use crate::api_error::ApiError;
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
-use tidegate_engine::{Claim, OwnedAsk, reserve_all};
+use tidegate_engine::{Check, Claim, reserve_all};
 use tidegate_policy::compile::PolicyGate;
 use tidegate_rule::{Fields, Mode};
 
@@ -49,15 +49,15 @@ async fn each<'a>(questions: &'a [Question<'a>], touch: Touch) -> Vec<Told<'a>> 
     for question in questions {
         let decision = match question.touch(touch) {
             Touched::Now(decision) => decision,
-            Touched::Later(limiter) => {
-                later.push((told.len(), limiter));
+            Touched::Later(bucket) => {
+                later.push((told.len(), bucket));
                 None
             }
         };
         told.push(Told::new(question, decision));
     }
     if !later.is_empty() {
-        let asking = later.iter().map(|(place, limiter)| questions[*place].touch_store(limiter, touch));
+        let asking = later.iter().map(|(place, bucket)| questions[*place].touch_store(bucket, touch));
         let decisions = Box::pin(join_all(asking)).await;
         for ((place, _), decision) in later.iter().zip(decisions) {
             told[*place] = Told::new(&questions[*place], Some(decision));
@@ -118,9 +118,9 @@ pub(super) async fn together<'a>(
 /// Asks all questions of this mode together; each with its place.
 async fn decide(desk: &Desk, questions: &[Question<'_>], mode: Mode) -> Vec<(usize, Option<Claim>)> {
     let meant = questions.iter().enumerate().filter(|(_, question)| question.mode == mode);
-    let (places, asks): (Vec<usize>, Vec<OwnedAsk>) =
+    let (places, asks): (Vec<usize>, Vec<Check>) =
         meant.filter_map(|(place, question)| Some((place, question.ask()?))).unzip();
-    let claims = match asks.iter().all(OwnedAsk::is_in_memory) {
+    let claims = match asks.iter().all(Check::is_in_memory) {
         true => reserve_all(asks).await,
         false => desk.lasting(reserve_all(asks)).await.unwrap_or_default(),
     };
@@ -130,15 +130,10 @@ async fn decide(desk: &Desk, questions: &[Question<'_>], mode: Mode) -> Vec<(usi
 /// Decides all of them or none, and takes it for good.
 async fn kept_together<'a>(desk: &Desk, questions: &'a [Question<'a>]) -> Vec<Told<'a>> {
     let (claims, told) = together(desk, questions).await;
-    claims.into_iter().flatten().for_each(keep);
-    told
-}
-
-fn keep(claim: Claim) {
-    let (tokens, _slots) = claim.into_parts();
-    if let Some(tokens) = tokens {
-        tokens.keep();
+    for claim in claims.into_iter().flatten() {
+        claim.keep();
     }
+    told
 }
 
 /// The answer to one question, or to several.

@@ -8,7 +8,7 @@ use crate::{
 };
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
-use tidegate_engine::{Clock, SharedPermit, SharedReservation};
+use tidegate_engine::{Clock, Permit, Reservation};
 use tidegate_policy::compile::PolicyGate;
 use tokio::runtime::Handle;
 
@@ -45,9 +45,9 @@ impl InForce {
 }
 
 /// What was reserved; nothing where a rule is off, or only watches.
-pub(super) type Reserved = Option<SharedReservation<'static>>;
+pub(super) type Reserved = Option<Reservation>;
 /// What was acquired; nothing where a rule is off, or only watches.
-pub(super) type Permitted = Option<SharedPermit<'static>>;
+pub(super) type Permitted = Option<Permit>;
 
 impl Desk {
     /// One for this policy. Only inside of a runtime, which is to outlive it.

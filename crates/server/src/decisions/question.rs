@@ -3,9 +3,9 @@
 use super::body::{Members, Place};
 use crate::api_error::{ApiError, shortened};
 use http::StatusCode;
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 use tidegate_core::{Decision, Quota, SettingError, spelling};
-use tidegate_engine::{Limiter, OwnedAsk, SharedLimiter};
+use tidegate_engine::{Bucket, Check, Limiter};
 use tidegate_policy::compile::{Holds, NamedRule, PolicyGate};
 use tidegate_rule::{Mode, Rule, request::KeyValue};
 
@@ -32,7 +32,7 @@ pub(super) enum Touched {
     /// This was decided; nothing, where there was nothing to be asked.
     Now(Option<Decision>),
     /// A store has to be asked.
-    Later(Arc<SharedLimiter>),
+    Later(Bucket),
 }
 
 impl<'a> Question<'a> {
@@ -81,18 +81,19 @@ impl<'a> Question<'a> {
 
     /// Takes its cost, now or not at all, or looks. A slot is looked at, and not held.
     pub(super) fn touch(&self, touch: Touch) -> Touched {
-        if let Some(memory) = self.rule().at_hand() {
-            return Touched::Now(Some(self.touch_memory(memory, touch)));
+        if let Some(limiter) = self.rule().at_hand() {
+            return Touched::Now(Some(self.touch_memory(limiter, touch)));
         }
         let Some(limiter) = self.limiter() else { return Touched::Now(None) };
-        match limiter.in_memory() {
-            Some(memory) => Touched::Now(Some(self.touch_memory(memory, touch))),
-            None => Touched::Later(limiter),
+        if limiter.is_in_memory() {
+            return Touched::Now(Some(self.touch_memory(&limiter, touch)));
         }
+        let bucket = limiter.key(&self.key);
+        Touched::Later(bucket.clone().tier(self.tier).unwrap_or(bucket))
     }
 
-    fn touch_memory(&self, memory: &Limiter, touch: Touch) -> Decision {
-        let bucket = memory.key(&self.key);
+    fn touch_memory(&self, limiter: &Limiter, touch: Touch) -> Decision {
+        let bucket = limiter.blocking().key(&self.key);
         let bucket = bucket.tier(self.tier).unwrap_or(bucket);
         match touch {
             Touch::Take => bucket.check(self.cost),
@@ -101,24 +102,21 @@ impl<'a> Question<'a> {
     }
 
     /// The same, where a store has to be asked.
-    pub(super) async fn touch_store(&self, limiter: &SharedLimiter, touch: Touch) -> Decision {
-        let key = self.key.to_string();
-        match (limiter.tier(self.tier).filter(|_| self.tier > 0), touch) {
-            (Some(tier), Touch::Take) => tier.check_cost(&key, self.cost).await,
-            (Some(tier), Touch::Look) => tier.peek(&key, self.cost).await,
-            (None, Touch::Take) => limiter.check_cost(&key, self.cost).await,
-            (None, Touch::Look) => limiter.peek(&key, self.cost).await,
+    pub(super) async fn touch_store(&self, bucket: &Bucket, touch: Touch) -> Decision {
+        match touch {
+            Touch::Take => bucket.check(self.cost).await,
+            Touch::Look => bucket.peek(self.cost).await,
         }
     }
 
     /// It as one of several that are decided together.
-    pub(super) fn ask(&self) -> Option<OwnedAsk> {
-        let ask = OwnedAsk::new(&self.limiter()?, &self.key).cost(self.cost).tier(self.tier);
-        Some(ask.within(self.patience))
+    pub(super) fn ask(&self) -> Option<Check> {
+        let check = self.limiter()?.ask(&self.key).cost(self.cost).tier(self.tier);
+        Some(check.within(self.patience))
     }
 
     /// Where it is counted; `None` if nothing is to be asked.
-    fn limiter(&self) -> Option<Arc<SharedLimiter>> {
+    fn limiter(&self) -> Option<Limiter> {
         self.rule().limiter().filter(|_| self.mode != Mode::Off)
     }
 }

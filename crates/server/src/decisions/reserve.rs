@@ -103,11 +103,11 @@ pub(super) async fn settle(
         answers.push(match (desk.reservations.take(id, caller), cost) {
             (Ok(Some(reserved)), Some(cost)) => {
                 // To its end, even if whoever asked hangs up meanwhile.
-                let _ = desk.lasting(reserved.commit(cost)).await;
+                let _ = desk.lasting(async move { reserved.commit(cost).await }).await;
                 Ok(json!({ "committed": cost }))
             }
             (Ok(Some(reserved)), None) => {
-                let _ = desk.lasting(reserved.cancel()).await;
+                let _ = desk.lasting(async move { reserved.cancel().await }).await;
                 Ok(json!({ "cancelled": true }))
             }
             (Ok(None), Some(cost)) => Ok(json!({ "committed": cost })),

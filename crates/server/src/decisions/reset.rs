@@ -18,13 +18,7 @@ pub(crate) async fn answer(desk: &Desk, asked: Asked<'_>) -> Result<Response, Ap
     for (limiter, key) in places {
         let reset = match &limiter {
             None => Ok(()),
-            Some(limiter) => match limiter.in_memory() {
-                Some(memory) => {
-                    memory.key(&key).reset();
-                    Ok(())
-                }
-                None => limiter.reset(&key.to_string()).await,
-            },
+            Some(limiter) => limiter.key(&key).reset().await,
         };
         answers.push(match reset {
             Ok(()) => Ok(json!({ "reset": true })),

@@ -72,8 +72,7 @@ impl Observer {
 
     fn table(&self, rule: RuleView<'_>, now: Micros) -> Option<Table> {
         let limiter = rule.limiter()?;
-        let memory = limiter.in_memory()?;
-        let size = memory.size();
+        let size = limiter.size()?;
         if size.bytes > LARGEST {
             return Some(Table { size, live: None });
         }
@@ -81,7 +80,7 @@ impl Observer {
         let live = match known {
             Some((looked, live)) if now.since(looked) < LOOK => live,
             _ => {
-                let live = memory.stats().live;
+                let live = limiter.stats()?.live;
                 lock(&self.tables).insert(rule.name().to_owned(), (now, live));
                 live
             }

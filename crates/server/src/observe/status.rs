@@ -95,7 +95,7 @@ impl Snapshot {
     fn rule(&self, place: usize, rule: RuleView<'_>) -> Value {
         let counts = self.totals.rules.get(place).cloned().unwrap_or_default();
         let (key, matching) = self.scene.said.get(place).cloned().unwrap_or_default();
-        let is_in_memory = rule.limiter().is_none_or(|limiter| limiter.in_memory().is_some());
+        let is_in_memory = rule.limiter().is_none_or(|limiter| limiter.is_in_memory());
         let store = rule.source().store.as_deref().unwrap_or("default");
         json!({
             "name": rule.name(),

@@ -43,7 +43,7 @@ fn limit(rules: &Rules, name: &'static str, quota: &str) -> RequestLimit {
 
 /// What a rule has left for everybody together, or how many slots.
 async fn left(limit: &RequestLimit) -> u64 {
-    limit.rule().limiter().unwrap().peek("", 0).await.remaining()
+    limit.rule().limiter().unwrap().key("").peek(0).await.remaining()
 }
 
 /// Waits until that much is left: what is given back comes back in the background.

@@ -90,7 +90,7 @@ impl RuleInterceptor {
 const FIX: &str = "use `LimitLayer`, as in `Server::builder().layer(LimitLayer::new(gate))`";
 
 fn is_in_store(rule: &Rule) -> bool {
-    rule.limiter().is_some_and(|limiter| limiter.in_memory().is_none())
+    rule.limiter().is_some_and(|limiter| !limiter.is_in_memory())
 }
 
 impl Interceptor for RuleInterceptor {

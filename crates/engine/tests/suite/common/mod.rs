@@ -9,7 +9,7 @@ pub(crate) mod sleeper;
 use std::{collections::HashMap, time::Duration};
 use tidegate_core::{CarryOver, Credit, Decision, Demand, Effect, Kind, Micros, Quota, Receipt, Step};
 use tidegate_engine::{
-    Bucket, BuildError, Capacity, Clock, ClockHand, Limiter, Permit, Reservation, Throttle,
+    BlockingBucket, BuildError, Capacity, Clock, ClockHand, Limiter, Permit, Reservation, Throttle,
 };
 use tidegate_testkit::Subject;
 
@@ -42,8 +42,8 @@ enum Built {
 
 /// What is kept of a charge until it is given back.
 enum Charge {
-    Tokens(Reservation<'static>),
-    Permits(Vec<Permit<'static>>),
+    Tokens(Reservation),
+    Permits(Vec<Permit>),
 }
 
 impl Memory {
@@ -53,7 +53,7 @@ impl Memory {
     }
 
     /// The bucket at a moment.
-    pub(crate) fn at(&mut self, now: Micros) -> Bucket<'static> {
+    pub(crate) fn at(&mut self, now: Micros) -> BlockingBucket<'static> {
         self.hand.set(now);
         let built = *self.built.get_or_insert_with(|| match self.home {
             Home::Key => Built::Limiter(leak(
@@ -64,8 +64,8 @@ impl Memory {
             }
         });
         match built {
-            Built::Limiter(limiter) => limiter.key("the only one"),
-            Built::Throttle(throttle) => throttle.bucket(),
+            Built::Limiter(limiter) => limiter.blocking().key("the only one"),
+            Built::Throttle(throttle) => throttle.blocking(),
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 use tidegate_core::{Decision, Outcome, Retry};
-use tidegate_engine::{Outage, SharedLimiter};
+use tidegate_engine::{Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisServer, Value};
 
@@ -18,12 +18,12 @@ pub(crate) async fn store(url: &str) -> RedisStore {
     RedisStore::builder().deadline(AMPLE).connect(url).await.unwrap()
 }
 
-pub(crate) fn limiter(store: &RedisStore, name: &str, quota: &str) -> SharedLimiter {
-    SharedLimiter::builder(name).store(store.clone()).build(quota).unwrap()
+pub(crate) fn limiter(store: &RedisStore, name: &str, quota: &str) -> Limiter {
+    Limiter::builder().name(name).store(store.clone()).build(quota).unwrap()
 }
 
-pub(crate) fn limiter_for(store: &RedisStore, name: &str, quota: &str, outage: Outage) -> SharedLimiter {
-    SharedLimiter::builder(name).store(store.clone()).on_outage(outage).build(quota).unwrap()
+pub(crate) fn limiter_for(store: &RedisStore, name: &str, quota: &str, outage: Outage) -> Limiter {
+    Limiter::builder().name(name).store(store.clone()).on_outage(outage).build(quota).unwrap()
 }
 
 /// Asks again and again until the answer is yes, for some twenty seconds at most.

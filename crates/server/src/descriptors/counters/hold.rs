@@ -1,7 +1,7 @@
 //! What was counted, and can still be given back.
 
 use std::{sync::Arc, time::Duration};
-use tidegate_engine::{Addition, Claim, SharedReservation, Tally};
+use tidegate_engine::{Addition, Claim, Reservation, Tally};
 
 /// What was counted for one descriptor, and can still be given back.
 #[derive(Debug)]
@@ -9,7 +9,7 @@ pub(crate) enum Hold {
     /// Nothing: it was not counted, or nobody knows.
     Nothing,
     /// By a limiter.
-    Tokens(SharedReservation<'static>),
+    Tokens(Reservation),
     /// In a number that others add to as well.
     Number { tally: Arc<dyn Tally>, key: String, kept: Duration, count: u64 },
 }
@@ -26,7 +26,7 @@ impl Hold {
     /// Leaves it counted.
     pub(crate) fn keep(self) {
         if let Self::Tokens(tokens) = self {
-            SharedReservation::keep(tokens);
+            tokens.keep();
         }
     }
 

@@ -19,8 +19,7 @@ use shared::SharedCounters;
 use std::{sync::Arc, time::Duration};
 use store::{Patience, Punctual};
 use tidegate_engine::{
-    Ahead, BuildError, Capacity, Clock, Limiter, Outage, SharedLimiter, SharedLimiterBuilder, Store,
-    StoreError,
+    Ahead, BuildError, Capacity, Clock, Limiter, LimiterBuilder, Outage, Store, StoreError,
 };
 use tidegate_policy::descriptors::Unit;
 use units::UnitCounters;
@@ -84,9 +83,9 @@ impl Home {
         self.patience.as_ref().map_or(0, |patience| patience.failures())
     }
 
-    fn builder(&self, name: &str, capacity: Capacity, shelf: Shelf) -> SharedLimiterBuilder {
-        let memory = Limiter::builder().clock(self.clock.clone()).capacity(capacity);
-        let builder = SharedLimiter::builder(name).memory(memory).on_outage(self.outage);
+    fn builder(&self, name: &str, capacity: Capacity, shelf: Shelf) -> LimiterBuilder {
+        let builder = Limiter::builder().name(name).clock(self.clock.clone()).capacity(capacity);
+        let builder = builder.on_outage(self.outage);
         let seconds = self.seconds.as_ref().filter(|_| shelf == Shelf::Seconds);
         match seconds.or(self.store.as_ref()) {
             Some(store) => builder.shared_store(store.clone()),

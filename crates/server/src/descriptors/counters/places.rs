@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{CarryOver, Decision, Quota};
-use tidegate_engine::{BuildError, Capacity, Claim, OwnedAsk, SharedLimiter, StoreError, reserve_all};
+use tidegate_engine::{BuildError, Capacity, Check, Claim, Limiter, StoreError, reserve_all};
 
 /// The limiter of one place. It is made when it is first asked for, so that files may have more limits than are used, and it
 /// stays when files are read again.
@@ -22,7 +22,7 @@ struct Cell {
     terms: PlaceTerms,
     /// What it counts by; whoever makes the limiter or changes it holds this.
     quotas: Mutex<Vec<Quota>>,
-    limiter: OnceLock<Arc<SharedLimiter>>,
+    limiter: OnceLock<Limiter>,
 }
 
 /// How the limiter of a place counts, besides its quotas.
@@ -58,7 +58,7 @@ impl PlaceLimiter {
         Some(self.clone())
     }
 
-    pub(crate) fn get(&self) -> Result<&Arc<SharedLimiter>, BuildError> {
+    pub(crate) fn get(&self) -> Result<&Limiter, BuildError> {
         if let Some(limiter) = self.cell.limiter.get() {
             return Ok(limiter);
         }
@@ -72,7 +72,7 @@ impl PlaceLimiter {
             builder = builder.ahead(ahead);
         }
         let limiter = builder.build_all(&quotas)?;
-        Ok(self.cell.limiter.get_or_init(|| Arc::new(limiter)))
+        Ok(self.cell.limiter.get_or_init(|| limiter))
     }
 
     /// Whether tokens of the store are taken ahead.
@@ -87,13 +87,7 @@ impl PlaceLimiter {
     pub(crate) async fn reset(&self, key: CountedKey<'_>) -> Result<(), StoreError> {
         // One that was never asked may have been, elsewhere.
         let limiter = self.get().map_err(|error| StoreError::Refused(error.to_string()))?;
-        match limiter.in_memory() {
-            Some(limiter) => {
-                limiter.key(&key).reset();
-                Ok(())
-            }
-            None => limiter.reset(&key.to_string()).await,
-        }
+        limiter.key(&key).reset().await
     }
 }
 
@@ -109,7 +103,7 @@ pub(crate) enum Supply {
 /// What is asked of one limiter.
 #[derive(Debug)]
 pub(crate) struct Charge<'a> {
-    pub(crate) limiter: &'a Arc<SharedLimiter>,
+    pub(crate) limiter: &'a Limiter,
     pub(crate) key: CountedKey<'a>,
     pub(crate) hits: u64,
     pub(crate) manner: Manner,
@@ -148,19 +142,16 @@ pub(crate) enum Before {
 }
 
 impl Charge<'_> {
-    fn ask(&self) -> OwnedAsk {
-        OwnedAsk::new(self.limiter, &self.key).cost(self.hits)
+    fn check(&self) -> Check {
+        self.limiter.ask(&self.key).cost(self.hits)
     }
 
     async fn look(&self) -> Decision {
-        match self.limiter.in_memory() {
-            Some(limiter) => limiter.key(&self.key).peek(self.hits),
-            None => self.limiter.peek(&self.key.to_string(), self.hits).await,
-        }
+        self.limiter.key(&self.key).peek(self.hits).await
     }
 
     async fn alone(&self) -> Option<Claim> {
-        reserve_all(vec![self.ask()]).await.pop().flatten()
+        reserve_all(vec![self.check()]).await.pop().flatten()
     }
 }
 
@@ -180,9 +171,9 @@ pub(crate) async fn charge_all(
     let mut after = before;
 
     // Those that refuse by themselves, all at once.
-    let asks: Vec<_> = of(Manner::Refuse).map(|(_, charge)| charge.ask()).collect();
-    if after != Before::Refused && !asks.is_empty() {
-        for ((place, _), claim) in of(Manner::Refuse).zip(reserve_all(asks).await) {
+    let checks: Vec<_> = of(Manner::Refuse).map(|(_, charge)| charge.check()).collect();
+    if after != Before::Refused && !checks.is_empty() {
+        for ((place, _), claim) in of(Manner::Refuse).zip(reserve_all(checks).await) {
             let Some(claim) = claim else { continue };
             decisions[place] = Some(*claim.decision());
             if !claim.decision().is_granted() {
@@ -242,7 +233,7 @@ async fn spend_ahead(charges: &[Charge<'_>], before: Before, purpose: Purpose) -
     let is_spent = only.supply == Supply::Ahead && only.manner == Manner::Refuse;
     match (before, purpose) {
         (Before::Nothing | Before::RoomTogether, Purpose::Count) if is_spent => {
-            Some(only.limiter.check_cost(&only.key.to_string(), only.hits).await)
+            Some(only.limiter.decide(&only.key.to_string(), only.hits).await)
         }
         _ => None,
     }

@@ -5,11 +5,9 @@
 //! kept for each of them.
 
 use super::{Hold, Home, Shelf, key::CountedKey};
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 use tidegate_core::{Decision, Quota};
-use tidegate_engine::{
-    BuildError, OwnedAsk, SharedLimiter, StoreError, decide_all, decide_all_shared, reserve_all,
-};
+use tidegate_engine::{BuildError, Check, Limiter, StoreError, decide_all, reserve_all};
 use tidegate_policy::descriptors::Unit;
 
 /// So many hits of one key can be told apart in one unit; whoever has more is over every limit.
@@ -20,7 +18,7 @@ const MOST_HITS: u64 = 1 << 32;
 /// Counts of all keys, by unit.
 #[derive(Debug)]
 pub(crate) struct UnitCounters {
-    limiters: [Arc<SharedLimiter>; 7],
+    limiters: [Limiter; 7],
 }
 
 /// Hits of one key in one unit.
@@ -51,7 +49,7 @@ impl UnitCounters {
             let name = format!("descriptors.{}", unit.name().to_ascii_lowercase());
             let quota = window(ROOM, unit)?;
             let shelf = Shelf::of(Some(unit));
-            limiters.push(Arc::new(home.builder(&name, home.capacity, shelf).build(quota)?));
+            limiters.push(home.builder(&name, home.capacity, shelf).build(quota)?);
         }
         let limiters = limiters.try_into().map_err(|_| BuildError::NoQuota)?;
         Ok(Self { limiters })
@@ -60,9 +58,9 @@ impl UnitCounters {
     /// Counts all of them, in one round trip where there is one to make.
     pub(crate) async fn count(&self, hits: &[Hits<'_>]) -> Vec<Count> {
         if let [only] = hits
-            && let Some(limiter) = self.of(only.unit).in_memory()
+            && self.of(only.unit).is_in_memory()
         {
-            return vec![count(&limiter.check_cost(&only.key, only.cost()), 0)];
+            return vec![count(&self.of(only.unit).check_cost(&only.key, only.cost()), 0)];
         }
         let mut counts = vec![Count::Closed; hits.len()];
         let behind = behind(hits);
@@ -70,33 +68,20 @@ impl UnitCounters {
             let is_there = |(_, hit): &(usize, &Hits<'_>)| Shelf::of(Some(hit.unit)) == shelf;
             let (places, part): (Vec<_>, Vec<_>) =
                 hits.iter().enumerate().filter(is_there).map(|(place, hit)| (place, *hit)).unzip();
-            for (place, decision) in places.into_iter().zip(self.decisions(&part).await) {
+            for (place, decision) in places.into_iter().zip(decide_all(self.checks(&part)).await) {
                 counts[place] = count(&decision, behind[place]);
             }
         }
         counts
     }
 
-    /// Of hits that are counted in the same place.
-    async fn decisions(&self, hits: &[Hits<'_>]) -> Vec<Decision> {
-        let is_here = |hit: &Hits<'_>| self.of(hit.unit).in_memory().is_some();
-        if hits.iter().all(is_here) {
-            let ask = |hit: &Hits<'_>| {
-                let limiter = self.of(hit.unit).in_memory()?;
-                Some(limiter.ask(&hit.key).cost(hit.cost()))
-            };
-            return decide_all(&hits.iter().filter_map(ask).collect::<Vec<_>>());
-        }
-        let keys: Vec<String> = hits.iter().map(|hit| hit.key.to_string()).collect();
-        let ask = |(hit, key): (&Hits<'_>, _)| self.of(hit.unit).ask(key).cost(hit.cost());
-        let asks: Vec<_> = hits.iter().zip(keys.iter().map(String::as_str)).map(ask).collect();
-        decide_all_shared(&asks).await.unwrap_or_default()
+    fn checks(&self, hits: &[Hits<'_>]) -> Vec<Check> {
+        hits.iter().map(|hit| self.of(hit.unit).ask(&hit.key).cost(hit.cost())).collect()
     }
 
     /// Counts all of them, so that each can be given back.
     pub(crate) async fn hold(&self, hits: &[Hits<'_>]) -> Vec<(Count, Hold)> {
-        let ask = |hit: &Hits<'_>| OwnedAsk::new(self.of(hit.unit), &hit.key).cost(hit.cost());
-        let claims = reserve_all(hits.iter().map(ask).collect()).await;
+        let claims = reserve_all(self.checks(hits)).await;
         let held = claims.into_iter().zip(behind(hits)).map(|(claim, behind)| match claim {
             Some(claim) => (count(claim.decision(), behind), Hold::of(claim)),
             None => (Count::Closed, Hold::Nothing),
@@ -106,17 +91,10 @@ impl UnitCounters {
 
     /// Forgets what was counted of a key in this unit.
     pub(crate) async fn reset(&self, key: CountedKey<'_>, unit: Unit) -> Result<(), StoreError> {
-        let limiter = self.of(unit);
-        match limiter.in_memory() {
-            Some(limiter) => {
-                limiter.key(&key).reset();
-                Ok(())
-            }
-            None => limiter.reset(&key.to_string()).await,
-        }
+        self.of(unit).key(&key).reset().await
     }
 
-    fn of(&self, unit: Unit) -> &Arc<SharedLimiter> {
+    fn of(&self, unit: Unit) -> &Limiter {
         let [second, minute, hour, day, week, month, year] = &self.limiters;
         match unit {
             Unit::Second => second,

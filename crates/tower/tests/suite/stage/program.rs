@@ -63,7 +63,7 @@ impl Program {
 /// What a rule has left for everybody together.
 pub fn left(limit: &RequestLimit) -> u64 {
     let limiter = limit.rule().limiter().unwrap();
-    limiter.in_memory().unwrap().key("").peek(0).remaining()
+    limiter.blocking().key("").peek(0).remaining()
 }
 
 /// A request to a path.

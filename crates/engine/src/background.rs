@@ -3,6 +3,10 @@
 //! Connections must not live on the runtime of whoever happened to need them: it may end, and it stands still while one of
 //! its threads is in a function that blocks. So stores that settings name live here, and so does waiting for them.
 
+use crate::{
+    limiter::Outage,
+    store::{Pending, Reply, Request, Store, StoreError},
+};
 use std::{
     pin::Pin,
     sync::{Arc, OnceLock, mpsc},
@@ -11,10 +15,6 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Quota;
-use tidegate_engine::{
-    Outage, Store, StoreError,
-    store::{Pending, Reply, Request},
-};
 use tokio::{
     runtime::{Builder, Handle},
     task::JoinHandle,
@@ -50,7 +50,7 @@ fn start() -> Option<Background> {
 /// Runs a future there and blocks this thread until it is done; `None` if that takes longer than `patience` and anything
 /// a store may take. That thread itself has nobody to wait for: whoever is limited there, such as a listener to what a store
 /// has to tell, gets `None` at once.
-pub(crate) fn block_on<F>(patience: Duration, future: F) -> Option<F::Output>
+pub fn block_on<F>(patience: Duration, future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
@@ -67,7 +67,7 @@ where
 }
 
 /// Runs a future on this task's runtime, or there if it has none: whoever waits needs a timer. `None` if there is neither.
-pub(crate) async fn within_runtime<F>(future: F) -> Option<F::Output>
+pub async fn within_runtime<F>(future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
@@ -78,21 +78,41 @@ where
 }
 
 /// Runs a future there to its end, whether or not its caller stays to hear of it. `None` if there is no such thread.
-pub(crate) async fn to_its_end<F>(future: F) -> Option<F::Output>
+pub async fn to_its_end<F>(future: F) -> Option<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
     handle()?.spawn(future).await.ok()
 }
 
+/// Goes on when its caller is gone, on this runtime if there is one: a store has decided by then, and what it has given must be there
+/// to be given back. `None` if the runtime ends.
+pub(crate) async fn finish<F>(future: F) -> Option<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    match Handle::try_current() {
+        Ok(runtime) => runtime.spawn(future).await.ok(),
+        Err(_) => Some(future.await),
+    }
+}
+
+/// Runs a future on this runtime, or else on that thread; `None` if there is neither.
+pub(crate) fn spawn_here(future: impl Future<Output = ()> + Send + 'static) -> Option<JoinHandle<()>> {
+    match Handle::try_current() {
+        Ok(runtime) => Some(runtime.spawn(future)),
+        Err(_) => Some(handle()?.spawn(future)),
+    }
+}
+
 /// Calls a function whose tasks are to live there; `None` if there is no such thread.
-pub(crate) fn enter<R>(call: impl FnOnce() -> R) -> Option<R> {
+pub fn enter<R>(call: impl FnOnce() -> R) -> Option<R> {
     let _entered = handle()?.enter();
     Some(call())
 }
 
 /// Runs a future there, and does not wait for it.
-pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
+pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     if let Some(handle) = handle() {
         handle.spawn(future);
     }
@@ -117,7 +137,7 @@ impl<T> Drop for Visit<T> {
 
 /// A store that lives on that thread.
 #[derive(Debug)]
-pub(crate) struct Housed(pub(crate) Arc<dyn Store>);
+pub struct Housed(pub Arc<dyn Store>);
 
 impl Store for Housed {
     fn perform(&self, request: Request) -> Pending<Result<Reply, StoreError>> {

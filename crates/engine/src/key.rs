@@ -2,37 +2,20 @@
 
 use std::{
     fmt::{self, Write as _},
-    hash::{Hash, Hasher},
+    hash::Hash,
 };
 
-/// What can name a bucket of a rule: it is hashed where the rule is counted in memory, and written out where it is counted
-/// in a store.
+/// What can name a bucket: it is hashed where it is counted in memory, and written out where it is counted in a store.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the key of a limit",
     label = "not a key",
     note = "a key is hashed in memory and written out in a store: it needs `Hash` and `Display`",
     note = "give a part of it, such as `user.id`, or a tuple of parts, such as `(tenant, user.id)`"
 )]
-pub trait RuleKey: Hash + fmt::Display {}
+pub trait Key: Hash + fmt::Display {}
 
 #[diagnostic::do_not_recommend]
-impl<K: Hash + fmt::Display + ?Sized> RuleKey for K {}
-
-/// A key as the engine takes it.
-pub(crate) struct Shown<'a, K: ?Sized>(pub(crate) &'a K);
-
-impl<K: Hash + ?Sized> Hash for Shown<'_, K> {
-    #[inline]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
-    }
-}
-
-impl<K: fmt::Display + ?Sized> fmt::Debug for Shown<'_, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+impl<K: Hash + fmt::Display + ?Sized> Key for K {}
 
 /// Two keys in one. Written out as `a|b`, with what would be mistaken for the bar escaped, so that different pairs never
 /// look the same.
@@ -47,8 +30,8 @@ impl<A: fmt::Display, B: fmt::Display> fmt::Display for Joined<A, B> {
     }
 }
 
-/// Writes what is joined.
-pub(crate) struct Escaped<'a, 'f>(pub(crate) &'a mut fmt::Formatter<'f>);
+/// Writes one part of several that a `|` separates: what would be mistaken for it is escaped.
+pub struct Escaped<'a, 'f>(pub &'a mut fmt::Formatter<'f>);
 
 impl fmt::Write for Escaped<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {

@@ -1,14 +1,21 @@
 //! Settings of limiters, and why one could not be made.
 
+#[cfg(feature = "tokio")]
+use super::{Ahead, Outage, remote::Remote};
+use super::{FullListener, Limiter, Memory, Overflow, TableSize};
+#[cfg(feature = "tokio")]
+use crate::store::Store;
 use crate::{
     clock::Clock,
     denied::Denied,
-    limiter::{FullListener, Limiter, Overflow, TableSize},
     memory::{Former, Layout, Space, Table},
+    store::Choice,
     throttle::Throttle,
     wait::{Lines, Manner},
 };
 use std::{convert::Infallible, error, fmt, sync::Arc, time::Duration};
+#[cfg(feature = "tokio")]
+use tidegate_core::CarryOver;
 use tidegate_core::{Kind, Micros, Quota, QuotaError, SettingError};
 
 /// How much memory a limiter may take, fixed when it is made.
@@ -37,6 +44,19 @@ pub struct LimiterBuilder {
     place_ttl: Micros,
     /// What the limiter that this one replaces counts, and how it knows its keys.
     replaced: Option<(Vec<Former>, foldhash::quality::RandomState)>,
+    #[cfg(feature = "tokio")]
+    shared: Shared,
+}
+
+/// Settings of a limiter in a store.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shared {
+    pub(super) name: String,
+    pub(super) store: Option<Arc<dyn Store>>,
+    pub(super) outage: Outage,
+    pub(super) carry_over: CarryOver,
+    pub(super) ahead: Option<Ahead>,
 }
 
 impl Default for LimiterBuilder {
@@ -50,12 +70,60 @@ impl Default for LimiterBuilder {
             places: DEFAULT_PLACES,
             place_ttl: Micros::MAX,
             replaced: None,
+            #[cfg(feature = "tokio")]
+            shared: Shared::default(),
         }
     }
 }
 
+/// Where state lives.
+#[cfg(feature = "tokio")]
 impl LimiterBuilder {
-    /// The clock; the machine's exact one unless told otherwise.
+    /// The name of the limiter in its store: all processes that share the store use the same one for the same purpose.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.shared.name);
+        self
+    }
+
+    /// The store; the memory of this process by default. A limiter in a store needs a [name](Self::name).
+    #[must_use]
+    pub fn store(self, store: impl Store) -> Self {
+        self.shared_store(Arc::new(store))
+    }
+
+    /// The same, for a store that several limiters have: only these are decided together in one round trip.
+    #[must_use]
+    pub fn shared_store(mut self, store: Arc<dyn Store>) -> Self {
+        self.shared.store = Some(store);
+        self
+    }
+
+    /// What is decided while the store is unavailable.
+    #[must_use]
+    pub fn on_outage(mut self, outage: Outage) -> Self {
+        self.shared.outage = outage;
+        self
+    }
+
+    /// How keys in a store carry over what they used when another process, or an earlier one, had other quotas.
+    #[must_use]
+    pub fn carry_over(mut self, carry_over: CarryOver) -> Self {
+        self.shared.carry_over = carry_over;
+        self
+    }
+
+    /// Takes tokens of busy keys ahead and spends them in this process: a decision then costs no round trip. What is
+    /// admitted stays within the bound that [`Limiter::bounds`] returns. Not for permits, tiers and limiters in memory.
+    #[must_use]
+    pub fn ahead(mut self, ahead: Ahead) -> Self {
+        self.shared.ahead = Some(ahead);
+        self
+    }
+}
+
+impl LimiterBuilder {
+    /// The clock; the machine's exact one by default. A limiter in a store counts by the clock of the store, and waits by this one.
     #[must_use]
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock: Some(clock), ..self }
@@ -103,13 +171,20 @@ impl LimiterBuilder {
     /// cannot make while it runs: another algorithm, other windows, a longer log, more or fewer quotas.
     #[must_use]
     pub fn replacing(self, old: &Limiter) -> Self {
+        match old.memory() {
+            Some(old) => self.replacing_memory(old),
+            None => self,
+        }
+    }
+
+    pub(super) fn replacing_memory(self, old: &Memory) -> Self {
         Self { replaced: Some((old.space().former(), old.hasher())), ..self }
     }
 
-    /// The same size, for what a process counts beside a store, on the clock of the machine.
+    /// The same table, for what a process counts beside a store, on the clock of the machine.
     #[cfg(feature = "tokio")]
-    pub(crate) fn for_outages(self) -> Self {
-        Self { clock: None, watched: 0, replaced: None, ..self }
+    pub(super) fn for_outages(self) -> Self {
+        Self { clock: None, watched: 0, replaced: None, shared: Shared::default(), ..self }
     }
 
     /// A limiter of one quota.
@@ -124,18 +199,18 @@ impl LimiterBuilder {
 
     /// A limiter of several quotas, charged together or not at all.
     pub fn build_all(self, quotas: &[Quota]) -> Result<Limiter, BuildError> {
-        self.build_space(quotas, Layout::Together)
+        self.build_choice(quotas, Choice::All)
     }
 
     /// A limiter of several tiers: each call says by which of them a key is limited, see [`crate::Bucket::tier`].
-    /// A key that changes its tier keeps what it has used. All tiers count by the same algorithm.
+    /// A key that changes its tier keeps what it has used. All tiers count by the same algorithm; none takes tokens ahead.
     ///
     /// ```
     /// use tidegate_engine::Limiter;
     ///
     /// let (free, pro) = (0, 1);
     /// let limiter = Limiter::builder().build_tiers(&["2/min".parse()?, "100/min".parse()?])?;
-    /// let alice = limiter.key("alice");
+    /// let alice = limiter.blocking().key("alice");
     /// assert!(alice.tier(free).unwrap().check(2).is_allowed());
     /// assert!(!alice.tier(free).unwrap().check(1).is_allowed());
     /// assert_eq!(alice.tier(pro).unwrap().peek(1).remaining(), 98);
@@ -143,10 +218,10 @@ impl LimiterBuilder {
     /// ```
     pub fn build_tiers(self, quotas: &[Quota]) -> Result<Limiter, BuildError> {
         Self::refuse_mixed_tiers(quotas)?;
-        self.build_space(quotas, Layout::Tiers)
+        self.build_choice(quotas, Choice::Tier)
     }
 
-    pub(crate) fn refuse_mixed_tiers(quotas: &[Quota]) -> Result<(), BuildError> {
+    fn refuse_mixed_tiers(quotas: &[Quota]) -> Result<(), BuildError> {
         let Some((first, rest)) = quotas.split_first() else { return Err(BuildError::NoQuota) };
         match rest.iter().find(|quota| quota.kind().name() != first.kind().name()) {
             None => Ok(()),
@@ -154,7 +229,20 @@ impl LimiterBuilder {
         }
     }
 
-    fn build_space(self, quotas: &[Quota], layout: Layout) -> Result<Limiter, BuildError> {
+    fn build_choice(self, quotas: &[Quota], choice: Choice) -> Result<Limiter, BuildError> {
+        #[cfg(feature = "tokio")]
+        if let Some(store) = self.shared.store.clone() {
+            return Remote::build(self, store, quotas, choice).map(Limiter::in_store);
+        }
+        self.build_memory(quotas, choice).map(Limiter::in_memory)
+    }
+
+    /// What counts in memory, wherever the limiter is to count.
+    pub(crate) fn build_memory(self, quotas: &[Quota], choice: Choice) -> Result<Memory, BuildError> {
+        let layout = match choice {
+            Choice::All => Layout::Together,
+            Choice::Tier => Layout::Tiers,
+        };
         if quotas.is_empty() {
             return Err(BuildError::NoQuota);
         }
@@ -177,13 +265,18 @@ impl LimiterBuilder {
         let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), Kind::Concurrency(_)));
         let overflow = if counts_permits { Overflow::Deny } else { self.overflow };
         let denied = (self.watched > 0).then(|| Denied::new(self.watched));
-        Ok(Limiter::from_parts(space, clock, hasher, overflow, denied, lines))
+        Ok(Memory::from_parts(space, clock, hasher, overflow, denied, lines))
     }
 
     /// The clock, if it is not to be the machine's.
     #[cfg(feature = "tokio")]
-    pub(crate) fn given_clock(&self) -> Option<Clock> {
+    pub(super) fn given_clock(&self) -> Option<Clock> {
         self.clock.clone()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// Lines with as many places as were asked for.
@@ -219,6 +312,8 @@ pub enum BuildError {
     Setting(SettingError),
     /// No quota was given.
     NoQuota,
+    /// A limiter in a store has no name.
+    NoName,
     /// The capacity leaves no room for a single key.
     NoRoom,
     /// The machine has not the memory that was asked for.
@@ -270,6 +365,9 @@ impl fmt::Display for BuildError {
             Self::Quota(error) => error.fmt(f),
             Self::Setting(error) => error.fmt(f),
             Self::NoQuota => f.write_str("no quota was given; give at least one"),
+            Self::NoName => {
+                f.write_str("a limiter in a store needs a name; give one with `LimiterBuilder::name`")
+            }
             Self::NoRoom => f.write_str("a capacity of zero keys; give room for at least one"),
             Self::OutOfMemory { keys, bytes } => {
                 write!(

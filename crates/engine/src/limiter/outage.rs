@@ -8,14 +8,9 @@
 //! both must grant, until what was granted without the store is forgotten: no process ever exceeds the bound, and all of
 //! them together no more than the bound times their number.
 
-use super::{
-    bound::OutageBound,
-    reservation::{Local, SharedReservation},
-};
+use super::{BuildError, LimiterBuilder, LocalPlace, Memory, OutageBound, Reservation, reservation::Local};
 use crate::{
-    BuildError,
-    build::LimiterBuilder,
-    limiter::Limiter,
+    memory::Hold,
     store::{Choice, Slots, StoreError},
 };
 use arc_swap::ArcSwap;
@@ -61,8 +56,8 @@ pub(super) enum Fallback {
     Local {
         nodes: u64,
         choice: Choice,
-        memory: LimiterBuilder,
-        limiter: ArcSwap<Limiter>,
+        memory: Box<LimiterBuilder>,
+        limiter: ArcSwap<Memory>,
         /// By when all that was granted without the store is forgotten; zero if nothing was.
         both_until: AtomicU64,
     },
@@ -73,12 +68,12 @@ pub(super) enum Own {
     /// Nothing yet.
     Uncounted,
     /// What is kept if the store grants it, too.
-    Counted(Box<SharedReservation<'static>>),
+    Counted(Box<Reservation>),
 }
 
 /// Where this process counts what the store grants one key, if it does.
 pub(super) struct OwnKey {
-    limiter: Option<Arc<Limiter>>,
+    limiter: Option<Arc<Memory>>,
     key: String,
 }
 
@@ -86,7 +81,7 @@ impl OwnKey {
     /// Counts tokens that the store has granted.
     pub(super) fn count(&self, tokens: u64) {
         if let Some(limiter) = self.limiter.as_ref().filter(|_| tokens > 0) {
-            limiter.key(&self.key).decide(Demand::forced(tokens));
+            limiter.bucket(self.key.as_str(), 0).decide(Demand::forced(tokens));
         }
     }
 }
@@ -105,7 +100,7 @@ impl Fallback {
             Outage::Local { nodes } => {
                 let limiter = build(memory.clone(), &shares(nodes, quotas), choice)?;
                 let (limiter, both_until) = (ArcSwap::from_pointee(limiter), AtomicU64::new(0));
-                Self::Local { nodes, choice, memory, limiter, both_until }
+                Self::Local { nodes, choice, memory: Box::new(memory), limiter, both_until }
             }
         })
     }
@@ -182,14 +177,14 @@ impl Fallback {
         tier: usize,
         demand: Demand,
         slots: Slots,
-    ) -> SharedReservation<'static> {
+    ) -> Reservation {
         match self.limiter_for(error) {
             Ok(limiter) => {
-                let taken = SharedReservation::locally(&limiter, key, tier, demand, slots);
+                let taken = take(&limiter, key, tier, demand, slots);
                 self.remember(&limiter, *taken.decision());
                 taken.degraded()
             }
-            Err(decision) => SharedReservation::settled(decision),
+            Err(decision) => Reservation::settled(decision),
         }
     }
 
@@ -201,16 +196,16 @@ impl Fallback {
         tier: usize,
         demand: Demand,
         slots: Slots,
-    ) -> Result<Own, Box<SharedReservation<'static>>> {
+    ) -> Result<Own, Box<Reservation>> {
         let Some(limiter) = self.own().filter(|_| self.asks_both()) else { return Ok(Own::Uncounted) };
         if demand.effect == Effect::Probe {
             let decision = limiter.bucket(key, tier).decide(demand);
             return match decision.is_granted() {
                 true => Ok(Own::Uncounted),
-                false => Err(Box::new(SharedReservation::settled(decision.degraded()))),
+                false => Err(Box::new(Reservation::settled(decision.degraded()))),
             };
         }
-        let taken = SharedReservation::locally(&limiter, key, tier, demand, slots);
+        let taken = take(&limiter, key, tier, demand, slots);
         match taken.decision().is_allowed() {
             true => Ok(Own::Counted(Box::new(taken))),
             false => Err(Box::new(taken.degraded())),
@@ -233,7 +228,7 @@ impl Fallback {
             Own::Counted(taken) => *taken,
             Own::Uncounted => {
                 let forced = Demand::forced(demand.cost);
-                SharedReservation::locally(&self.own()?, key, tier, forced, slots)
+                take(&self.own()?, key, tier, forced, slots)
             }
         };
         taken.into_local()
@@ -257,7 +252,7 @@ impl Fallback {
     }
 
     /// The limiter of this process, if it counts up to the whole quota.
-    fn own(&self) -> Option<Arc<Limiter>> {
+    fn own(&self) -> Option<Arc<Memory>> {
         match self {
             Self::Local { nodes: 1, limiter, .. } => Some(limiter.load_full()),
             _ => None,
@@ -265,7 +260,7 @@ impl Fallback {
     }
 
     /// Who decides after this error: the limiter of this process, or nobody.
-    fn limiter_for(&self, error: &StoreError) -> Result<Arc<Limiter>, Decision> {
+    fn limiter_for(&self, error: &StoreError) -> Result<Arc<Memory>, Decision> {
         match self {
             Self::Open => Err(Decision::unlimited().degraded()),
             Self::Closed { limit } => Err(Decision::closed(*limit, RETRY)),
@@ -277,7 +272,7 @@ impl Fallback {
     }
 
     /// Remembers for how long it matters what was granted without the store.
-    fn remember(&self, limiter: &Limiter, decision: Decision) -> Decision {
+    fn remember(&self, limiter: &Memory, decision: Decision) -> Decision {
         if let Self::Local { nodes: 1, both_until, .. } = self
             && decision.is_granted()
         {
@@ -289,6 +284,14 @@ impl Fallback {
         }
         decision
     }
+}
+
+/// Takes something in the table of this process.
+fn take(memory: &Arc<Memory>, key: &str, tier: usize, demand: Demand, slots: Slots) -> Reservation {
+    let hold = if slots == Slots::Take { Hold::Permit } else { Hold::Nothing };
+    let tier = if tier < memory.tiers() { tier } else { 0 };
+    let place = LocalPlace::Key { memory: memory.clone(), owner: memory.fingerprint(key), tier };
+    Reservation::take(place, demand, hold)
 }
 
 fn least(quotas: &[Quota]) -> u64 {
@@ -304,11 +307,8 @@ fn share(nodes: u64, quota: &Quota) -> Quota {
     without_lease(quota.share(nodes))
 }
 
-fn build(memory: LimiterBuilder, shares: &[Quota], choice: Choice) -> Result<Limiter, BuildError> {
-    match choice {
-        Choice::All => memory.build_all(shares),
-        Choice::Tier => memory.build_tiers(shares),
-    }
+fn build(memory: LimiterBuilder, shares: &[Quota], choice: Choice) -> Result<Memory, BuildError> {
+    memory.build_memory(shares, choice)
 }
 
 fn counts_permits(quota: &Quota) -> bool {
@@ -318,16 +318,16 @@ fn counts_permits(quota: &Quota) -> bool {
 /// A limiter that goes on with what another one has counted.
 fn successor(
     memory: &LimiterBuilder,
-    old: &Limiter,
+    old: &Memory,
     shares: &[Quota],
     choice: Choice,
     how: CarryOver,
-) -> Result<Arc<Limiter>, BuildError> {
+) -> Result<Arc<Memory>, BuildError> {
     // Slots that are held are given back to the old one, and would be held here for ever.
     if how == CarryOver::Reset || shares.iter().chain(&old.quotas()).any(counts_permits) {
         return build(memory.clone(), shares, choice).map(Arc::new);
     }
-    let new = build(memory.clone().replacing(old), shares, choice)?;
+    let new = build(memory.clone().replacing_memory(old), shares, choice)?;
     new.take_over(old);
     Ok(Arc::new(new))
 }

@@ -1,10 +1,10 @@
-//! Standing in line for a slot, in memory or in a store that a fleet shares.
+//! Waiting in a queue for what is counted in a store.
 //!
 //! In a store nobody can tell who came first of all: those of one process stand in a line, by priority and then in order,
 //! and the first of them asks the store. It asks again when a permit of its own process is given back, and now and then
 //! otherwise, because others give theirs back without telling.
 
-use super::{Claim, FIRST, Home, Remote, SharedLimiter, SharedPermit, SharedReservation};
+use super::{FIRST, Reservation, remote::Remote};
 use crate::{
     clock::Clock,
     store::Slots,
@@ -38,72 +38,25 @@ enum Woken {
 const SHORTEST_PAUSE: Micros = Micros::from_millis(2);
 const LONGEST_PAUSE: Micros = Micros::from_millis(100);
 
-impl SharedLimiter {
-    /// Stands in line for slots that are held until the permit is dropped; see [`crate::Bucket::permit_in_line`]. In a
-    /// store the line is that of this process: between processes nobody knows who came first. Places in line are those of
-    /// [`crate::LimiterBuilder::waiting_places`], set by [`crate::SharedLimiterBuilder::memory`].
-    pub async fn permit_in_line(&self, key: &str, waiter: Waiter) -> Result<SharedPermit<'_>, Refused> {
-        match &self.home {
-            Home::Memory(limiter) => {
-                let reservation = limiter.key(key).slots_in_line(waiter).await?;
-                Ok(SharedPermit::new(SharedReservation::of_memory(reservation), None))
-            }
-            Home::Store(remote) => self.permit_in_store(remote, key, waiter).await,
-        }
-    }
-
-    /// The same, with a permit that borrows nothing.
-    pub async fn permit_in_line_owned(
-        &self,
-        key: &str,
-        waiter: Waiter,
-    ) -> Result<SharedPermit<'static>, Refused> {
-        match &self.home {
-            Home::Memory(limiter) => limiter.permit_in_line_owned(key, waiter).await,
-            Home::Store(remote) => self.permit_in_store(remote, key, waiter).await,
-        }
-    }
-
-    /// Stands in line for slots, and for the tokens beside them where the limiter counts both: they are settled and given
-    /// back apart. Whoever leaves before has taken neither. If it is for want of tokens that the turn does not come in
-    /// time, the claim is denied and says when it would.
-    pub async fn claim_in_line_owned(&self, key: &str, waiter: Waiter) -> Result<Claim, Refused> {
-        let remote = match &self.home {
-            Home::Memory(limiter) => return limiter.claim_in_line_owned(key, waiter).await,
-            Home::Store(remote) => remote,
-        };
-        let mut wanting = None;
-        match self.stand_in_store(remote, key, waiter, &mut wanting).await {
-            Ok(reservation) => Ok(Claim::of(reservation, Some((remote, key)))),
-            Err(refused) => wanting.map(Claim::denied).ok_or(refused),
-        }
-    }
-
-    async fn permit_in_store(
-        &self,
-        remote: &Remote,
-        key: &str,
-        waiter: Waiter,
-    ) -> Result<SharedPermit<'static>, Refused> {
-        let reservation = self.stand_in_store(remote, key, waiter, &mut None).await?;
-        Ok(SharedPermit::new(reservation, Some(remote.line(key))))
+impl Remote {
+    pub(super) fn line(&self, key: &str) -> Line {
+        Line { queue: self.queue.clone(), owner: self.queue.hasher.hash_one(key) }
     }
 
     /// Stands in line until the store has given it all; `wanting` is the last denial, if that was for want of tokens.
-    async fn stand_in_store(
-        &self,
-        remote: &Remote,
+    pub(super) async fn queue(
+        self: &Arc<Self>,
         key: &str,
         waiter: Waiter,
+        slots: Slots,
         wanting: &mut Option<Decision>,
-    ) -> Result<SharedReservation<'static>, Refused> {
-        let line = remote.line(key);
+    ) -> Result<Reservation, Refused> {
+        let line = self.line(key);
         let ticket = line.enter(waiter)?;
         let mut pause = SHORTEST_PAUSE;
         loop {
             if ticket.is_first() {
-                let reservation =
-                    self.take_in_store(remote, key, FIRST, Demand::now(waiter.cost), Slots::Take).await;
+                let reservation = self.take(key, FIRST, Demand::now(waiter.cost), slots).await;
                 let decision = *reservation.decision();
                 *wanting = None;
                 match decision.outcome() {
@@ -138,12 +91,6 @@ impl SharedLimiter {
 impl Queue {
     pub(super) fn new(lines: Lines, clock: Clock) -> Self {
         Self { lines, clock, hasher: RandomState::default() }
-    }
-}
-
-impl Remote {
-    pub(super) fn line(&self, key: &str) -> Line {
-        Line { queue: self.queue.clone(), owner: self.queue.hasher.hash_one(key) }
     }
 }
 

@@ -3,13 +3,13 @@
 use std::fmt;
 use tidegate_core::{Bound, Micros};
 
-/// The worst case of one quota of a [`SharedLimiter`](super::SharedLimiter), with and without the store.
+/// The worst case of one quota of a [`Limiter`](super::Limiter), with and without the store.
 ///
 /// ```
 /// use tidegate_core::Micros;
-/// use tidegate_engine::{OutageBound, SharedLimiter};
+/// use tidegate_engine::{Limiter, OutageBound};
 ///
-/// let limiter = SharedLimiter::builder("login").build("5/min")?;
+/// let limiter = Limiter::new("5/min")?;
 /// let bound = limiter.bounds()[0];
 /// assert_eq!(bound.during_outage, OutageBound::NoStore);
 /// assert_eq!(bound.in_any(Micros::from_secs(60), 3), Some(30), "three processes, each 5 at once and 5 a minute");
@@ -29,15 +29,15 @@ pub struct FleetBound {
 pub enum OutageBound {
     /// There is no store: each process counts by itself, always.
     NoStore,
-    /// Nothing: [`Outage::Closed`](super::Outage::Closed).
+    /// Nothing: `Outage::Closed`.
     Nothing,
-    /// Each process admits up to the whole bound, what the store has granted it included: [`Outage::Local`](super::Outage::Local) with
+    /// Each process admits up to the whole bound, what the store has granted it included: `Outage::Local` with
     /// one node.
     WholePerProcess,
-    /// Each process admits up to this share, on top of what the store grants: [`Outage::Local`](super::Outage::Local) with several nodes. A
+    /// Each process admits up to this share, on top of what the store grants: `Outage::Local` with several nodes. A
     /// share is at least one token, so all shares together can be more than the quota.
     SharePerProcess(Bound),
-    /// Everything, a decision that misses its deadline included: [`Outage::Open`](super::Outage::Open).
+    /// Everything, a decision that misses its deadline included: `Outage::Open`.
     Everything,
 }
 

@@ -1,0 +1,267 @@
+//! One key of a limiter, or a throttle, and everything that can be done with it in a task.
+
+use super::LocalPlace;
+#[cfg(feature = "tokio")]
+use super::{Claim, LocalReservation, Permit, Reservation, remote::Remote};
+#[cfg(feature = "tokio")]
+use crate::{
+    memory::Hold,
+    store::{Slots, StoreError},
+    wait::{Refused, Waiter},
+};
+use std::fmt;
+#[cfg(feature = "tokio")]
+use std::{sync::Arc, time::Duration};
+#[cfg(feature = "tokio")]
+use tidegate_core::{Decision, Demand, Micros, Outcome, Retry};
+
+/// One bucket: of one key of a [`Limiter`](crate::Limiter), or of a [`Throttle`](crate::Throttle). It borrows nothing, so that futures
+/// can own it.
+///
+/// | to | use |
+/// |---|---|
+/// | take now or not at all | [`check`](Self::check), [`check_on_credit`](Self::check_on_credit) |
+/// | look without taking | [`peek`](Self::peek) |
+/// | take what there is | [`take_up_to`](Self::take_up_to) |
+/// | take now, settle later | [`reserve`](Self::reserve) |
+/// | wait for it | [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire), [`wait_in_line`](Self::wait_in_line) |
+/// | hold a slot while working | [`permit`](Self::permit), [`permit_in_line`](Self::permit_in_line) |
+///
+/// [`Limiter::blocking`](crate::Limiter::blocking) has the same for threads that can wait.
+#[derive(Clone)]
+pub struct Bucket {
+    pub(super) place: Place,
+}
+
+#[derive(Clone)]
+pub(super) enum Place {
+    Local(LocalPlace),
+    #[cfg(feature = "tokio")]
+    Store {
+        remote: Arc<Remote>,
+        key: String,
+        tier: usize,
+    },
+}
+
+impl Bucket {
+    pub(crate) fn local(place: LocalPlace) -> Self {
+        Self { place: Place::Local(place) }
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn in_store(remote: Arc<Remote>, key: String) -> Self {
+        Self { place: Place::Store { remote, key, tier: super::FIRST } }
+    }
+
+    /// The same bucket under another of the limiter's tiers, counted from zero; `None` if there is no such tier.
+    /// See [`crate::LimiterBuilder::build_tiers`].
+    pub fn tier(self, wanted: usize) -> Option<Self> {
+        match self.place {
+            Place::Local(LocalPlace::Key { memory, owner, .. }) if wanted < memory.tiers() => {
+                Some(Self::local(LocalPlace::Key { memory, owner, tier: wanted }))
+            }
+            Place::Local(_) => None,
+            #[cfg(feature = "tokio")]
+            Place::Store { remote, key, .. } if wanted < remote.tiers() => {
+                Some(Self { place: Place::Store { remote, key, tier: wanted } })
+            }
+            #[cfg(feature = "tokio")]
+            Place::Store { .. } => None,
+        }
+    }
+
+    /// Whether it is counted in memory.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self.place, Place::Local(_))
+    }
+}
+
+/// Dropping a future gives everything back that it has taken.
+#[cfg(feature = "tokio")]
+impl Bucket {
+    /// Takes `cost`, now or not at all.
+    pub async fn check(&self, cost: u64) -> Decision {
+        match &self.place {
+            Place::Local(place) => place.bucket().check(cost),
+            Place::Store { remote, key, tier: super::FIRST } => remote.check(key, cost).await,
+            Place::Store { remote, key, tier } => remote.decide(key, *tier, Demand::now(cost)).await,
+        }
+    }
+
+    /// Takes `cost` now or not at all, even if it is larger than the burst: it is then granted as soon as a full
+    /// burst would be, and those who come later wait until the rest is repaid.
+    pub async fn check_on_credit(&self, cost: u64) -> Decision {
+        match &self.place {
+            Place::Local(place) => place.bucket().check_on_credit(cost),
+            Place::Store { remote, key, tier } => {
+                remote.decide(key, *tier, Demand::now(cost).on_credit()).await
+            }
+        }
+    }
+
+    /// What `cost` would get now. Takes nothing.
+    pub async fn peek(&self, cost: u64) -> Decision {
+        match &self.place {
+            Place::Local(place) => place.bucket().peek(cost),
+            Place::Store { remote, key, tier } => remote.decide(key, *tier, Demand::probe(cost)).await,
+        }
+    }
+
+    /// Takes as much as there is, up to `max`, and returns how much that was. Zero means that there was nothing; the
+    /// decision then says when there will be.
+    pub async fn take_up_to(&self, max: u64) -> (u64, Decision) {
+        match &self.place {
+            Place::Local(place) => place.bucket().take_up_to(max),
+            Place::Store { remote, key, tier } => remote.take_up_to(key, *tier, max).await,
+        }
+    }
+
+    /// Takes `cost` and accepts to wait for it up to `max_wait`. If it is granted, the tokens are yours from now
+    /// on and the reservation says how long to wait before using them; give it back, or settle it, as you like.
+    pub async fn reserve(&self, cost: u64, max_wait: Duration) -> Reservation {
+        let demand = Demand::within(cost, max_wait.into());
+        match &self.place {
+            Place::Local(place) => Reservation::take(place.clone(), demand, Hold::Nothing),
+            Place::Store { remote, key, tier } => remote.take(key, *tier, demand, Slots::Look).await,
+        }
+    }
+
+    /// Takes a slot that gives itself back when the permit is dropped. For concurrency quotas: beside one, the
+    /// others are charged and stay charged. Without one it is a reservation that refunds on drop what time has not
+    /// given back.
+    ///
+    /// In a store it is a lease, which is renewed for as long as the permit lives: a process that dies gives its slots back when it
+    /// expires.
+    pub async fn permit(&self) -> Permit {
+        match &self.place {
+            Place::Local(place) => Permit::take(place.clone()),
+            Place::Store { remote, key, tier } => {
+                let taken = remote.take(key, *tier, Demand::now(1), Slots::Take).await;
+                Permit::in_store(taken, remote.line(key))
+            }
+        }
+    }
+
+    /// Takes `cost` and waits for it, however long that is. The first who asked goes first.
+    ///
+    /// The decision is a denial only if waiting does not help: the cost can never be granted, or it is a slot that
+    /// somebody must give back first (see [`permit_in_line`](Self::permit_in_line)).
+    pub async fn acquire(&self, cost: u64) -> Decision {
+        self.acquire_reserved(cost, None).await.keep()
+    }
+
+    /// Takes `cost` if it can be had within `timeout`, and waits for it; else answers at once that it cannot.
+    pub async fn try_acquire(&self, cost: u64, timeout: Duration) -> Decision {
+        self.acquire_reserved(cost, Some(timeout)).await.keep()
+    }
+
+    /// The same without an end if `timeout` is `None`; what was taken can still be given back.
+    pub async fn acquire_reserved(&self, cost: u64, timeout: Option<Duration>) -> Reservation {
+        let (remote, key, tier) = match &self.place {
+            Place::Local(place) => {
+                let taken = place.bucket().await_turn(cost, timeout).await.map(LocalReservation::into_parts);
+                return Reservation::of_result(place.clone(), cost, taken);
+            }
+            Place::Store { remote, key, tier } => (remote, key, *tier),
+        };
+        let demand = Demand::within(cost, timeout.map_or(Micros::MAX, Micros::from));
+        loop {
+            let reservation = remote.take(key, tier, demand, Slots::Look).await;
+            match reservation.decision().outcome() {
+                // A bounded queue of the quota's own is full: there is room later.
+                Outcome::Deny(Retry::After(wait)) if timeout.is_none() => remote.pause(wait).await,
+                Outcome::Deny(_) => return reservation,
+                Outcome::Allow | Outcome::Delay(_) => {
+                    reservation.ready().await;
+                    return reservation;
+                }
+            }
+        }
+    }
+
+    /// Waits in the queue of the key until there is something to take: by priority, then first come, first served. The queue has
+    /// a bounded number of places ([`crate::LimiterBuilder::waiting_places`]). In a store the queue is that of this process: between
+    /// processes nobody knows who came first.
+    pub async fn wait_in_line(&self, waiter: Waiter) -> Result<Decision, Refused> {
+        match &self.place {
+            Place::Local(place) => {
+                let taken = place.bucket().queue(waiter, Hold::Nothing).await?;
+                Ok(taken.into_parts().0)
+            }
+            Place::Store { remote, key, .. } => {
+                let taken = remote.queue(key, waiter, Slots::Look, &mut None).await?;
+                Ok(taken.keep())
+            }
+        }
+    }
+
+    /// Waits in the queue of the key for as many slots as the waiter costs. Who takes one by [`permit`](Self::permit) does not wait in
+    /// the queue, and may be faster; [`crate::Slots`] let nobody slip past.
+    pub async fn permit_in_line(&self, waiter: Waiter) -> Result<Permit, Refused> {
+        match &self.place {
+            Place::Local(place) => {
+                let taken = place.bucket().queue(waiter, Hold::Permit).await?.into_parts();
+                Ok(Permit::of(Reservation::of(place.clone(), waiter.cost, taken)))
+            }
+            Place::Store { remote, key, .. } => {
+                let taken = remote.queue(key, waiter, Slots::Take, &mut None).await?;
+                Ok(Permit::in_store(taken, remote.line(key)))
+            }
+        }
+    }
+
+    /// Waits in the queue of the key for slots, and for the tokens beside them where the limiter counts both: they are settled and
+    /// given back apart. Whoever leaves before has taken neither. If it is for want of tokens that the turn does not come in
+    /// time, the claim is denied and says when it would.
+    pub async fn claim_in_line(&self, waiter: Waiter) -> Result<Claim, Refused> {
+        match &self.place {
+            Place::Local(place) => {
+                let bucket = place.bucket();
+                let refused = match bucket.queue(waiter, Hold::Permit).await {
+                    Ok(taken) => {
+                        let taken = Reservation::of(place.clone(), waiter.cost, taken.into_parts());
+                        return Ok(Claim::of(taken, None));
+                    }
+                    Err(refused @ Refused::Full) => return Err(refused),
+                    Err(refused) => refused,
+                };
+                let look = bucket.peek(waiter.cost);
+                match look.outcome() {
+                    Outcome::Deny(Retry::After(_) | Retry::Never) => Ok(Claim::denied(look)),
+                    _ => Err(refused),
+                }
+            }
+            Place::Store { remote, key, .. } => {
+                let mut wanting = None;
+                match remote.queue(key, waiter, Slots::Take, &mut wanting).await {
+                    Ok(taken) => Ok(Claim::of(taken, Some(remote.line(key)))),
+                    Err(refused) => wanting.map(Claim::denied).ok_or(refused),
+                }
+            }
+        }
+    }
+
+    /// Forgets the key: it is as good as new. Reservations that it has outstanding then give nothing back, and in memory
+    /// a key without room of its own (see [`crate::Overflow`]) stays as it is.
+    pub async fn reset(&self) -> Result<(), StoreError> {
+        match &self.place {
+            Place::Local(place) => {
+                place.bucket().reset();
+                Ok(())
+            }
+            Place::Store { remote, key, .. } => remote.reset(key).await,
+        }
+    }
+}
+
+impl fmt::Debug for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Local(LocalPlace::Key { owner, .. }) => write!(f, "Bucket({owner:016x})"),
+            Place::Local(LocalPlace::Throttle(_)) => f.write_str("Bucket"),
+            #[cfg(feature = "tokio")]
+            Place::Store { key, .. } => write!(f, "Bucket({key})"),
+        }
+    }
+}

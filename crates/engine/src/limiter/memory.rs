@@ -1,0 +1,225 @@
+//! Counting in the memory of this process.
+
+use super::{BuildError, LocalBucket};
+use crate::{
+    clock::Clock,
+    denied::{Denied, DeniedKey},
+    key::Key,
+    memory::Space,
+    wait::Lines,
+};
+use std::{
+    fmt,
+    hash::{BuildHasher, Hash},
+    sync::Arc,
+};
+use tidegate_core::{Bound, CarryOver, Decision, Micros, Quota};
+
+/// Counts in the memory of this process.
+pub(crate) struct Memory {
+    space: Space,
+    clock: Clock,
+    hasher: foldhash::quality::RandomState,
+    overflow: Overflow,
+    denied: Option<Denied>,
+    lines: Lines,
+}
+
+/// What stands for a key in one limiter; see [`Limiter::mark`](super::Limiter::mark).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mark(pub(super) u64);
+
+impl Mark {
+    /// It as a number: another for almost every key, and the same for one key of one limiter as long as that is there.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// What happens to a new key when the table is full of keys that have used something. A key that is limited always stays: no flood
+/// of new keys gives it anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// It replaces the key near it that has used least and is not limited: new clients get their quota during a flood of random
+    /// keys, and a key that was replaced gets again what it had used. Counted in [`Stats::replaced`]. Where all keys near it are
+    /// limited, it shares. The default.
+    #[default]
+    Replace,
+    /// It shares a bucket with other such keys: nobody gets more than the quota, some get less. Counted in
+    /// [`Stats::overflowed`].
+    Share,
+    /// It is denied, and counted in [`Stats::overflowed`]. Always so for concurrency, where a shared permit could not be told apart.
+    Deny,
+}
+
+/// How full a limiter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Keys that have room of their own at most: at least as many as it was made for.
+    pub capacity: u64,
+    /// Keys whose state is worth keeping now.
+    pub live: u64,
+    /// Cells that hold a key, live or not; they are used again before any more memory is.
+    pub used: u64,
+    /// How often a key found no room, and shared one or was denied.
+    pub overflowed: u64,
+    /// How many keys gave way to others.
+    pub replaced: u64,
+    /// The most memory that the table ever takes.
+    pub bytes: u64,
+}
+
+/// How large a limiter is, as far as can be said without a look at every cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableSize {
+    /// Keys that have room of their own at most.
+    pub capacity: u64,
+    /// Cells that hold a key, live or not.
+    pub used: u64,
+    /// How often a key found no room, and shared one or was denied.
+    pub overflowed: u64,
+    /// How many keys gave way to others.
+    pub replaced: u64,
+    /// The most memory that the table ever takes.
+    pub bytes: u64,
+}
+
+/// Who is told that a table is full, see [`LimiterBuilder::on_full`](super::LimiterBuilder::on_full).
+#[derive(Clone)]
+pub(crate) struct FullListener(pub(crate) Arc<dyn Fn(TableSize) + Send + Sync>);
+
+impl FullListener {
+    pub(crate) fn tell(&self, size: TableSize) {
+        (self.0)(size);
+    }
+}
+
+impl fmt::Debug for FullListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FullListener")
+    }
+}
+
+/// One of several checks that are decided together in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct LocalCheck<'a> {
+    pub(crate) memory: &'a Memory,
+    pub(crate) owner: u64,
+    pub(crate) cost: u64,
+    pub(crate) tier: usize,
+    pub(crate) max_wait: Micros,
+}
+
+impl Memory {
+    pub(crate) fn from_parts(
+        space: Space,
+        clock: Clock,
+        hasher: foldhash::quality::RandomState,
+        overflow: Overflow,
+        denied: Option<Denied>,
+        lines: Lines,
+    ) -> Self {
+        Self { space, clock, hasher, overflow, denied, lines }
+    }
+
+    #[inline]
+    pub(crate) fn check_cost<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        let owner = self.fingerprint(key);
+        let decision = self.space.check(owner, &self.clock, cost, self.overflow);
+        if let Some(denied) = &self.denied
+            && !decision.is_granted()
+        {
+            denied.note(owner, &key);
+        }
+        decision
+    }
+
+    /// The bucket of one key under a tier; under the first if there is no such tier.
+    #[cfg(any(feature = "tokio", test))]
+    #[inline]
+    pub(crate) fn bucket<K: Hash + ?Sized>(&self, key: &K, tier: usize) -> LocalBucket<'_> {
+        self.bucket_of(self.fingerprint(key), tier)
+    }
+
+    /// The same for what stands for a key.
+    #[cfg(any(feature = "tokio", test))]
+    #[inline]
+    pub(crate) fn bucket_of(&self, owner: u64, tier: usize) -> LocalBucket<'_> {
+        LocalBucket::of_key(self, owner, if tier < self.tiers() { tier } else { 0 })
+    }
+
+    pub(crate) fn change_all(&self, quotas: &[Quota], how: CarryOver) -> Result<(), BuildError> {
+        self.can_change_all(quotas)?;
+        self.space
+            .change(quotas, how, self.clock.now())
+            .map_err(|()| BuildError::different_quota(&self.quotas(), quotas))?;
+        self.lines.wake_all_first();
+        Ok(())
+    }
+
+    pub(crate) fn can_change_all(&self, quotas: &[Quota]) -> Result<(), BuildError> {
+        let old = self.quotas();
+        let shares_states =
+            old.len() == quotas.len() && old.iter().zip(quotas).all(|(old, new)| new.shares_state(old));
+        match shares_states && self.space.has_room_for(quotas) {
+            true => Ok(()),
+            false => Err(BuildError::different_quota(&old, quotas)),
+        }
+    }
+
+    pub(crate) fn take_over(&self, old: &Self) {
+        self.space.take_over(&old.space, &self.clock);
+        self.lines.wake_all_first();
+    }
+
+    pub(crate) fn tiers(&self) -> usize {
+        self.space.tiers()
+    }
+
+    pub(crate) fn quotas(&self) -> Vec<Quota> {
+        self.space.quotas()
+    }
+
+    pub(crate) fn bounds(&self) -> Vec<Bound> {
+        self.quotas().iter().map(|quota| self.clock.blur(quota.bound())).collect()
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let TableSize { capacity, used, overflowed, replaced, bytes } = self.size();
+        Stats { capacity, live: self.space.live(self.clock.now()), used, overflowed, replaced, bytes }
+    }
+
+    pub(crate) fn size(&self) -> TableSize {
+        self.space.table().size()
+    }
+
+    pub(crate) fn top_denied(&self) -> Vec<DeniedKey> {
+        self.denied.as_ref().map(Denied::top).unwrap_or_default()
+    }
+
+    pub(crate) fn hasher(&self) -> foldhash::quality::RandomState {
+        self.hasher.clone()
+    }
+
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(crate) fn overflow(&self) -> Overflow {
+        self.overflow
+    }
+
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    /// 64 bits that stand for the key; zero stands for none.
+    #[inline]
+    pub(crate) fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> u64 {
+        self.hasher.hash_one(key).max(1)
+    }
+}
