@@ -105,15 +105,14 @@ impl ServiceHost {
         let operators = Operators::new(own.admin_token.as_ref().map(secret), Some(host));
         let authorization = Arc::new(Authorization::new(programs, operators));
         let desk = Arc::new(SettleDesk::new(service.clone(), authorization.clone()));
-        let certificates = (
-            own.http_tls.as_ref().map(Certificate::load).transpose().map_err(HostError::Listen)?,
-            certificate(environment)?,
-        );
+        let http_certificate = own.http_tls.as_ref().map(Certificate::load).transpose();
+        let http_certificate = http_certificate.map_err(HostError::Listen)?;
+        let grpc_certificate = certificate(environment)?;
         let bind = |endpoint: Endpoint, certificate: &Option<Arc<Certificate>>| {
             let address = SocketAddr::new(endpoint.host, endpoint.port);
             BoundListener::reserve(address, certificate.clone()).map_err(HostError::Listen)
         };
-        let http = |endpoint: Endpoint| bind(endpoint, &certificates.0);
+        let http = |endpoint: Endpoint| bind(endpoint, &http_certificate);
         let limits = limits(environment, &service)?;
         let metrics = environment.prometheus.as_ref();
         // A management server may take a while, and nobody is to be answered without limits meanwhile.
@@ -121,8 +120,8 @@ impl ServiceHost {
         let sockets = Sockets {
             http: http(environment.http)?,
             grpc: match &environment.grpc {
-                GrpcEndpoint::Tcp(endpoint) => GrpcSocket::Tcp(bind(*endpoint, &certificates.1)?),
-                GrpcEndpoint::Socket(path) => GrpcSocket::Unix(bind_unix(path)?, certificates.1),
+                GrpcEndpoint::Tcp(endpoint) => GrpcSocket::Tcp(bind(*endpoint, &grpc_certificate)?),
+                GrpcEndpoint::Socket(path) => GrpcSocket::Unix(bind_unix(path)?, grpc_certificate),
             },
             debug: http(environment.debug)?,
             metrics: metrics

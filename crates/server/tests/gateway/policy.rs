@@ -70,8 +70,11 @@ impl Stage {
     }
 }
 
+/// Replaces the file at once: a gateway that reads it while it is empty would listen elsewhere.
 fn write(path: &Path, rest: &str) {
-    fs::write(path, format!("listen: 127.0.0.1:0\n{rest}")).unwrap();
+    let next = path.with_extension("next");
+    fs::write(&next, format!("listen: 127.0.0.1:0\n{rest}")).unwrap();
+    fs::rename(next, path).unwrap();
 }
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
