@@ -193,20 +193,25 @@ impl Settings {
 /// The settings of one rule; what is left out stays as code declares it.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSettings {
-    pub(crate) quotas: Vec<Quota>,
+    /// The quotas that replace those of the code; with none of them those of the code stay.
+    pub quotas: Vec<Quota>,
     pub(crate) mode: Option<Mode>,
     pub(crate) store: Option<String>,
     pub(crate) outage: Option<Outage>,
     pub(crate) wait: Option<Duration>,
     pub(crate) message: Option<Arc<str>>,
-    pub(crate) capacity: Option<Capacity>,
-    pub(crate) overflow: Option<Overflow>,
-    pub(crate) carry_over: Option<CarryOver>,
-    pub(crate) breaker: Option<Arc<BreakerSettings>>,
-    pub(crate) key: Option<SiteKey>,
-    /// Keys of the policy that do not apply to a rule declared in code, and change none of its decisions.
-    pub(crate) unused: Vec<&'static str>,
-    /// The first key of the policy that a rule declared in code cannot honour, and why.
+    /// The bound on memory.
+    pub capacity: Option<Capacity>,
+    /// What happens to new keys when memory is full.
+    pub overflow: Option<Overflow>,
+    /// Whether counts are kept when the quotas change.
+    pub carry_over: Option<CarryOver>,
+    /// The settings that replace those of `#[breaker]`.
+    pub breaker: Option<Arc<BreakerSettings>>,
+    /// The key that calls are counted by; an attribute that counts by another one is refused.
+    pub key: Option<SiteKey>,
+    /// Keys of the policy that do not apply to a rule declared in code, and change none of its decisions; logged.
+    pub unused: Vec<&'static str>,
     pub(crate) unsupported: Option<(&'static str, SettingError)>,
 }
 
@@ -224,12 +229,6 @@ impl RuleSettings {
     {
         self.quotas.push(quota.try_into()?);
         Ok(self)
-    }
-
-    /// All quotas, which replace those of the code; with none of them those of the code stay.
-    #[must_use]
-    pub fn quotas(self, quotas: Vec<Quota>) -> Self {
-        Self { quotas, ..self }
     }
 
     /// Whether it is enforced.
@@ -260,43 +259,6 @@ impl RuleSettings {
     #[must_use]
     pub fn message(self, message: impl Into<Arc<str>>) -> Self {
         Self { message: Some(message.into()), ..self }
-    }
-
-    /// The bound on memory.
-    #[must_use]
-    pub fn capacity(self, capacity: Capacity) -> Self {
-        Self { capacity: Some(capacity), ..self }
-    }
-
-    /// What happens to new keys when memory is full.
-    #[must_use]
-    pub fn overflow(self, overflow: Overflow) -> Self {
-        Self { overflow: Some(overflow), ..self }
-    }
-
-    /// Whether counts are kept when the quotas change.
-    #[must_use]
-    pub fn carry_over(self, carry_over: CarryOver) -> Self {
-        Self { carry_over: Some(carry_over), ..self }
-    }
-
-    /// The settings of a breaker, which replace those of `#[breaker]`.
-    #[must_use]
-    pub fn breaker(self, settings: BreakerSettings) -> Self {
-        Self { breaker: Some(Arc::new(settings)), ..self }
-    }
-
-    /// The key that calls are counted by; an attribute that counts by another one is refused.
-    #[must_use]
-    pub fn key(self, key: SiteKey) -> Self {
-        Self { key: Some(key), ..self }
-    }
-
-    /// A key of the policy that does not apply to a rule declared in code; logged when the rule is first used.
-    #[must_use]
-    pub fn unused(mut self, key: &'static str) -> Self {
-        self.unused.push(key);
-        self
     }
 
     /// A key of the policy that a rule declared in code cannot honour: such a rule is refused. Only the first is reported.
@@ -380,7 +342,7 @@ impl error::Error for SettingsError {
 
 #[cfg(test)]
 mod tests {
-    use super::expand;
+    use super::{SettingError, expand};
 
     #[test]
     fn variables_are_expanded() {
@@ -403,7 +365,7 @@ mod tests {
         ];
         for (text, expected) in table {
             let found = expand(text, &variable);
-            assert_eq!(found.as_deref().map_err(|error| error.problem()), expected, "{text}");
+            assert_eq!(found.as_deref().map_err(SettingError::problem), expected, "{text}");
         }
     }
 }

@@ -35,7 +35,6 @@ pub mod site {
 mod file {
     use super::connected;
     use std::{
-        fmt,
         ops::ControlFlow,
         path::{Path, PathBuf},
         sync::{Mutex, MutexGuard, PoisonError},
@@ -103,19 +102,6 @@ mod file {
         pub path: Option<PathBuf>,
         /// Why its last content was rejected; `None` if it was applied.
         pub error: Option<String>,
-    }
-
-    impl fmt::Display for PolicyStatus {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            match &self.path {
-                None => f.write_str("no policy file")?,
-                Some(path) => write!(f, "{} applied {} times", path.display(), self.applied)?,
-            }
-            match &self.error {
-                None => Ok(()),
-                Some(error) => write!(f, ", last rejected: {error}"),
-            }
-        }
     }
 
     /// Loads the file that the environment names, unless the program named one. One with problems is watched, too.

@@ -11,6 +11,7 @@ use crate::{
     model::{Enforcement, Key, Part, Policy, Quotas, Rule},
     read::RULE,
 };
+use std::sync::Arc;
 use tidegate_core::SettingError;
 use tidegate_rule::{RuleSettings, request::Address, site::SiteKey};
 
@@ -54,44 +55,36 @@ impl Compiler {
 }
 
 fn settings_of(rule: &Rule) -> Result<RuleSettings, SettingError> {
-    let mut settings = rule_settings(rule)
-        .mode(rule.enforcement.mode())
-        .wait(rule.wait)
-        .overflow(rule.overflow)
-        .carry_over(rule.inherit);
-    if let Quotas::All(quotas) = &rule.quotas {
-        settings = settings.quotas(quotas.clone());
-    }
+    let mut settings = rule_settings(rule).mode(rule.enforcement.mode()).wait(rule.wait);
     if let Some(message) = &rule.message {
         settings = settings.message(message.as_str());
     }
-    if let Some(capacity) = rule.capacity {
-        settings = settings.capacity(capacity);
+    if let Quotas::All(quotas) = &rule.quotas {
+        settings.quotas.clone_from(quotas);
     }
-    if let Some(breaker) = &rule.breaker {
-        settings = settings.breaker(breaker_settings(breaker)?);
+    settings.capacity = rule.capacity;
+    settings.overflow = Some(rule.overflow);
+    settings.carry_over = Some(rule.inherit);
+    settings.breaker = rule.breaker.as_ref().map(breaker_settings).transpose()?.map(Arc::new);
+    match &rule.key {
+        Key::All => {}
+        Key::Part(Part::Ip { bits: Address::PREFIX }) => settings.key = Some(SiteKey::Ip),
+        Key::Part(Part::User) => settings.key = Some(SiteKey::User),
+        _ => {
+            let problem = "this key is found in requests, and a rule declared in code has none";
+            let fix = "count by `ip` or `user`, or leave `key` out, and the code gives the key";
+            settings = settings.unsupported("key", SettingError::new(problem, fix));
+        }
     }
-    settings = match &rule.key {
-        Key::All => settings,
-        Key::Part(Part::Ip { bits: Address::PREFIX }) => settings.key(SiteKey::Ip),
-        Key::Part(Part::User) => settings.key(SiteKey::User),
-        _ => settings.unsupported(
-            "key",
-            SettingError::new(
-                "this key is found in requests, and a rule declared in code has none",
-                "count by `ip` or `user`, or leave `key` out, and the code gives the key",
-            ),
-        ),
-    };
     if let Enforcement::Part(_) = rule.enforcement {
         let problem = "a rule declared in code is enforced for all keys or for none";
-        settings =
-            settings.unsupported("mode", SettingError::new(problem, "write `enforce`, `shadow` or `off`"));
+        let fix = "write `enforce`, `shadow` or `off`";
+        settings = settings.unsupported("mode", SettingError::new(problem, fix));
     }
-    for key in RULE.written(rule) {
+    for key in RULE.written(rule).filter(|key| !HONOURED.contains(key)) {
         if UNUSED.contains(&key) {
-            settings = settings.unused(key);
-        } else if !HONOURED.contains(&key) {
+            settings.unused.push(key);
+        } else {
             let problem = format!("`{key}` applies to requests, and a rule declared in code has none");
             settings = settings.unsupported(key, SettingError::new(problem, "give it to a rule of its own"));
         }

@@ -1,11 +1,13 @@
 //! Policy files for rules that code declares: what they replace, what is refused, and what a reload keeps.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
 use std::{fs, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 use tidegate_core::Quota;
 use tidegate_engine::Clock;
 use tidegate_policy::{
-    PolicyFile, Problems,
+    PolicyFile, Problem, Problems,
     compile::{Compiler, LivePolicy},
 };
 use tidegate_rule::{Declaration, Mode, Rule, Rules, site::SiteKey};
@@ -117,7 +119,7 @@ fn files_with_problems_are_refused_with_place_and_fix() {
     let file = TestFile::new(
         "rulse: []\nrules:\n  - { name: a, quota: 5/mni }\n  - { name: b, quota: 5/s, mode: x }\n",
     );
-    let lines: Vec<_> = file.apply(&rules).unwrap_err().iter().map(|problem| problem.line()).collect();
+    let lines: Vec<_> = file.apply(&rules).unwrap_err().iter().map(Problem::line).collect();
     assert_eq!(lines, [Some(1), Some(3), Some(4)], "all of them, in their order");
     fs::remove_file(&file.path).unwrap();
     assert!(file.problems(&rules).starts_with("policy.yaml:"), "{}", file.problems(&rules));

@@ -86,7 +86,7 @@ async fn limit_layer_has_the_rules_of_a_policy_file() {
 
     std::fs::write(&path, "rules: [{ name: everybody, key: ip, quota: 4 per parsec }]").unwrap();
     let problems = LimitLayer::from_policy(&path).unwrap_err().to_string();
-    assert!(problems.contains("policy.yaml:1:48: unknown period `parsec`; "), "{problems}");
+    assert!(problems.contains("policy.yaml:1:50: unknown period `parsec`; "), "{problems}");
 }
 
 const POLICY: &str = r#"
