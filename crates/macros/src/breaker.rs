@@ -108,6 +108,7 @@ impl Breaker {
                 (#krate::site::Declaration, #krate::site::BreakerSettings),
                 #krate::site::SettingError,
             > {
+                #krate::site::load_policy();
                 ::core::result::Result::Ok((
                     #declaration #mode #(.message(#message))*,
                     #krate::site::BreakerSettings::builder() #(#settings)* .build()?,

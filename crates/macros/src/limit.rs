@@ -195,13 +195,22 @@ impl Limit {
         let store = store.iter();
         let message = message.iter();
         let wait = self.wait.iter();
-        let is_for_all = self.key.as_ref().is_none_or(|key| is_word(key, "method", function));
+        let is_word = |word| self.key.as_ref().is_some_and(|key| is_word(key, word, function));
+        let is_for_all = self.key.is_none() || is_word("method");
+        let key = match () {
+            () if is_for_all => quote_spanned!(site=> All),
+            () if is_word("ip") => quote_spanned!(site=> Ip),
+            () if is_word("user") => quote_spanned!(site=> User),
+            () => quote_spanned!(site=> Expression),
+        };
         // A rule with a name may be asked elsewhere for other keys.
         let is_for_all = is_for_all && self.rule.is_none();
         let capacity = is_for_all.then(|| quote_spanned!(site=> .capacity(#krate::site::Capacity::Keys(16))));
         quote_spanned! {site=>
             fn __tidegate_declare() -> ::core::result::Result<#krate::site::Declaration, #krate::site::BuildError> {
+                #krate::site::load_policy();
                 let declaration = #declaration
+                    .key(#krate::site::SiteKey::#key)
                     #(.quota(#quotas)?)*
                     #mode
                     #(.store(#store))*

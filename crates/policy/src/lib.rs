@@ -25,6 +25,7 @@ pub mod descriptors;
 mod document;
 pub mod edit;
 mod explain;
+mod file;
 pub mod head;
 pub mod import;
 pub mod index;
@@ -44,6 +45,7 @@ pub use explain::{
     Applied, Counted, Explained, Explanation, Finding, KeyFound, Listed, Predicted, Spent, SpentQuota,
     explain, explain_request,
 };
+pub use file::{PolicyFile, poll_files};
 pub use lint::{Advice, Lint, lint};
 pub use model::Policy;
 pub use problem::{Problem, Problems};

@@ -144,10 +144,11 @@ impl fmt::Display for Problem {
         if !path.as_os_str().is_empty() {
             write!(f, "{}:", path.display())?;
         }
+        let between = if fix.is_empty() { "" } else { "; " };
         let Some(Excerpt { line, column, shown, carets }) = excerpt else {
-            return write!(f, " {problem}; {fix}");
+            return write!(f, " {problem}{between}{fix}");
         };
-        writeln!(f, "{line}:{column}: {problem}; {fix}")?;
+        writeln!(f, "{line}:{column}: {problem}{between}{fix}")?;
         writeln!(f, "  {shown}")?;
         // Wide characters take two columns of a terminal.
         let before: String = shown.chars().take(carets.start).collect();

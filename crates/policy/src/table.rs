@@ -118,6 +118,11 @@ impl<T> Table<T> {
         Outline { what: self.what, required: self.required, keys }
     }
 
+    /// The keys that a value needs to be written.
+    pub(crate) fn written(&self, value: &T) -> impl Iterator<Item = &'static str> {
+        self.keys.iter().filter(|key| (key.write)(value).is_some()).map(|key| key.name)
+    }
+
     /// All that need be said.
     pub(crate) fn write(&self, value: &T) -> Written {
         let said = |key: &'static Key<T>| Some((key.name.to_owned(), (key.write)(value)?));

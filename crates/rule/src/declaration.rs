@@ -1,6 +1,6 @@
 //! What code says of a rule.
 
-use crate::Mode;
+use crate::{Mode, site::SiteKey};
 use std::{borrow::Cow, panic::Location, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
 use tidegate_engine::{BuildError, Capacity, Overflow, store::Choice};
@@ -33,6 +33,10 @@ pub struct Declaration {
     pub(crate) memory: Option<u64>,
     pub(crate) places: Option<usize>,
     pub(crate) carry_over: CarryOver,
+    /// The key of an attribute; `None` where the caller gives it.
+    pub(crate) key: Option<SiteKey>,
+    /// Whether it is a breaker, which counts by itself.
+    pub(crate) is_breaker: bool,
 }
 
 impl Declaration {
@@ -55,6 +59,8 @@ impl Declaration {
             memory: None,
             places: None,
             carry_over: CarryOver::default(),
+            key: None,
+            is_breaker: false,
         }
     }
 
@@ -168,6 +174,12 @@ impl Declaration {
     #[must_use]
     pub fn places(self, places: usize) -> Self {
         Self { places: Some(places), ..self }
+    }
+
+    /// The key that an attribute counts by.
+    #[must_use]
+    pub fn key(self, key: SiteKey) -> Self {
+        Self { key: Some(key), ..self }
     }
 
     /// What becomes of what was counted when other numbers hold; what was used stays used unless told otherwise.

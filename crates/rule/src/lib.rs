@@ -10,7 +10,7 @@
 //! let limited = login.admit("alice", 1).await.unwrap_err();
 //! assert_eq!(limited.rule(), "login");
 //!
-//! rules.apply(Settings::new().quota("login", "100/min")?)?;   // operations say otherwise, without a build
+//! rules.apply(Settings::new().quota("login", "100/min")?)?;   // replaces the quota, without a build
 //! assert!(login.admit("alice", 1).await.is_ok());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).unwrap();
@@ -20,7 +20,7 @@
 //! |---|---|
 //! | [`Rule`] | a limit with a name: its quotas, whether it is enforced, where it is counted |
 //! | [`Rules`] | all rules of a program, and the settings that they follow |
-//! | [`Settings`] | where state lives, what is off, and other numbers for rules |
+//! | [`Settings`] | where state lives, which rules are enforced, and the quotas that replace those in code |
 //! | [`Limited`] | the error of a call that a rule refused |
 //! | [`Facts`] | what is known of the request that this task serves |
 //! | [`request`] | a request as rules see it, whatever wire it came by |
@@ -52,8 +52,6 @@ mod settings;
 pub mod site;
 pub mod surface;
 mod terms;
-#[cfg(feature = "file")]
-mod watch;
 mod wire;
 
 pub use answer::{Answer, Fields, ProblemDetails, ProblemMember};
@@ -70,9 +68,5 @@ pub use mode::Mode;
 pub use plan::{Connect, Connection};
 pub use rule::Rule;
 pub use rules::Rules;
-#[cfg(feature = "file")]
-pub use settings::{FileError, FileProblem};
 pub use settings::{RuleSettings, Settings, SettingsError, StoreAddress};
 pub use tidegate_engine::{Joined, Key as RuleKey};
-#[cfg(feature = "file")]
-pub use watch::{Reloaded, SettingsStatus};

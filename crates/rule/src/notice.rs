@@ -14,37 +14,33 @@ pub(crate) enum Notice {
     Stray { rule: Arc<str>, store: String },
     /// An attribute declares a rule in another way than code did before.
     Conflict { rule: Arc<str>, error: SettingError },
-    /// What settings say of a rule cannot be.
+    /// The settings of a rule do not fit what code declares.
     Misfit { rule: Arc<str>, error: SettingsError },
+    /// Keys of the policy that do not apply to a rule of the code.
+    Unused { rule: Arc<str>, keys: String },
     /// A limiter was not left to the rule that has it.
     Meddling { rule: Arc<str>, error: BuildError },
     /// New keys find no room in memory.
     Full { rule: Arc<str>, size: TableSize },
-    /// New settings hold.
-    #[cfg(feature = "file")]
-    Reloaded { path: std::path::PathBuf },
-    /// New settings do not.
-    #[cfg(feature = "file")]
-    NotReloaded { error: Arc<str> },
-    /// Nobody looks at the file.
-    #[cfg(feature = "file")]
-    NoWatcher { error: std::io::Error },
 }
 
 impl Notice {
     pub(crate) fn tell(self) {
         match self {
             Self::NoNumbers { rule } => {
-                tracing::warn!(%rule, "a rule without numbers limits nothing; give it a quota in the settings");
+                tracing::warn!(%rule, "rule without a quota limits nothing; give it one in the policy file");
             }
             Self::Stray { rule, store } => {
-                tracing::warn!(%rule, store, "settings have no store of this name; the default one is used");
+                tracing::warn!(%rule, store, "unknown store; using the default one");
             }
             Self::Conflict { rule, error } => {
                 tracing::error!(%rule, %error, "conflicting rule declarations, calls are refused");
             }
             Self::Misfit { rule, error } => {
-                tracing::error!(%rule, %error, "settings do not fit the rule, which is as code declares it");
+                tracing::error!(%rule, %error, "invalid settings for the rule; using those declared in code");
+            }
+            Self::Unused { rule, keys } => {
+                tracing::warn!(%rule, keys, "keys of the policy do not apply to this rule of the code");
             }
             Self::Meddling { rule, error } => {
                 tracing::error!(%rule, %error, "somebody changed the limiter of this rule meanwhile");
@@ -56,16 +52,6 @@ impl Notice {
                     "no room for new keys in memory: some replaced keys that had used least (replaced), or shared a counter or \
                      were denied (overflowed); give the rule a larger capacity"
                 );
-            }
-            #[cfg(feature = "file")]
-            Self::Reloaded { path } => tracing::info!(path = %path.display(), "new settings hold"),
-            #[cfg(feature = "file")]
-            Self::NotReloaded { error } => {
-                tracing::error!(%error, "new settings are wrong, and the old ones stay");
-            }
-            #[cfg(feature = "file")]
-            Self::NoWatcher { error } => {
-                tracing::error!(%error, "no thread to look for changes of the settings");
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     terms::{Room, Terms},
 };
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
-use tidegate_core::{CarryOver, Quota};
+use tidegate_core::{CarryOver, Quota, SettingError};
 use tidegate_engine::{
     BuildError, Capacity, Clock, Limiter, Outage, Store, StoreError,
     background::{self, Housed},
@@ -173,9 +173,15 @@ impl Plan {
     ) -> Result<Self, SettingsError> {
         let none = RuleSettings::new();
         let its = settings.rules.get(name).unwrap_or(&none);
-        if let Some((problem, fix)) = misfit(declared, its) {
-            return Err(SettingsError::Unfit { rule: name.to_owned(), problem, fix });
+        if let Some((key, error)) = misfit(declared, its) {
+            return Err(SettingsError::Unfit { rule: name.to_owned(), key, error });
         }
+        let declared = &Declaration {
+            capacity: its.capacity.or(declared.capacity),
+            overflow: its.overflow.unwrap_or(declared.overflow),
+            carry_over: its.carry_over.unwrap_or(declared.carry_over),
+            ..declared.clone()
+        };
         let quotas = if its.quotas.is_empty() { &declared.quotas } else { &its.quotas };
         let mut plan = Self {
             terms: Terms {
@@ -185,6 +191,7 @@ impl Plan {
                 outage: its.outage.or(settings.outage).unwrap_or_default(),
                 permits: counts_permits(quotas),
                 room: Room { capacity: declared.capacity, overflow: declared.overflow },
+                breaker: its.breaker.clone(),
                 limiter: None,
             },
             change: None,
@@ -192,7 +199,7 @@ impl Plan {
             carry_over: declared.carry_over,
             stray: None,
         };
-        if quotas.is_empty() {
+        if quotas.is_empty() || declared.is_breaker {
             return Ok(plan);
         }
         let Home { store, stray } = home(declared, its, settings, stores);
@@ -329,28 +336,41 @@ fn build(
     }
 }
 
-/// What settings cannot say of a rule that is declared as it is, and what they can.
-fn misfit(declared: &Declaration, its: &RuleSettings) -> Option<(String, String)> {
+/// The key of the policy that does not fit a rule as it is declared, and why.
+fn misfit(declared: &Declaration, its: &RuleSettings) -> Option<(&'static str, SettingError)> {
+    if let Some((key, error)) = &its.unsupported {
+        return Some((key, error.clone()));
+    }
+    if let (Some(wanted), Some(key)) = (its.key, declared.key)
+        && !wanted.fits(key)
+    {
+        let problem =
+            format!("the policy counts by `{wanted}`, but the attribute counts {}", key.described());
+        let fix = format!("leave `key` out of the policy, or write `key = {wanted}` in the attribute");
+        return Some(("key", SettingError::new(problem, fix)));
+    }
     let (first, given) = (declared.quotas.first()?, its.quotas.first()?);
     if declared.choice == Choice::Tier && declared.quotas.len() != its.quotas.len() {
         let (tiers, given) = (declared.quotas.len(), its.quotas.len());
+        let problem = format!("{given} quotas for a rule of {tiers} tiers");
         return Some((
-            format!("{given} quotas for a rule of {tiers} tiers"),
-            "give one for each tier, in the order of the code".to_owned(),
+            "quotas",
+            SettingError::new(problem, "give one for each tier, in the order of the code"),
         ));
     }
-    // Whoever calls it takes tokens or holds a slot, and cannot do the other.
-    match (counts_permits(&declared.quotas), counts_permits(&its.quotas)) {
-        (Permits::All, Permits::None) => Some((
+    // A caller takes tokens or holds a slot, and cannot do the other.
+    let (problem, fix) = match (counts_permits(&declared.quotas), counts_permits(&its.quotas)) {
+        (Permits::All, Permits::None) => (
             format!("`{given}` counts calls, but the rule (`{first}`) counts those in flight"),
-            "give a number `at once`".to_owned(),
-        )),
-        (Permits::None, Permits::All) => Some((
+            "give a number `at once`",
+        ),
+        (Permits::None, Permits::All) => (
             format!("`{given}` counts calls in flight, but the rule (`{first}`) counts calls"),
-            "give a rate, such as `10/s`".to_owned(),
-        )),
-        _ => None,
-    }
+            "give a rate, such as `10/s`",
+        ),
+        _ => return None,
+    };
+    Some(("quota", SettingError::new(problem, fix)))
 }
 
 /// Which of some quotas count calls in flight.

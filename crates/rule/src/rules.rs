@@ -21,7 +21,7 @@ use tidegate_engine::{BuildError, Clock};
 /// A rule is known by its name: whoever declares it again gets the same one, and shares its counters.
 #[derive(Clone, Default)]
 pub struct Rules {
-    pub(crate) inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<Inner>>,
 }
 
 /// The rule that has the name of an attribute's rule.
@@ -32,11 +32,8 @@ pub(crate) struct SiteRule {
 }
 
 #[derive(Default)]
-pub(crate) struct Inner {
-    /// As they were given: with a file apart from what is said over it.
-    pub(crate) given: Arc<Settings>,
-    /// What holds of them.
-    pub(crate) settings: Settings,
+struct Inner {
+    settings: Settings,
     stores: Stores,
     rules: BTreeMap<Arc<str>, Weak<Live>>,
     /// What has a mode and a message but counts elsewhere. Beside rules: both may have the same name.
@@ -46,11 +43,12 @@ pub(crate) struct Inner {
     applying: Arc<Mutex<()>>,
     /// Names of stores that code has and settings have not, and that were told of.
     strays: BTreeSet<String>,
-    pub(crate) applied: u64,
+    /// Names of rules whose unused keys were logged.
+    unused: BTreeSet<Arc<str>>,
+    /// Whether settings were ever applied.
+    is_configured: bool,
     /// To be told as soon as nothing is locked.
-    pub(crate) notices: Vec<Notice>,
-    #[cfg(feature = "file")]
-    pub(crate) watch: crate::watch::Watch,
+    notices: Vec<Notice>,
 }
 
 impl Rules {
@@ -68,6 +66,16 @@ impl Rules {
     /// Has addresses of stores connected by `connect`.
     pub fn connect_by(&self, connect: Connect) {
         self.with(|inner| inner.connect = Some(connect));
+    }
+
+    /// No rules yet, and addresses of stores connected as these rules do.
+    #[must_use]
+    pub fn sibling(&self) -> Self {
+        let rules = Self::new();
+        if let Some(connect) = self.lock().connect {
+            rules.connect_by(connect);
+        }
+        rules
     }
 
     /// The rule that was declared, under the settings as they are. One that is already known by this name stays what it is:
@@ -103,10 +111,10 @@ impl Rules {
     pub fn apply(&self, settings: Settings) -> Result<(), SettingsError> {
         let turn = self.turn();
         let _turn = turn.lock();
-        let outcome = self.take_over(&Arc::new(settings));
-        #[cfg(feature = "file")]
-        self.with(|inner| inner.watch_over(&self.inner, outcome.as_ref().err()));
-        outcome
+        // Without the lock: whoever connects has things to tell.
+        let (stores, connect) = self.with(|inner| (inner.stores.clone(), inner.connect));
+        let stores = stores.follow(&settings, connect)?;
+        self.with(|inner| inner.apply(settings, stores))
     }
 
     /// Declares these rules as if for the first time, and has them and all others follow these settings: all of them, or
@@ -122,20 +130,17 @@ impl Rules {
     ) -> Result<Vec<Rule>, SettingsError> {
         let turn = self.turn();
         let _turn = turn.lock();
-        let given = Arc::new(settings);
-        let settings = given.resolved();
         let (stores, connect) = self.with(|inner| (inner.stores.clone(), inner.connect));
         let stores = stores.follow(&settings, connect)?;
-        let lives = self.with(|inner| inner.redeclare(declarations, &given, settings, stores))?;
+        let lives = self.with(|inner| inner.redeclare(declarations, settings, stores))?;
         Ok(lives.into_iter().map(Rule::new).collect())
     }
 
     /// Connects to the stores that these settings name and that are not in use yet, and waits until they can be asked. The
     /// settings are to be applied next; an error if a store cannot be reached, and then nothing has changed.
     pub async fn connect_stores(&self, settings: &Settings) -> Result<(), SettingsError> {
-        let settings = settings.resolved();
         let (stores, connect) = self.with(|inner| (inner.stores.clone(), inner.connect));
-        let next = stores.follow(&settings, connect)?;
+        let next = stores.follow(settings, connect)?;
         next.ready(&stores).await?;
         self.with(|inner| inner.stores.prepare(next));
         Ok(())
@@ -159,25 +164,12 @@ impl Rules {
     }
 
     /// To be held by whoever applies settings, so that nobody comes between what they looked at and what they do.
-    pub(crate) fn turn(&self) -> Arc<Mutex<()>> {
+    fn turn(&self) -> Arc<Mutex<()>> {
         self.with(|inner| inner.applying.clone())
     }
 
-    /// Applies settings, in all their parts or in none.
-    pub(crate) fn take_over(&self, given: &Arc<Settings>) -> Result<(), SettingsError> {
-        let settings = given.resolved();
-        // Without the lock: whoever connects has things to tell.
-        let (stores, connect) = self.with(|inner| (inner.stores.clone(), inner.connect));
-        let outcome = stores
-            .follow(&settings, connect)
-            .and_then(|stores| self.with(|inner| inner.take_over(given, settings, stores)));
-        #[cfg(feature = "file")]
-        let outcome = outcome.map_err(|error| given.locate(error));
-        outcome
-    }
-
     /// Does something under the lock, and tells afterwards what there is to tell.
-    pub(crate) fn with<R>(&self, call: impl FnOnce(&mut Inner) -> R) -> R {
+    fn with<R>(&self, call: impl FnOnce(&mut Inner) -> R) -> R {
         let mut inner = self.lock();
         let outcome = call(&mut inner);
         let notices = std::mem::take(&mut inner.notices);
@@ -211,6 +203,7 @@ impl Inner {
         let live = Arc::new(Live::new(name.clone(), declaration, terms));
         self.rules.retain(|_, live| live.strong_count() > 0);
         self.rules.insert(name, Arc::downgrade(&live));
+        self.note_unused(&live);
         Ok(live)
     }
 
@@ -226,18 +219,19 @@ impl Inner {
     }
 
     fn guard(&mut self, declaration: Declaration) -> Result<Arc<Live>, BuildError> {
+        let declaration = Declaration { is_breaker: true, ..declaration };
         let name: Arc<str> = declaration.name.as_ref().into();
         let terms = self.plan(&name, &declaration, None)?.into_terms();
         let live = Arc::new(Live::new(name, declaration, terms));
         self.guards.retain(|live| live.strong_count() > 0);
         self.guards.push(Arc::downgrade(&live));
+        self.note_unused(&live);
         Ok(live)
     }
 
     fn redeclare(
         &mut self,
         declarations: Vec<Declaration>,
-        given: &Arc<Settings>,
         settings: Settings,
         stores: Stores,
     ) -> Result<Vec<Arc<Live>>, SettingsError> {
@@ -246,9 +240,8 @@ impl Inner {
         for declaration in declarations {
             let name: Arc<str> = declaration.name.as_ref().into();
             if !names.insert(name.clone()) {
-                let (problem, fix) =
-                    ("two rules have this name".to_owned(), "give one another name".to_owned());
-                return Err(SettingsError::Unfit { rule: name.to_string(), problem, fix });
+                let error = SettingError::new("two rules have this name", "give one another name");
+                return Err(SettingsError::Unfit { rule: name.to_string(), key: "name", error });
             }
             let live = self.rules.get(&name).and_then(Weak::upgrade);
             let live = live.filter(|live| live.declared().choice == declaration.choice);
@@ -283,29 +276,24 @@ impl Inner {
             lives.push(live);
         }
         self.rules.retain(|_, live| live.strong_count() > 0);
-        (self.given, self.settings, self.stores) = (given.clone(), settings, stores);
-        self.applied += 1;
+        (self.settings, self.stores, self.is_configured) = (settings, stores, true);
         Ok(lives)
     }
 
-    fn take_over(
-        &mut self,
-        given: &Arc<Settings>,
-        settings: Settings,
-        stores: Stores,
-    ) -> Result<(), SettingsError> {
+    fn apply(&mut self, settings: Settings, stores: Stores) -> Result<(), SettingsError> {
         let mut plans = Vec::new();
         for live in self.rules.values().chain(&self.guards).filter_map(Weak::upgrade) {
             let plan = Plan::of(live.name(), &live.declared(), &settings, &stores, Some(&live.terms()))?;
             plans.push((live, plan));
         }
         // Nothing can go wrong from here on.
+        (self.settings, self.stores, self.is_configured) = (settings, stores, true);
+        self.unused.clear();
         for (live, plan) in plans {
             self.note_stray(live.name(), &plan);
+            self.note_unused(&live);
             self.notices.extend(plan.carry_out(&live));
         }
-        (self.given, self.settings, self.stores) = (given.clone(), settings, stores);
-        self.applied += 1;
         Ok(())
     }
 
@@ -332,7 +320,7 @@ impl Inner {
             }
         };
         // Without settings all stores are the same one, and that is no surprise.
-        if self.applied > 0 {
+        if self.is_configured {
             self.note_stray(name, &plan);
         }
         Ok(plan)
@@ -350,6 +338,26 @@ impl Inner {
             && self.strays.insert(store.to_owned())
         {
             self.notices.push(Notice::Stray { rule: rule.clone(), store: store.to_owned() });
+        }
+    }
+
+    /// Reports keys of the policy that do not apply to a rule of the code. A rule and a breaker may share a name, and then
+    /// one uses the quotas and the other one the breaker.
+    fn note_unused(&mut self, live: &Live) {
+        let Some(its) = self.settings.rules.get(&**live.name()) else { return };
+        let is_breaker = live.declared().is_breaker;
+        let mut guards = self.guards.iter().filter_map(Weak::upgrade);
+        let has_other = match is_breaker {
+            true => self.rules.contains_key(live.name()),
+            false => guards.any(|guard| guard.name() == live.name()),
+        };
+        let other = match is_breaker {
+            true => (!its.quotas.is_empty()).then_some("quota"),
+            false => its.breaker.as_ref().map(|_| "breaker"),
+        };
+        let keys: Vec<_> = its.unused.iter().copied().chain(other.filter(|_| !has_other)).collect();
+        if !keys.is_empty() && self.unused.insert(live.name().clone()) {
+            self.notices.push(Notice::Unused { rule: live.name().clone(), keys: keys.join(", ") });
         }
     }
 }

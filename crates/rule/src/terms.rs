@@ -2,6 +2,7 @@
 
 use crate::{Mode, plan::Permits};
 use std::{sync::Arc, time::Duration};
+use tidegate_core::BreakerSettings;
 use tidegate_engine::{Capacity, Limiter, Outage, Overflow, Waiter};
 
 /// What holds for a rule now.
@@ -15,6 +16,8 @@ pub(crate) struct Terms {
     pub(crate) permits: Permits,
     /// What is declared of the memory that it takes.
     pub(crate) room: Room,
+    /// The settings of the policy that replace those of a breaker.
+    pub(crate) breaker: Option<Arc<BreakerSettings>>,
     /// `None` for a rule without numbers.
     pub(crate) limiter: Option<Limiter>,
 }

@@ -1,6 +1,5 @@
 //! Rules that follow settings while they are in use.
 
-#![cfg(feature = "file")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail")]
 
 use std::{
@@ -125,7 +124,6 @@ fn settings_that_are_wrong_change_nothing() {
         assert_eq!(now, ("5/min".to_owned(), Mode::Enforce, "before".to_owned()));
     }
     assert_eq!(admitted(&first, 9), 3);
-    assert_eq!((rules.status().applied(), rules.status().error().is_some()), (1, true));
 }
 
 #[test]

@@ -27,17 +27,18 @@
 //! bodies. With the feature `stream`, a `Pace` slows down whatever is pulled from a stream.
 //!
 //! Where the code is: the attributes `limit`, `concurrency` and `breaker` (feature `macros`). In front of a service: layers for
-//! `tower` (features `tower`, `axum`, `tonic`, `reqwest`) and middleware for `actix`. Both declare rules with names, and
-//! `init` has all of them follow the settings of the program. With the feature `policy`, one file says all of that for a
-//! service, `tower::PolicyLayer` does it, and the same file works in the gateway.
+//! `tower` (features `tower`, `axum`, `tonic`, `reqwest`) and middleware for `actix`. Both declare rules with names. With the
+//! feature `policy`, `init` applies a policy file to all of them: other quotas, modes and stores than those in code, without a
+//! build. `tower::LimitLayer::from_policy` puts all rules of the file in front of a service, and the same file works in the
+//! gateway and in the decision service.
 
 #[cfg(feature = "tokio")]
 mod init;
 
+#[cfg(feature = "policy")]
+pub use init::{PolicyStatus, init, policy_status, reload};
 #[cfg(feature = "tokio")]
-pub use init::{init, rules};
-#[cfg(feature = "file")]
-pub use init::{reload, settings_status};
+pub use init::{rules, site};
 pub use tidegate_core::{
     Average, Bound, BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts, CarryOver,
     ClientThrottleBuilder, ClientThrottleSettings, Credit, Decision, Demand, ErrorRateBuilder,
@@ -67,11 +68,8 @@ pub use tidegate_macros::*;
 #[cfg(feature = "tokio")]
 pub use tidegate_rule::{
     Answer, Charge, Declaration, Facts, Fields, FromLimited, Gate, Hold, Limited, Mode, RequestLimit, Rule,
-    RuleKey, RuleSettings, Rules, Settings, SettingsError, StoreAddress, Verdict, request, site,
+    RuleKey, RuleSettings, Rules, Settings, SettingsError, StoreAddress, Verdict, request,
 };
-
-#[cfg(feature = "file")]
-pub use tidegate_rule::{FileError, FileProblem, Reloaded, SettingsStatus};
 
 /// Middleware for actix-web.
 #[cfg(feature = "actix")]
@@ -94,7 +92,7 @@ pub use tidegate_redis as redis;
 struct Readme;
 
 /// The code of the guide for those who come from Spring, run as tests.
-#[cfg(all(doctest, feature = "file"))]
+#[cfg(all(doctest, feature = "policy"))]
 #[doc = include_str!("../../../docs/from-spring.md")]
 struct FromSpring;
 

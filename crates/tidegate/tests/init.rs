@@ -1,40 +1,184 @@
-//! The settings of a whole program. All in one story: there is one program.
+//! The policy file of a whole program. One test after the other: there is one program.
 
-#![cfg(feature = "file")]
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use std::fs;
-use tidegate::{Declaration, Mode, Reloaded, Rules, Settings};
+use std::{
+    env, fs,
+    path::PathBuf,
+    process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+use tempfile::TempDir;
+use tidegate::{Declaration, Limited, Mode, Rules, breaker, concurrency, limit};
+use tidegate_testkit::servers::until;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A policy file, while no other test has one.
+struct TestFile {
+    _turn: MutexGuard<'static, ()>,
+    _folder: TempDir,
+    path: PathBuf,
+}
+
+impl TestFile {
+    fn new() -> Self {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.yaml");
+        Self { _turn: turn, _folder: folder, path }
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(&self.path, text).unwrap();
+    }
+
+    fn init(&self, text: &str) -> Result<(), String> {
+        self.write(text);
+        tidegate::init(&self.path).map_err(|problems| problems.to_string())
+    }
+}
+
+fn of_nine<T, E>(mut call: impl FnMut() -> Result<T, E>) -> usize {
+    (0..9).filter(|_| call().is_ok()).count()
+}
 
 #[test]
-fn a_program_starts_and_is_told_otherwise() {
-    // Without a word all is in memory, as the code says.
+fn file_replaces_the_code_and_is_read_again() {
+    let file = TestFile::new();
+    // Without a file everything is in memory, as code declares it.
     let login = Rules::global().rule(Declaration::of("login").quota("3 per 52w").unwrap()).unwrap();
-    let admitted = || (0..9).filter(|_| login.admit_blocking("alice", 1).is_ok()).count();
+    let admitted = || of_nine(|| login.admit_blocking("alice", 1));
     assert_eq!(admitted(), 3);
-    assert_eq!((tidegate::settings_status().applied(), tidegate::reload().unwrap()), (0, Reloaded::NoFile));
 
-    tidegate::init(Settings::new().quota("login", "4 per 52w").unwrap()).unwrap();
-    assert_eq!(admitted(), 1);
+    file.init("rules: [{ name: login, quota: 6 per 52w }]").unwrap();
+    assert_eq!(admitted(), 3, "what was used stays used");
+    let status = tidegate::policy_status();
+    assert_eq!((status.path.as_deref(), status.error), (Some(&*file.path), None));
 
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tidegate.toml");
-    fs::write(&path, "[rules]\nlogin = \"6 per 52w\"").unwrap();
-    tidegate::init(Settings::from_file(&path).unwrap()).unwrap();
-    assert_eq!(admitted(), 2);
-
-    fs::write(&path, "mode = \"off\"").unwrap();
-    assert_eq!(tidegate::reload().unwrap(), Reloaded::Applied);
+    file.write("rules: [{ name: login, mode: off }]");
+    tidegate::reload().unwrap();
     assert_eq!((login.mode(), admitted()), (Mode::Off, 9));
 
-    fs::write(&path, "mode = \"on\"").unwrap();
-    assert!(tidegate::reload().unwrap_err().to_string().contains(":1:9: unknown mode `on`"));
-    let status = tidegate::settings_status();
-    assert_eq!((login.mode(), status.applied(), status.path()), (Mode::Off, 3, Some(&*path)));
-    assert!(status.error().is_some());
+    file.write("rules: [{ name: login, mode: on }]");
+    let problems = tidegate::reload().unwrap_err().to_string();
+    assert!(problems.contains(":1:30: unknown mode `on`"), "{problems}");
+    let status = tidegate::policy_status();
+    assert_eq!((login.mode(), status.error), (Mode::Off, Some(problems)));
 
     // What cannot be is an error, and nothing changes.
     let wrong = if cfg!(feature = "redis") { "http://db" } else { "redis://db" };
-    assert!(tidegate::init(Settings::new().store_at(wrong)).is_err());
+    assert!(file.init(&format!("store: {wrong}")).unwrap_err().contains(":1:8: "));
     assert_eq!(login.mode(), Mode::Off);
+
+    // Without a call.
+    file.init("rules: [{ name: login, mode: off }]").unwrap();
+    file.write("rules: [{ name: login, quota: 8 per 52w }]");
+    until("the change is noticed", || (login.mode() == Mode::Enforce).then_some(()).ok_or_else(String::new))
+        .unwrap();
+    assert_eq!(admitted(), 2);
+}
+
+#[limit("1 per 52w", rule = "orders")]
+fn order() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[limit(rule = "numbers in the file")]
+fn numbers_in_the_file() -> Result<(), Limited> {
+    Ok(())
+}
+
+#[concurrency(1, rule = "slots")]
+fn slots(depth: u32) -> Result<(), Limited> {
+    if depth == 0 { Ok(()) } else { slots(depth - 1) }
+}
+
+#[breaker(over = 100, rule = "fragile")]
+fn fragile() -> Result<(), Failed> {
+    Err(Failed::Inside)
+}
+
+#[derive(Debug, PartialEq)]
+enum Failed {
+    Inside,
+    Refused,
+}
+
+impl From<Limited> for Failed {
+    fn from(_: Limited) -> Self {
+        Self::Refused
+    }
+}
+
+#[test]
+fn attributes_follow_the_file() {
+    let file = TestFile::new();
+    file.init(
+        "rules:
+  - { name: orders, quota: 4 per 52w, message: enough }
+  - { name: numbers in the file, quota: 2 per 52w }
+  - { name: slots, quota: 3 at once }
+  - { name: fragile, breaker: { over: 2 } }
+  - { name: of the gateway, key: header x-tenant, quota: 1/s }
+",
+    )
+    .unwrap();
+    assert_eq!((of_nine(order), of_nine(numbers_in_the_file)), (4, 2));
+    assert_eq!(order().unwrap_err().to_string(), "enough");
+    assert!(slots(2).is_ok() && slots(3).is_err());
+    let calls = || [fragile(), fragile(), fragile()].map(Result::unwrap_err);
+    assert_eq!(calls(), [Failed::Inside, Failed::Inside, Failed::Refused]);
+
+    file.init(
+        "rules: [{ name: orders, quota: 6 per 52w }, { name: fragile, breaker: { over: 2 }, mode: shadow }]",
+    )
+    .unwrap();
+    assert_eq!((of_nine(order), of_nine(numbers_in_the_file)), (2, 9), "a rule that is gone is as declared");
+    assert!(slots(0).is_ok() && slots(1).is_err());
+    assert_eq!(calls(), [Failed::Inside, Failed::Inside, Failed::Inside]);
+    file.init("rules: [{ name: fragile, breaker: { over: 2 } }]").unwrap();
+    assert_eq!(fragile(), Err(Failed::Refused), "the same breaker, read again, is as open as before");
+    file.init("rules: []").unwrap();
+    assert_eq!(calls(), [Failed::Inside, Failed::Inside, Failed::Inside], "that of the code starts anew");
+
+    let error = file.init("rules: [{ name: orders, key: header x-tenant, quota: 1/s }]").unwrap_err();
+    assert!(error.contains(":1:30: rule `orders`: this key is found in requests"), "{error}");
+    let error = file.init("rules: [{ name: orders, key: ip, quota: 1/s }]").unwrap_err();
+    assert!(error.contains("the attribute counts all calls together"), "{error}");
+}
+
+/// Runs a test of this program in a process of its own, with `TIDEGATE_POLICY` set to a file.
+fn run_under_variable(test: &str, text: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.yaml");
+    fs::write(&path, text).unwrap();
+    let program = env::current_exe().unwrap();
+    let output = Command::new(program)
+        .args(["--exact", test, "--ignored"])
+        .env("TIDEGATE_POLICY", path)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[test]
+fn variable_names_the_file_of_a_program_that_names_none() {
+    run_under_variable("attribute_loads_the_file", "rules: [{ name: orders, quota: 5 per 52w }]");
+    run_under_variable("attribute_stays_as_declared", "rules: [{ name: orders, quota: 5 per parsec }]");
+}
+
+#[test]
+#[ignore = "run by another test, with a variable set"]
+fn attribute_loads_the_file() {
+    assert_eq!(of_nine(order), 5);
+    assert_eq!(tidegate::policy_status().applied, 1);
+}
+
+#[test]
+#[ignore = "run by another test, with a variable set"]
+fn attribute_stays_as_declared() {
+    assert_eq!(of_nine(order), 1);
+    assert!(tidegate::policy_status().error.unwrap().contains("parsec"));
 }

@@ -16,7 +16,7 @@ pub struct PolicyError {
 pub struct PolicyProblem {
     /// The rule, if it is one.
     pub rule: Option<String>,
-    /// The keys of the policy that lead to it, where that is not a rule.
+    /// The keys that lead to it, from the rule, or from the policy where there is none.
     pub at: Vec<String>,
     /// What is wrong.
     pub problem: String,
@@ -47,9 +47,21 @@ impl PolicyError {
     }
 
     pub(super) fn of_settings(error: &SettingsError) -> Self {
-        let problem =
-            PolicyProblem { rule: None, at: Vec::new(), problem: error.to_string(), fix: String::new() };
-        Self { problems: vec![problem] }
+        let (rule, at, problem, fix) = match error {
+            SettingsError::Unfit { rule, key, error } => {
+                (Some(rule), vec![*key], error.problem().to_owned(), error.fix())
+            }
+            SettingsError::Rule { rule, error } => (Some(rule), vec!["quotas"], error.to_string(), ""),
+            SettingsError::Store { name: Some(name), .. } => {
+                (None, vec!["stores", name], error.to_string(), "")
+            }
+            SettingsError::Store { name: None, .. } | SettingsError::NoConnection => {
+                (None, vec!["store"], error.to_string(), "")
+            }
+            _ => (None, Vec::new(), error.to_string(), ""),
+        };
+        let at = at.into_iter().map(str::to_owned).collect();
+        Self { problems: vec![PolicyProblem { rule: rule.cloned(), at, problem, fix: fix.to_owned() }] }
     }
 }
 
@@ -60,7 +72,8 @@ impl PolicyProblem {
         let place = rule.as_ref().and_then(|rule| policy.rules.iter().position(|known| known.name == *rule));
         let (at, problem) = match (rule, place) {
             (Some(rule), Some(place)) => {
-                (vec!["rules".to_owned(), place.to_string()], format!("rule `{rule}`: {problem}"))
+                let at = ["rules".to_owned(), place.to_string()].into_iter().chain(at.iter().cloned());
+                (at.collect(), format!("rule `{rule}`: {problem}"))
             }
             _ => (at.clone(), problem.clone()),
         };

@@ -7,6 +7,7 @@
 //! ```
 
 mod ask;
+mod code;
 mod error;
 mod foresee;
 mod given;

@@ -283,15 +283,17 @@ pub(super) fn settings(policy: &Policy, compiler: &Compiler, problems: &mut Prob
     if let Some(clock) = &compiler.clock {
         settings = settings.clock(clock.clone());
     }
-    for rule in &policy.rules {
-        let mut its = RuleSettings::new();
-        if let Some(store) = &rule.store {
-            its = its.store(store);
-        }
-        if let Some(outage) = rule.on_outage {
-            its = its.on_outage(outage);
-        }
-        settings = settings.rule(&rule.name, its);
+    policy.rules.iter().fold(settings, |settings, rule| settings.rule(&rule.name, rule_settings(rule)))
+}
+
+/// Where one rule is counted.
+pub(super) fn rule_settings(rule: &Rule) -> RuleSettings {
+    let mut settings = RuleSettings::new();
+    if let Some(store) = &rule.store {
+        settings = settings.store(store);
+    }
+    if let Some(outage) = rule.on_outage {
+        settings = settings.on_outage(outage);
     }
     settings
 }

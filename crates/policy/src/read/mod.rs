@@ -22,6 +22,7 @@ mod values;
 pub(crate) use matching::is_host;
 pub(crate) use path::is_path;
 pub(crate) use policy::POLICY;
+pub(crate) use rule::RULE;
 pub(crate) use upstream::is_upstream_url;
 pub(crate) use values::Mistake;
 

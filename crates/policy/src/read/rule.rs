@@ -340,6 +340,8 @@ impl Reader<'_> {
             };
             // A template that is not there may have said it, and so may a mistyped key.
             let may_say = says("use") && more.is_empty() || strays.is_any;
+            // The mode of a rule whose quota is declared in code.
+            let may_say = may_say || says("mode");
             if !may_say && !LIMITS.iter().any(|key| says(key)) {
                 let place = reader.here("rule");
                 reader.blame(

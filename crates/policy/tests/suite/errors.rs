@@ -68,7 +68,7 @@ fn told_of(text: &str) -> Vec<String> {
 }
 
 /// Texts that are no case of `errors.txt`, and where they are shown.
-const ELSEWHERE: [(&str, &str); 17] = [
+const ELSEWHERE: [(&str, &str); 19] = [
     ("they are what they say", "a word to the linter"),
     ("they are those of the file", "a word to the linter"),
     ("dropping it gives back the slots of the request", "a warning of the compiler"),
@@ -88,6 +88,8 @@ const ELSEWHERE: [(&str, &str); 17] = [
     ("list `{name}`: {}", "what the engine would refuse of a list that was read"),
     ("\n\nand {more} more", "the test of large files"),
     ("an unknown key", "beyond the thousand problems that are told"),
+    ("policy rejected, keeping the previous one", "a log event"),
+    ("no thread to watch the policy file; it is not reloaded", "a log event of a machine without threads"),
     ("another rule of the same name", "beyond the thousand problems that are told"),
 ];
 

@@ -1,5 +1,6 @@
 //! Policies, in one program: it is built and linked once.
 
+mod code;
 mod counting;
 mod descriptors;
 mod edits;

@@ -1,12 +1,13 @@
 //! A place that is guarded by a breaker.
 
 use crate::{Declaration, Limited, Mode, Rule, Rules};
+use arc_swap::ArcSwap;
 use std::{
     collections::BTreeMap,
     sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError},
 };
 use tidegate_core::{BreakerSettings, Report, SettingError};
-use tidegate_engine::{Breaker, Cause, Guard, Pass};
+use tidegate_engine::{Breaker, Cause, Clock, Guard, Pass};
 
 /// A place that is guarded by a breaker.
 pub struct BreakerSite {
@@ -26,7 +27,14 @@ struct Guarded {
     declaration: Declaration,
     settings: BreakerSettings,
     rule: Rule,
-    breaker: Breaker,
+    clock: Clock,
+    now: ArcSwap<Tuned>,
+}
+
+/// A breaker with the settings of the policy that it was made with; `None` for those of the code.
+struct Tuned {
+    policy: Option<Arc<BreakerSettings>>,
+    breaker: Arc<Breaker>,
 }
 
 impl BreakerSite {
@@ -37,17 +45,18 @@ impl BreakerSite {
 
     /// Leave to make one call, or `None` where nobody wants to hear how it ends.
     #[inline]
-    pub fn try_pass(&'static self) -> Result<Option<Pass<&'static Breaker>>, Limited> {
+    pub fn try_pass(&'static self) -> Result<Option<Pass<Arc<Breaker>>>, Limited> {
         let guarded = self.guarded.get().unwrap_or_else(|| self.make());
         let Some(Found { guarded, conflict }) = guarded else { return Ok(None) };
-        let mode = guarded.rule.mode();
+        let terms = guarded.rule.terms();
+        let mode = terms.mode;
         if mode == Mode::Off {
             return Ok(None);
         }
         if let Some(error) = conflict {
             return conflict_under(mode, guarded, error);
         }
-        match (guarded.breaker.try_pass(), mode) {
+        match (guarded.breaker(terms.breaker.as_ref()).try_pass_owned(), mode) {
             (Ok(pass), _) => Ok(Some(pass)),
             (Err(_), Mode::Shadow | Mode::Off) => Ok(None),
             (Err(rejection), Mode::Enforce) => {
@@ -84,9 +93,10 @@ impl BreakerSite {
                 let rule = Rules::global().guard(declaration.clone());
                 let rule = rule.map_err(|error| format!("{name}: {error}"))?;
                 let clock = Rules::global().clock().unwrap_or_default();
-                let breaker = Breaker::with_clock(settings.clone(), clock);
+                let breaker = Arc::new(Breaker::with_clock(settings.clone(), clock.clone()));
+                let now = ArcSwap::from_pointee(Tuned { policy: None, breaker });
                 let (declaration, settings) = (declaration.clone(), settings.clone());
-                let made = Arc::new(Guarded { declaration, settings, rule, breaker });
+                let made = Arc::new(Guarded { declaration, settings, rule, clock, now });
                 // Another place may have been quicker.
                 known().entry(name.clone().into_owned()).or_insert(made).clone()
             }
@@ -107,7 +117,7 @@ fn conflict_under(
     mode: Mode,
     guarded: &Guarded,
     error: &Arc<str>,
-) -> Result<Option<Pass<&'static Breaker>>, Limited> {
+) -> Result<Option<Pass<Arc<Breaker>>>, Limited> {
     match mode {
         Mode::Shadow | Mode::Off => Ok(None),
         Mode::Enforce => Err(Limited::new(guarded.rule.shared_name(), Cause::Misconfigured(error.clone()))),
@@ -115,6 +125,33 @@ fn conflict_under(
 }
 
 impl Guarded {
+    /// The breaker with the settings of the policy, or with those of the code where it has none.
+    fn breaker(&self, policy: Option<&Arc<BreakerSettings>>) -> Arc<Breaker> {
+        let now = self.now.load();
+        match (&now.policy, policy) {
+            (None, None) => now.breaker.clone(),
+            (Some(now_policy), Some(policy)) if Arc::ptr_eq(now_policy, policy) => now.breaker.clone(),
+            _ => self.tune(policy),
+        }
+    }
+
+    /// Starts again with other settings. The same settings, read again, keep what was counted.
+    #[cold]
+    fn tune(&self, policy: Option<&Arc<BreakerSettings>>) -> Arc<Breaker> {
+        self.now.rcu(|now| {
+            let settings = |policy: Option<&Arc<BreakerSettings>>| {
+                policy.map_or(&self.settings, |policy| policy).clone()
+            };
+            let (old, new) = (settings(now.policy.as_ref()), settings(policy));
+            let breaker = match old == new {
+                true => now.breaker.clone(),
+                false => Arc::new(Breaker::with_clock(new, self.clock.clone())),
+            };
+            Tuned { policy: policy.cloned(), breaker }
+        });
+        self.now.load().breaker.clone()
+    }
+
     /// Why this cannot be the breaker of another place as well, with both places; `None` if it can.
     fn conflict(&self, other: &Declaration, settings: &BreakerSettings) -> Option<SettingError> {
         let first = &self.declaration;

@@ -2,6 +2,11 @@
 //!
 //! A site makes its rule when it is first passed, under the settings as they are then, and the rule follows them from there
 //! on. Nothing here is meant to be written by hand.
+//!
+//! ```text
+//!   policy file ──▶ Settings ──Rules::apply──▶ rules of all sites that were passed
+//!                      └──────────────────────▶ rules of other sites, when they are first passed
+//! ```
 
 mod breaker;
 mod limit;
@@ -20,13 +25,77 @@ use crate::{
     request::{Address, KeyValue},
 };
 use std::{
-    fmt,
+    cell::Cell,
+    env, fmt,
     hash::{Hash, Hasher},
+    path::Path,
     sync::{
-        Arc,
+        Arc, Once,
         atomic::{AtomicBool, Ordering},
     },
 };
+
+/// The variable that names the policy file of a program that does not name one itself.
+pub const POLICY_VARIABLE: &str = "TIDEGATE_POLICY";
+
+/// Loads the policy file that [`POLICY_VARIABLE`] names, once, before the first attribute declares its rule. `load` is
+/// `None` in a program that cannot read policy files.
+pub fn load_policy(load: Option<fn(&Path)>) {
+    static LOADED: Once = Once::new();
+    thread_local!(static IS_LOADING: Cell<bool> = const { Cell::new(false) });
+    // A log subscriber may call a function with an attribute.
+    if LOADED.is_completed() || IS_LOADING.replace(true) {
+        return;
+    }
+    LOADED.call_once_force(|_| {
+        let Some(path) = env::var_os(POLICY_VARIABLE).filter(|path| !path.is_empty()) else { return };
+        match load {
+            Some(load) => load(Path::new(&path)),
+            None => tracing::error!("{POLICY_VARIABLE} is set, but the feature `policy` is off"),
+        }
+    });
+    IS_LOADING.set(false);
+}
+
+/// The key that calls of an attribute are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SiteKey {
+    /// None: one bucket for all calls.
+    All,
+    /// `key = ip`: the address of the client.
+    Ip,
+    /// `key = user`: the name of the user.
+    User,
+    /// An expression over the arguments.
+    Expression,
+}
+
+impl SiteKey {
+    /// Whether an attribute with the key `site` counts by this key of a policy. An expression is taken to.
+    pub(crate) fn fits(self, site: Self) -> bool {
+        self == site || site == Self::Expression
+    }
+
+    pub(crate) fn described(self) -> &'static str {
+        match self {
+            Self::All => "all calls together",
+            Self::Ip => "by `ip`",
+            Self::User => "by `user`",
+            Self::Expression => "by an expression",
+        }
+    }
+}
+
+impl fmt::Display for SiteKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "all",
+            Self::Ip => "ip",
+            Self::User => "user",
+            Self::Expression => "an expression",
+        })
+    }
+}
 
 /// Everybody, for `key = method`: the key that [`KeyValue::All`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,4 @@ mod keys;
 mod law;
 mod proxies;
 mod redeclare;
-mod settings_file;
-mod settings_noise;
 mod waiting;

@@ -13,7 +13,7 @@ use tidegate_policy::{
     compile::{Compiler, Instead, LivePolicy, Passage, PolicyAsked},
 };
 use tidegate_rule::{Rules, request::Reply};
-use tidegate_tower::{GateBody, Governed, HttpHead, Paced, PolicyLayer};
+use tidegate_tower::{GateBody, Governed, HttpHead, LimitLayer, Paced, PolicyLayer};
 use tower::{Layer as _, service_fn};
 
 fn live(policy: &str) -> (Arc<LivePolicy>, ClockHand) {
@@ -47,6 +47,46 @@ where
     headers.sort();
     let Ok(body) = body.collect().await else { panic!("a whole body") };
     (parts.status.as_u16(), headers, String::from_utf8(body.to_bytes().to_vec()).unwrap())
+}
+
+/// The statuses of six requests of one client and one of another.
+async fn statuses<S>(service: &S) -> [u16; 7]
+where
+    S: tower::Service<Request<()>, Response = Response<GateBody<Paced<http_body_util::Full<Bytes>>>>> + Clone,
+    S::Error: std::fmt::Debug,
+{
+    let mut statuses = [0; 7];
+    for (place, status) in statuses.iter_mut().enumerate() {
+        let peer = if place < 6 { 1 } else { 2 };
+        *status = ask(service, request("GET /", peer)).await.unwrap().status().as_u16();
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn limit_layer_limits_each_address() {
+    let service = LimitLayer::per_ip("4 per 52w").unwrap().layer(Player::new());
+    let mut statuses = Vec::new();
+    for peer in [1, 1, 1, 2, 1, 1, 2] {
+        statuses.push(ask(&service, request("GET /", peer)).await.unwrap().status().as_u16());
+    }
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 200]);
+    let other = LimitLayer::per_ip("1 per 52w").unwrap().layer(Player::new());
+    assert_eq!(ask(&other, request("GET /", 1)).await.unwrap().status(), 200, "each layer counts for itself");
+    assert!(LimitLayer::per_ip("4 per parsec").is_err());
+}
+
+#[tokio::test]
+async fn limit_layer_has_the_rules_of_a_policy_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.yaml");
+    std::fs::write(&path, "rules: [{ name: everybody, key: ip, quota: 4 per 52w }]").unwrap();
+    let service = LimitLayer::from_policy(&path).unwrap().layer(Player::new());
+    assert_eq!(statuses(&service).await, [200, 200, 200, 200, 429, 429, 200]);
+
+    std::fs::write(&path, "rules: [{ name: everybody, key: ip, quota: 4 per parsec }]").unwrap();
+    let problems = LimitLayer::from_policy(&path).unwrap_err().to_string();
+    assert!(problems.contains("policy.yaml:1:50: unknown period `parsec`; "), "{problems}");
 }
 
 const POLICY: &str = r#"

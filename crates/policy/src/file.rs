@@ -1,0 +1,139 @@
+//! A policy file that is read again when its content changes.
+//!
+//! ```text
+//!   0.25 s pass ──▶ compare content ──differs twice, and alike──▶ read ──▶ apply, or log and keep the previous policy
+//!        ▲                │ same                                               │
+//!        └────────────────┴────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Files are compared by content, not by time or by events: editors replace them, Kubernetes swaps links, and neither
+//! network drives nor containers are reliable sources of events.
+
+use crate::{
+    compile::{Compiler, LivePolicy, PolicyError},
+    document::Document,
+    model::Policy,
+    problem::Problems,
+    source::{Disk, Files as _},
+};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+/// How often files are compared.
+const POLL: Duration = Duration::from_millis(250);
+
+/// A policy file, and the content that was last read of it, of the files that it includes and of its lists.
+#[derive(Debug)]
+pub struct PolicyFile {
+    path: PathBuf,
+    content: Content,
+    /// A change that may still be going on.
+    change: Option<Content>,
+    applied: u64,
+    error: Option<String>,
+}
+
+/// `None` for a file that cannot be read.
+type Content = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
+impl PolicyFile {
+    /// A file that has not been read yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), content: Content::new(), change: None, applied: 0, error: None }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How often it was applied.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Why the last content was rejected; `None` if it was applied.
+    pub fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
+    /// Reads the file and applies it by `apply`. Problems have their place in the file.
+    pub fn load<T>(&mut self, apply: impl FnOnce(&Policy) -> Result<T, PolicyError>) -> Result<T, Problems> {
+        let content = RefCell::new(Content::new());
+        let read = |path: &Path| {
+            let read = Disk.read(path);
+            content.borrow_mut().insert(path.to_owned(), read.as_ref().ok().cloned());
+            read
+        };
+        let document = Document::read(&self.path, &read);
+        if let Ok(document) = &document {
+            document.policy().lists.values().flat_map(|list| &list.files).for_each(|file| drop(read(file)));
+        }
+        (self.content, self.change) = (content.into_inner(), None);
+        let outcome = document
+            .and_then(|document| apply(document.policy()).map_err(|error| document.policy_problems(&error)));
+        self.applied += u64::from(outcome.is_ok());
+        self.error = outcome.as_ref().err().map(ToString::to_string);
+        outcome
+    }
+
+    /// Whether the content differs from what was last read, and is the same as at the last call: not while it is written.
+    pub fn has_changed(&mut self) -> bool {
+        let now: Content = self.content.keys().map(|path| (path.clone(), Disk.read(path).ok())).collect();
+        let change = (now != self.content).then_some(now);
+        let is_settled = change.is_some() && change == self.change;
+        self.change = change;
+        is_settled
+    }
+
+    /// Logs the outcome of a reload.
+    pub fn report(path: &Path, outcome: &Result<(), Problems>) {
+        let path = path.display();
+        match outcome {
+            Ok(()) => tracing::info!(%path, "policy reloaded"),
+            Err(error) => tracing::error!(%path, %error, "policy rejected, keeping the previous one"),
+        }
+    }
+}
+
+impl LivePolicy {
+    /// Puts the policy of a file in force in front of a service, and again whenever the file changes, until the policy is
+    /// dropped. A file with problems is an error now; later it is logged, and the previous policy stays in force.
+    pub fn from_file(path: impl Into<PathBuf>, compiler: Compiler) -> Result<Arc<Self>, Problems> {
+        let mut file = PolicyFile::new(path);
+        let live = file.load(|policy| {
+            let live = Self::new(compiler, policy)?;
+            live.stand_before_service()?;
+            Ok(Arc::new(live))
+        })?;
+        let weak = Arc::downgrade(&live);
+        poll_files(move || {
+            let Some(live) = weak.upgrade() else { return ControlFlow::Break(()) };
+            if file.has_changed() {
+                let outcome = file.load(|policy| live.replace(policy));
+                PolicyFile::report(&file.path, &outcome);
+            }
+            ControlFlow::Continue(())
+        });
+        Ok(live)
+    }
+}
+
+/// Calls `poll` four times a second on a thread of its own, until it breaks.
+pub fn poll_files(mut poll: impl FnMut() -> ControlFlow<()> + Send + 'static) {
+    let watch = move || {
+        while poll().is_continue() {
+            thread::park_timeout(POLL);
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("tidegate-policy".to_owned()).spawn(watch) {
+        tracing::error!(%error, "no thread to watch the policy file; it is not reloaded");
+    }
+}

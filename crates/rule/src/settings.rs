@@ -1,0 +1,371 @@
+//! Where state lives, and what replaces the declarations in code: what a policy file says of attributes and layers.
+
+use crate::{Mode, site::SiteKey};
+use std::{collections::BTreeMap, error, fmt, sync::Arc, time::Duration};
+use tidegate_core::{BreakerSettings, CarryOver, Quota, SettingError};
+use tidegate_engine::{BuildError, Capacity, Clock, Outage, Overflow, Store};
+
+/// Where state lives, which rules are enforced, and the settings that replace those declared in code.
+///
+/// ```
+/// use tidegate_rule::{Mode, RuleSettings, Settings};
+///
+/// let settings = Settings::new()
+///     .store_at("redis://127.0.0.1:6379")                                      // memory by default
+///     .prefix("shop")
+///     .rule("login", RuleSettings::new().quota("5/min")?.mode(Mode::Shadow));
+/// # Ok::<(), tidegate_engine::BuildError>(())
+/// ```
+///
+/// Programs write a policy file instead, which `tidegate-policy` compiles into these.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    pub(crate) mode: Option<Mode>,
+    pub(crate) store: Option<StoreAddress>,
+    pub(crate) stores: BTreeMap<String, StoreAddress>,
+    pub(crate) prefix: Option<String>,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) outage: Option<Outage>,
+    pub(crate) rules: BTreeMap<String, RuleSettings>,
+    pub(crate) clock: Option<Clock>,
+}
+
+/// Where a store is.
+#[derive(Clone, Default)]
+pub enum StoreAddress {
+    /// In this process.
+    #[default]
+    Memory,
+    /// Somewhere that can be connected to.
+    Url(String),
+    /// Here it is.
+    Given(Arc<dyn Store>),
+}
+
+/// `memory`, or a URL.
+impl From<&str> for StoreAddress {
+    fn from(address: &str) -> Self {
+        match address {
+            "memory" => Self::Memory,
+            url => Self::Url(url.to_owned()),
+        }
+    }
+}
+
+impl StoreAddress {
+    /// An address as it is written in a file: with `$NAME` and `${NAME}` for the values that `variable` returns, and `$$` for
+    /// a dollar.
+    pub fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingError> {
+        expand(text, variable).map(|address| address.as_str().into())
+    }
+}
+
+/// Addresses carry passwords, and are not shown.
+impl fmt::Debug for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("Memory"),
+            Self::Url(_) => f.write_str("Url(…)"),
+            Self::Given(store) => write!(f, "Given({store:?})"),
+        }
+    }
+}
+
+pub(crate) fn looks_like_address(text: &str) -> bool {
+    text.contains("://") || text.contains('@')
+}
+
+fn expand(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<String, SettingError> {
+    let mut whole = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once('$') {
+        whole.push_str(before);
+        let (name, after) = match behind.strip_prefix('{') {
+            Some(braced) => braced.split_once('}').ok_or_else(|| {
+                SettingError::new("a `${` without its `}`", "write ${NAME}, or $$ for a dollar")
+            })?,
+            None => {
+                let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                behind.split_at(behind.find(|c| !is_part(c)).unwrap_or(behind.len()))
+            }
+        };
+        rest = after;
+        match (name, after.strip_prefix('$')) {
+            ("", Some(after)) if !behind.starts_with('{') => {
+                whole.push('$');
+                rest = after;
+            }
+            ("", _) => {
+                return Err(SettingError::new("a `$` without a name", "write $NAME, or $$ for a dollar"));
+            }
+            (name, _) => whole.push_str(&variable(name).ok_or_else(|| not_set(name))?),
+        }
+    }
+    whole.push_str(rest);
+    Ok(whole)
+}
+
+/// An unusual name may be the rest of a password with a dollar in it, and is not shown.
+fn not_set(name: &str) -> SettingError {
+    let is_usual = name.starts_with(|c: char| c.is_ascii_uppercase() || c == '_')
+        && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+    let name = if is_usual { name } else { "behind a `$`" };
+    let fix =
+        format!("set {} in the environment, or write $$ for a dollar", if is_usual { name } else { "it" });
+    SettingError::new(format!("the variable {name} is not set"), fix)
+}
+
+impl Settings {
+    /// Memory, everything enforced as declared, with the quotas that code declares.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The mode of all rules that have none of their own here: [`Mode::Off`] turns everything off, [`Mode::Shadow`] makes a
+    /// dry run of it.
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode: Some(mode), ..self }
+    }
+
+    /// Where state lives.
+    #[must_use]
+    pub fn store(self, store: Arc<dyn Store>) -> Self {
+        Self { store: Some(StoreAddress::Given(store)), ..self }
+    }
+
+    /// Where state lives, as an address: `memory`, or a URL such as `redis://127.0.0.1:6379`.
+    #[must_use]
+    pub fn store_at(self, address: impl AsRef<str>) -> Self {
+        Self { store: Some(address.as_ref().into()), ..self }
+    }
+
+    /// One more store, for rules that name it.
+    #[must_use]
+    pub fn named_store(mut self, name: impl Into<String>, store: StoreAddress) -> Self {
+        self.stores.insert(name.into(), store);
+        self
+    }
+
+    /// The prefix of all keys in a store.
+    #[must_use]
+    pub fn prefix(self, prefix: impl Into<String>) -> Self {
+        Self { prefix: Some(prefix.into()), ..self }
+    }
+
+    /// How long a store may take to decide before it counts as unavailable; by default what is usual for the store.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
+    /// What is decided while the store is unavailable.
+    #[must_use]
+    pub fn on_outage(self, outage: Outage) -> Self {
+        Self { outage: Some(outage), ..self }
+    }
+
+    /// Another quota for one rule.
+    pub fn quota<Q>(mut self, rule: impl Into<String>, quota: Q) -> Result<Self, BuildError>
+    where
+        Q: TryInto<Quota>,
+        BuildError: From<Q::Error>,
+    {
+        let quota = quota.try_into()?;
+        self.rules.entry(rule.into()).or_default().quotas = vec![quota];
+        Ok(self)
+    }
+
+    /// The settings of one rule.
+    #[must_use]
+    pub fn rule(mut self, rule: impl Into<String>, settings: RuleSettings) -> Self {
+        self.rules.insert(rule.into(), settings);
+        self
+    }
+
+    /// The clock of everything that is counted in memory from now on; for tests.
+    #[must_use]
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock: Some(clock), ..self }
+    }
+}
+
+/// The settings of one rule; what is left out stays as code declares it.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSettings {
+    /// The quotas that replace those of the code; with none of them those of the code stay.
+    pub quotas: Vec<Quota>,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) store: Option<String>,
+    pub(crate) outage: Option<Outage>,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) message: Option<Arc<str>>,
+    /// The bound on memory.
+    pub capacity: Option<Capacity>,
+    /// What happens to new keys when memory is full.
+    pub overflow: Option<Overflow>,
+    /// Whether counts are kept when the quotas change.
+    pub carry_over: Option<CarryOver>,
+    /// The settings that replace those of `#[breaker]`.
+    pub breaker: Option<Arc<BreakerSettings>>,
+    /// The key that calls are counted by; an attribute that counts by another one is refused.
+    pub key: Option<SiteKey>,
+    /// Keys of the policy that do not apply to a rule declared in code, and change none of its decisions; logged.
+    pub unused: Vec<&'static str>,
+    pub(crate) unsupported: Option<(&'static str, SettingError)>,
+}
+
+impl RuleSettings {
+    /// Everything as code declares it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more quota. Together they replace those of the code.
+    pub fn quota<Q>(mut self, quota: Q) -> Result<Self, BuildError>
+    where
+        Q: TryInto<Quota>,
+        BuildError: From<Q::Error>,
+    {
+        self.quotas.push(quota.try_into()?);
+        Ok(self)
+    }
+
+    /// Whether it is enforced.
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode: Some(mode), ..self }
+    }
+
+    /// The store it is counted in, by name.
+    #[must_use]
+    pub fn store(self, store: impl Into<String>) -> Self {
+        Self { store: Some(store.into()), ..self }
+    }
+
+    /// What is decided while that store is unavailable.
+    #[must_use]
+    pub fn on_outage(self, outage: Outage) -> Self {
+        Self { outage: Some(outage), ..self }
+    }
+
+    /// How long a call may wait for its turn.
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        Self { wait: Some(wait), ..self }
+    }
+
+    /// The message of a refusal.
+    #[must_use]
+    pub fn message(self, message: impl Into<Arc<str>>) -> Self {
+        Self { message: Some(message.into()), ..self }
+    }
+
+    /// A key of the policy that a rule declared in code cannot honour: such a rule is refused. Only the first is reported.
+    #[must_use]
+    pub fn unsupported(self, key: &'static str, error: SettingError) -> Self {
+        Self { unsupported: self.unsupported.or(Some((key, error))), ..self }
+    }
+}
+
+/// Why settings were rejected. Names the place and the fix, and never a password.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// A rule cannot be built.
+    Rule {
+        /// Which.
+        rule: String,
+        /// Why.
+        error: BuildError,
+    },
+    /// The settings of a rule do not fit its declaration.
+    Unfit {
+        /// Which.
+        rule: String,
+        /// The key of the policy at fault.
+        key: &'static str,
+        /// The problem, and the fix.
+        error: SettingError,
+    },
+    /// A rule names an unknown store.
+    UnknownStore {
+        /// The rule.
+        rule: String,
+        /// The name.
+        store: String,
+        /// The names of all stores.
+        known: Vec<String>,
+    },
+    /// The address of a store is invalid.
+    Store {
+        /// Its name; `None` for the default one.
+        name: Option<String>,
+        /// Why.
+        error: Box<dyn error::Error + Send + Sync>,
+    },
+    /// This program cannot connect to stores.
+    NoConnection,
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule { rule, error } => write!(f, "rule `{rule}`: {error}"),
+            Self::Unfit { rule, error, .. } => write!(f, "rule `{rule}`: {error}"),
+            Self::UnknownStore { rule, store, known } => {
+                write!(f, "rule `{rule}` names the store `{store}`, ")?;
+                match known.is_empty() {
+                    true => write!(f, "but there are none with names; declare it under `stores`"),
+                    false => write!(f, "but there are only `{}`", known.join("`, `")),
+                }
+            }
+            Self::Store { name: Some(name), error } => write!(f, "store `{name}`: {error}"),
+            Self::Store { name: None, error } => write!(f, "store: {error}"),
+            Self::NoConnection => f.write_str(
+                "an address of a store, but nothing to connect to it; switch on the feature `redis`",
+            ),
+        }
+    }
+}
+
+impl error::Error for SettingsError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Rule { error, .. } => Some(error),
+            Self::Unfit { error, .. } => Some(error),
+            Self::Store { error, .. } => Some(&**error),
+            Self::UnknownStore { .. } | Self::NoConnection => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SettingError, expand};
+
+    #[test]
+    fn variables_are_expanded() {
+        let variable = |name: &str| match name {
+            "HOST" => Some("db".to_owned()),
+            "SECRET" => Some("pa$$word".to_owned()),
+            _ => None,
+        };
+        let table = [
+            ("memory", Ok("memory")),
+            ("redis://$HOST:6379", Ok("redis://db:6379")),
+            ("redis://:${SECRET}@$HOST", Ok("redis://:pa$$word@db")),
+            ("redis://:a$$b@host", Ok("redis://:a$b@host")),
+            ("redis://$NOWHERE", Err("the variable NOWHERE is not set")),
+            ("redis://:hunter$2a@host", Err("the variable behind a `$` is not set")),
+            ("redis://${HOST", Err("a `${` without its `}`")),
+            ("redis://$@host", Err("a `$` without a name")),
+            ("redis://${}@host", Err("a `$` without a name")),
+            ("redis://host/$", Err("a `$` without a name")),
+        ];
+        for (text, expected) in table {
+            let found = expand(text, &variable);
+            assert_eq!(found.as_deref().map_err(SettingError::problem), expected, "{text}");
+        }
+    }
+}
