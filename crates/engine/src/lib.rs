@@ -64,6 +64,7 @@ mod switchboard;
 mod sync;
 mod tally;
 mod throttle;
+mod top_keys;
 mod wait;
 
 pub use access::{
@@ -99,4 +100,5 @@ pub use store::{Store, StoreError};
 pub use switchboard::{Feature, Switchboard};
 pub use tally::{Addition, Tally};
 pub use throttle::{Throttle, ThrottleBuilder};
+pub use top_keys::{TopKey, TopKeys};
 pub use wait::{Priority, Refused, Waiter};

@@ -28,7 +28,6 @@ mod scene;
 #[cfg(feature = "otel")]
 mod sending;
 mod shard;
-mod sketch;
 mod snapshot;
 mod status;
 mod tally;
