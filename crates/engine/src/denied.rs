@@ -1,7 +1,10 @@
-//! Which keys are denied most, in a fixed amount of memory.
+//! The keys that are denied most, in a fixed amount of memory.
 
-use crate::sync::{Mutex, lock};
-use std::{collections::HashMap, fmt};
+use crate::{
+    sync::{Mutex, lock},
+    top_keys::TopKeys,
+};
+use std::fmt;
 
 /// A key that was denied often.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,45 +17,25 @@ pub struct DeniedKey {
     pub error: u64,
 }
 
-/// The space-saving sketch: a newcomer takes the place, and the count, of the key that was denied least.
 #[derive(Debug)]
-pub(crate) struct Denied {
-    places: usize,
-    keys: Mutex<HashMap<u64, DeniedKey>>,
-}
+pub(crate) struct Denied(Mutex<TopKeys>);
 
 const LONGEST_NAME: usize = 128;
 
 impl Denied {
     pub(crate) fn new(places: usize) -> Self {
-        Self { places, keys: Mutex::new(HashMap::new()) }
+        Self(Mutex::new(TopKeys::new(places)))
     }
 
     #[cold]
     pub(crate) fn note(&self, owner: u64, key: &dyn fmt::Display) {
-        let mut keys = lock(&self.keys);
-        if let Some(known) = keys.get_mut(&owner) {
-            known.denials += 1;
-            return;
-        }
-        let mut error = 0;
-        if keys.len() >= self.places {
-            let least =
-                keys.iter().min_by_key(|(_, key)| key.denials).map(|(owner, key)| (*owner, key.denials));
-            if let Some((owner, denials)) = least {
-                keys.remove(&owner);
-                error = denials;
-            }
-        }
-        let name = short_name(key);
-        keys.insert(owner, DeniedKey { key: name, denials: error + 1, error });
+        lock(&self.0).add(owner, 1, || short_name(key));
     }
 
     /// The keys that were denied most, most first.
     pub(crate) fn top(&self) -> Vec<DeniedKey> {
-        let mut top: Vec<_> = lock(&self.keys).values().cloned().collect();
-        top.sort_by(|a, b| b.denials.cmp(&a.denials).then_with(|| a.key.cmp(&b.key)));
-        top
+        let top = lock(&self.0).top().into_iter();
+        top.map(|key| DeniedKey { key: key.name, denials: key.count, error: key.error }).collect()
     }
 }
 

@@ -63,6 +63,7 @@ mod switchboard;
 mod sync;
 mod tally;
 mod throttle;
+mod top_keys;
 mod wait;
 
 pub use access::{
@@ -96,4 +97,5 @@ pub use store::{Store, StoreError};
 pub use switchboard::{Feature, Switchboard};
 pub use tally::{Addition, Tally};
 pub use throttle::{Throttle, ThrottleBuilder};
+pub use top_keys::{TopKey, TopKeys};
 pub use wait::{Priority, Refused, Waiter};

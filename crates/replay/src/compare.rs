@@ -3,8 +3,8 @@
 use crate::{
     log::{Line, Lines},
     run::{Failure, Replay, Tally, Verdict},
-    sketch::{Counted, TopKeys},
 };
+use tidegate_engine::{TopKey, TopKeys};
 use tidegate_policy::compile::{Ahead, PolicyGate};
 
 /// The policy that another one is compared with, and what differs so far.
@@ -47,14 +47,15 @@ pub struct KeyChange {
     pub doubt: u64,
 }
 
-/// Keys that are kept for certain, and keys that are told.
-const KEYS: usize = 2_000;
+/// Keys that are tracked of each kind, that are compared, and that are reported.
+const TRACKED: usize = 4_000;
+const COMPARED: usize = 2_000;
 const TOLD: usize = 50;
 
 impl Comparison {
     /// With this policy.
     pub fn with(replay: Replay) -> Self {
-        let keys = || TopKeys::new(KEYS);
+        let keys = || TopKeys::new(TRACKED);
         let counts = Difference::default();
         Self { replay, verdicts: Vec::new(), counts, newly: keys(), no_longer: keys() }
     }
@@ -111,18 +112,19 @@ impl Comparison {
     /// What the other policy did, and all that differs.
     pub fn finish(self) -> Result<(Tally, Difference), Failure> {
         let Self { replay, mut counts, newly, no_longer, .. } = self;
-        let change = |counted: Counted, is_new: bool| KeyChange {
-            newly_denied: if is_new { counted.count } else { 0 },
-            no_longer_denied: if is_new { 0 } else { counted.count },
-            doubt: counted.doubt,
-            key: counted.key,
+        let change = |counted: TopKey, is_new: bool| KeyChange {
+            newly_denied: if is_new { counted.certain() } else { 0 },
+            no_longer_denied: if is_new { 0 } else { counted.certain() },
+            doubt: counted.error,
+            key: counted.name,
         };
-        let mut keys: Vec<KeyChange> = newly.top(KEYS).into_iter().map(|key| change(key, true)).collect();
-        for counted in no_longer.top(KEYS) {
-            match keys.iter_mut().find(|known| known.key == counted.key) {
+        let newly = newly.top().into_iter().take(COMPARED);
+        let mut keys: Vec<KeyChange> = newly.map(|key| change(key, true)).collect();
+        for counted in no_longer.top().into_iter().take(COMPARED) {
+            match keys.iter_mut().find(|known| known.key == counted.name) {
                 Some(known) => {
-                    known.no_longer_denied = counted.count;
-                    known.doubt = known.doubt.max(counted.doubt);
+                    known.no_longer_denied = counted.certain();
+                    known.doubt = known.doubt.max(counted.error);
                 }
                 None => keys.push(change(counted, false)),
             }
@@ -145,5 +147,5 @@ fn add(keys: &mut TopKeys, replay: &Replay, rule: usize, line: &Line<'_>) {
     let (hash, key) = replay.key_of(rule, line);
     let name = replay.tally().rules.get(rule).map_or("", |rule| &rule.name);
     let hash = hash ^ (rule as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    keys.add(hash, || format!("{name}: {key}"), 1, 0);
+    keys.add(hash, 1, || format!("{name}: {key}"));
 }

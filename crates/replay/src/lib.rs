@@ -20,11 +20,9 @@ mod compare;
 pub mod log;
 pub mod report;
 mod run;
-mod sketch;
 pub mod suggest;
 
 pub use compare::{Comparison, Difference, KeyChange};
 pub use run::{
     Bin, Episodes, Failure, Lengths, Play, Progress, Replay, RuleTally, Tally, Timeline, Verdict, play,
 };
-pub use sketch::{Counted, TopKeys};

@@ -26,16 +26,19 @@
 //! | [`Guard`] | what decides which attempts reach the backend |
 //! | [`Actor`] | a guard by name, of the [`cast`] |
 //! | [`Story`] | what came of it, over time |
+//! | [`SimulatedQuota`] | one quota with the state of one key, in the same virtual time |
 
 mod backend;
 mod cast;
 mod guard;
 mod play;
+mod quota;
 mod scene;
 mod story;
 
 pub use backend::Backend;
 pub use cast::{Actor, cast};
 pub use guard::{AdaptiveGuard, BreakerGuard, FixedGuard, Guard, NoGuard, Pass, Side, ThrottleGuard};
+pub use quota::{Arrival, SimulatedQuota};
 pub use scene::{Clients, Scene, Surge};
 pub use story::{Bin, Story};

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     simulate::{
         axis::Axis,
-        chart::{EIGHTHS, HEIGHT, INDENT, axis_rows, merge, place},
+        chart::{self, HEIGHT, INDENT, axis_rows, merge, place},
     },
     terminal::{Paint, Tone},
 };
@@ -105,8 +105,7 @@ impl Chart {
         let asked = columns(story, self.axis.bins(), |bin| bin.requests);
         let tallest = asked.iter().copied().max().unwrap_or(0) as f64;
         let cell = |column: usize, base: u64| {
-            let filled = eighths(asked[column] as f64 / tallest.max(1.0)).saturating_sub(base).min(8);
-            (Tone::Normal, EIGHTHS[filled as usize])
+            chart::cell(asked[column] as f64 / tallest.max(1.0), 0.0, base, Tone::Normal)
         };
         let demand = play.scene.demand.max(play.scene.changed_demand);
         self.rows("asked", Tone::Normal, &format!("  up to {demand} × capacity"), cell)
@@ -138,12 +137,8 @@ impl Chart {
         let asked = columns(story, bins, |bin| bin.requests);
         let capacity = story.scene.backend.capacity() * self.axis.bin().get() as f64 / 1e6;
         let cell = |column: usize, base: u64| {
-            let height = |count: u64| eighths(count as f64 / capacity).saturating_sub(base).min(8);
-            match (height(good[column]), height(asked[column])) {
-                (0, 0) => (Tone::Normal, ' '),
-                (0, _) => (Tone::Faint, '░'),
-                (filled, _) => (Tone::Passed, EIGHTHS[filled as usize]),
-            }
+            let share = |count: u64| count as f64 / capacity;
+            chart::cell(share(good[column]), share(asked[column]), base, Tone::Passed)
         };
         let run = Run::of(story);
         let figures = self.figures.iter().map(|figure| {
@@ -211,13 +206,6 @@ fn column(figure: Figure) -> usize {
     }
 }
 
-/// A height in eighths of a line; what is not nothing is seen.
-fn eighths(share: f64) -> u64 {
-    let full = (HEIGHT * 8) as f64;
-    let rounded = (share * full).round().min(full) as u64;
-    if share > 0.0 { rounded.max(1) } else { 0 }
-}
-
 /// What is far from good is said in red.
 fn tone(figure: Figure, run: &Run, best: f64) -> Tone {
     let is_bad = match figure {
@@ -238,11 +226,5 @@ mod tests {
         for (most, columns) in [(0, 1), (1, 1), (19, 10), (40, 40), (77, 50), (9_000, 5_000)] {
             assert_eq!(even_columns(5_000, most), columns);
         }
-    }
-
-    #[test]
-    fn heights_end_at_capacity_and_show_whatever_there_is() {
-        let heights: Vec<_> = [0.0, 0.000_1, 0.5, 0.7, 1.0, 10.0].into_iter().map(eighths).collect();
-        assert_eq!(heights, [0, 1, 8, 11, 16, 16]);
     }
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::simulate::{
     axis::Axis,
-    canvas::{Canvas, LEFT, RIGHT, escape},
+    canvas::{Canvas, LEFT, RIGHT},
 };
 use std::fmt::Write;
 use tidegate_core::Micros;
@@ -40,7 +40,7 @@ pub(crate) fn draw(play: &Play) -> String {
     let mut picture =
         Picture { canvas: Canvas::new(&words::title(&play.scene), bottom + BOTTOM, axis), axis, play };
     picture.legend();
-    picture.times(bottom - PITCH + PLOT);
+    picture.canvas.times(TOP, bottom - PITCH + PLOT);
     picture.asked();
     let best = play.parts.iter().map(|part| part.story.goodput_of_the_change()).fold(0.0, f64::max);
     for (index, part) in play.parts.iter().enumerate() {
@@ -67,14 +67,6 @@ impl Picture<'_> {
             ("rate", "capacity".into()),
             ("worst", "the change".into()),
         ]);
-    }
-
-    fn times(&mut self, base: f64) {
-        for tick in self.axis.ticks(8) {
-            let x = self.canvas.x(tick.at);
-            self.canvas.put(format_args!("<path class=\"grid\" d=\"M{x:.1} {TOP}V{:.1}\"/>", base + 5.0));
-            self.canvas.label("", x, base + 20.0, "middle", &tick.label);
-        }
     }
 
     /// What was asked for, against its own height: it may be many times what there is.
@@ -123,24 +115,13 @@ impl Picture<'_> {
 
     /// A name and its figures, to the left of the plot.
     fn caption(&mut self, top: f64, name: &str, lines: &[(&str, String)]) {
-        let mut y = top + PLOT / 2.0 - 9.0 * (lines.len() + 1) as f64 + 13.0;
-        self.canvas.put(format_args!(
-            "<text class=\"quota\" x=\"24\" y=\"{y:.1}\" style=\"font-size:13.0px\">{}</text>",
-            escape(name)
-        ));
-        for (class, line) in lines {
-            y += 18.0;
-            self.canvas.label(class, 24.0, y, "start", line);
-        }
+        let y = top + PLOT / 2.0 - 9.0 * (lines.len() + 1) as f64 + 13.0;
+        self.canvas.caption(name, 13.0, (y, 18.0), lines);
     }
 
     /// The change, behind everything.
     fn shade(&mut self, base: f64) {
-        let (x, end) = (self.canvas.x(self.play.scene.begins), self.canvas.x(self.play.scene.ends));
-        let (width, top) = ((end - x).max(1.0), base - PLOT);
-        self.canvas.put(format_args!(
-            "<rect class=\"worst\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{PLOT}\"/>"
-        ));
+        self.canvas.shade("worst", (self.play.scene.begins, self.play.scene.ends), base, PLOT);
     }
 
     /// What each step counts, as a share of capacity.
@@ -165,8 +146,8 @@ impl Picture<'_> {
 
     fn capacity(&mut self, base: f64, height: f64) {
         let y = base - height;
-        self.canvas.put(format_args!("<path class=\"base\" d=\"M{LEFT} {base:.1}H{RIGHT}\"/>"));
-        self.canvas.put(format_args!("<path class=\"rate\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>"));
+        self.canvas.level("base", base);
+        self.canvas.level("rate", y);
         self.canvas.label("", RIGHT + 6.0, y + 4.0, "start", "100%");
     }
 }

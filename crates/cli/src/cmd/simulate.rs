@@ -5,7 +5,7 @@ use crate::{
     failure::Failure,
     simulate::{
         Scene, chart, json,
-        load::{self, Arrival, Load, MOST_DECISIONS, Shape},
+        load::{self, Load, MOST_DECISIONS, Shape},
         rate,
         run::{self, Manners},
         svg, time,
@@ -16,6 +16,7 @@ use crate::{
 use clap::ValueHint;
 use std::{fs, path::PathBuf};
 use tidegate_core::{Micros, Quota};
+use tidegate_simulation::Arrival;
 
 /// Show what quotas let through of a load, without waiting for it.
 ///

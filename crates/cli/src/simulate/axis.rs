@@ -1,11 +1,11 @@
 //! The time axis that all charts share: columns and ticks of round lengths.
 
 use super::{
-    load::Arrival,
     run::{Pace, Passage},
     time::{DAY, HOUR, MINUTE, SECOND, clock},
 };
 use tidegate_core::Micros;
+use tidegate_simulation::Arrival;
 
 /// A stretch of time, cut into columns of one round length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

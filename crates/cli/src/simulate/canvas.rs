@@ -88,6 +88,48 @@ impl Canvas {
         }
     }
 
+    /// Adds lines from `top` to below `base` at round times, and their labels.
+    pub(crate) fn times(&mut self, top: f64, base: f64) {
+        for tick in self.axis.ticks(8) {
+            let x = self.x(tick.at);
+            self.put(format_args!("<path class=\"grid\" d=\"M{x:.1} {top}V{:.1}\"/>", base + 5.0));
+            self.label("", x, base + 20.0, "middle", &tick.label);
+        }
+    }
+
+    /// Adds a shaded range of time that is `height` high and ends at `base`.
+    pub(crate) fn shade(&mut self, class: &str, (start, end): (Micros, Micros), base: f64, height: f64) {
+        let (x, end, top) = (self.x(start), self.x(end), base - height);
+        let width = (end - x).max(1.0);
+        self.put(format_args!(
+            "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height}\"/>"
+        ));
+    }
+
+    /// Adds a name and lines below it, each with its class, to the left of a plot. Returns the position of the last line.
+    pub(crate) fn caption(
+        &mut self,
+        name: &str,
+        size: f64,
+        (mut y, pitch): (f64, f64),
+        lines: &[(&str, String)],
+    ) -> f64 {
+        let name = escape(name);
+        self.put(format_args!(
+            "<text class=\"quota\" x=\"24\" y=\"{y:.1}\" style=\"font-size:{size:.1}px\">{name}</text>"
+        ));
+        for (class, line) in lines {
+            y += pitch;
+            self.label(class, 24.0, y, "start", line);
+        }
+        y
+    }
+
+    /// Adds a horizontal line across the plots.
+    pub(crate) fn level(&mut self, class: &str, y: f64) {
+        self.path(class, &format!("M{LEFT} {y:.1}H{RIGHT}"));
+    }
+
     /// Where a moment is.
     pub(crate) fn x(&self, at: Micros) -> f64 {
         LEFT + (RIGHT - LEFT) * self.axis.fraction(at)
@@ -100,7 +142,7 @@ fn indent(class: &str) -> f64 {
 }
 
 /// `text` as it may stand between tags.
-pub(crate) fn escape(text: &str) -> String {
+fn escape(text: &str) -> String {
     let visible = text.chars().filter(|c| !c.is_control()).collect::<String>();
     visible.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

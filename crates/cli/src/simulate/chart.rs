@@ -21,7 +21,7 @@ pub(crate) const INDENT: &str = "  ";
 /// Lines of text that a bar is high.
 pub(crate) const HEIGHT: u64 = 2;
 /// Bars in eighths of a line.
-pub(crate) const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Draws the scene with bars of at most `width` columns.
 pub(crate) fn draw(scene: &Scene, width: usize, paint: Paint) -> String {
@@ -123,23 +123,10 @@ impl Chart {
     }
 
     fn cell(&self, columns: &Columns, column: usize, base: u64) -> (Tone, char) {
-        let filled = self.eighths(columns.total(column)).saturating_sub(base).min(8);
-        let asked = self.eighths(self.offered[column]).saturating_sub(base).min(8);
+        let share = |cost: u64| cost as f64 / self.tallest.max(1) as f64;
         let waited = columns.waited[column] > columns.at_once[column];
-        match (filled, asked) {
-            (0, 0) => (Tone::Normal, ' '),
-            (0, _) => (Tone::Faint, '░'),
-            _ if waited => (Tone::Waited, EIGHTHS[filled as usize]),
-            _ => (Tone::Passed, EIGHTHS[filled as usize]),
-        }
-    }
-
-    /// A height in eighths of a line; what is not nothing is seen.
-    fn eighths(&self, cost: u64) -> u64 {
-        let full = u128::from(HEIGHT * 8);
-        let tallest = u128::from(self.tallest.max(1));
-        let rounded = (u128::from(cost) * full + tallest / 2) / tallest;
-        if cost > 0 { (rounded as u64).max(1) } else { 0 }
+        let tone = if waited { Tone::Waited } else { Tone::Passed };
+        cell(share(columns.total(column)), share(self.offered[column]), base, tone)
     }
 
     /// Where the worst window is, and what went in it.
@@ -159,6 +146,23 @@ impl Chart {
         let (before, drawn) = place(first, length, &text, self.width.saturating_sub(INDENT.len()));
         format!("{INDENT}{:before$}{}", "", self.paint.tone(tone, drawn))
     }
+}
+
+/// One character of a bar: the filled share in its tone, and the rest up to the offered share shaded.
+pub(crate) fn cell(filled: f64, offered: f64, base: u64, tone: Tone) -> (Tone, char) {
+    let height = |share: f64| eighths(share).saturating_sub(base).min(8);
+    match (height(filled), height(offered)) {
+        (0, 0) => (Tone::Normal, ' '),
+        (0, _) => (Tone::Faint, '░'),
+        (filled, _) => (tone, EIGHTHS[filled as usize]),
+    }
+}
+
+/// A height in eighths of a line, at least one unless the share is zero.
+fn eighths(share: f64) -> u64 {
+    let full = (HEIGHT * 8) as f64;
+    let rounded = (share * full).round().min(full) as u64;
+    if share > 0.0 { rounded.max(1) } else { 0 }
 }
 
 /// The time axis below the bars: a rule with ticks, and their labels.
@@ -267,6 +271,12 @@ fn show(tally: Tally) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn heights_end_at_capacity_and_show_whatever_there_is() {
+        let heights: Vec<_> = [0.0, 0.000_1, 0.5, 0.7, 1.0, 10.0].into_iter().map(eighths).collect();
+        assert_eq!(heights, [0, 1, 8, 11, 16, 16]);
+    }
 
     #[test]
     fn a_bracket_stays_where_it_belongs() {

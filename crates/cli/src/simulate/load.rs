@@ -5,18 +5,10 @@ use crate::failure::Failure;
 use clap::ValueEnum;
 use std::{fmt, ops::Range};
 use tidegate_core::{Micros, Quota, Rate, Unit};
+use tidegate_simulation::Arrival;
 
 /// More decisions than this say nothing that fewer do not.
 pub(crate) const MOST_DECISIONS: usize = 10_000_000;
-
-/// One request of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Arrival {
-    /// When it asks.
-    pub(crate) at: Micros,
-    /// What it asks for.
-    pub(crate) cost: u64,
-}
 
 /// How arrivals are spread over time. Lengths are parts of the window, so that a shape fits any quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

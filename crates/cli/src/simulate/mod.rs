@@ -16,9 +16,9 @@ pub(crate) mod time;
 pub(crate) mod trace;
 pub(crate) mod window;
 
-use load::Arrival;
 use run::Run;
 use tidegate_core::Micros;
+use tidegate_simulation::Arrival;
 
 /// Everything that there is to show.
 #[derive(Debug)]

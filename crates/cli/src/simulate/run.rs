@@ -1,8 +1,8 @@
 //! Runs arrivals against one quota, in virtual time.
 
-use super::{load::Arrival, rate, window, window::Stretch};
-use std::collections::BTreeMap;
-use tidegate_core::{Demand, Kind, Micros, Outcome, Quota, Receipt, Retry};
+use super::{rate, window, window::Stretch};
+use tidegate_core::{Demand, Kind, Micros, Outcome, Quota, Retry};
+use tidegate_simulation::{Arrival, SimulatedQuota};
 
 /// How callers behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,13 +130,10 @@ pub(crate) fn run(quota: Quota, arrivals: &[Arrival], window: Micros, manners: M
         nominal: rate::nominal(&quota, window),
     };
 
-    let mut state = vec![0; quota.width()];
-    let mut flight = Flight { hold: manners.hold, taken: 0, held: BTreeMap::new() };
+    let mut simulated = SimulatedQuota::new(quota, manners.hold);
     for arrival in arrivals {
-        flight.go_on(&quota, &mut state, arrival.at);
-        let step = quota.decide(state.as_mut_slice(), arrival.at, Demand::within(arrival.cost, patience));
-        run.note(*arrival, step.decision.outcome());
-        flight.take_off(&quota, arrival.at, step.receipt);
+        let decision = simulated.decide(arrival.at, Demand::within(arrival.cost, patience));
+        run.note(*arrival, decision.outcome());
     }
     // Requests of different cost may overtake each other.
     run.passages.sort_by_key(|passage| passage.at);
@@ -167,51 +164,6 @@ impl Run {
                 if retry == Retry::Never {
                     self.hopeless.add(cost);
                 }
-            }
-        }
-    }
-}
-
-/// A lease is renewed so often before it ends, as by the permits of a shared limiter.
-const RENEWALS: u64 = 3;
-
-/// Places in flight, by the moment at which something is to be done with them.
-struct Flight {
-    hold: Micros,
-    taken: u64,
-    held: BTreeMap<(Micros, u64), Place>,
-}
-
-/// A place in flight.
-struct Place {
-    end: Micros,
-    receipt: Receipt,
-}
-
-impl Flight {
-    fn take_off(&mut self, quota: &Quota, at: Micros, receipt: Receipt) {
-        if receipt.cost > 0 {
-            self.hold_on(quota, at, Place { end: at.plus(self.hold), receipt });
-        }
-    }
-
-    /// Keeps a place until it is given back, or is to be renewed before that.
-    fn hold_on(&mut self, quota: &Quota, now: Micros, place: Place) {
-        let Kind::Concurrency(places) = quota.kind() else { return };
-        let renewal = places.lease().map(|lease| now.plus(Micros::new((lease.get() / RENEWALS).max(1))));
-        let next = renewal.map_or(place.end, |renewal| renewal.min(place.end));
-        self.taken += 1;
-        self.held.insert((next, self.taken), place);
-    }
-
-    /// Does everything that is due by `now`.
-    fn go_on(&mut self, quota: &Quota, state: &mut [u64], now: Micros) {
-        while let Some(first) = self.held.first_entry().filter(|first| first.key().0 <= now) {
-            let ((at, _), Place { end, receipt }) = first.remove_entry();
-            if at >= end {
-                quota.refund(state, at, receipt, receipt.cost);
-            } else if let Some(receipt) = quota.renew(state, at, receipt) {
-                self.hold_on(quota, at, Place { end, receipt });
             }
         }
     }

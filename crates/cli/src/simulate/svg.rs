@@ -12,7 +12,7 @@
 use super::{
     Scene,
     axis::{Axis, Columns},
-    canvas::{Canvas, LEFT, RIGHT, escape},
+    canvas::{Canvas, LEFT, RIGHT},
     chart::name,
     run::Run,
     time::rough,
@@ -100,11 +100,7 @@ impl Svg {
     /// Times below the last panel, and lines from there to the top; stronger ones where windows end.
     fn times(&mut self, bottom: f64, window: Micros) {
         let base = bottom - PITCH + PLOT;
-        for tick in self.axis.ticks(8) {
-            let x = self.canvas.x(tick.at);
-            self.canvas.put(format_args!("<path class=\"grid\" d=\"M{x:.1} {TOP}V{:.1}\"/>", base + 5.0));
-            self.canvas.label("", x, base + 20.0, "middle", &tick.label);
-        }
+        self.canvas.times(TOP, base);
         // Windows of the calendar, as long as they can be told apart.
         let (start, end) = (self.axis.start().get(), self.axis.end().get());
         let first = start / window.get() + 1;
@@ -126,22 +122,13 @@ impl Svg {
         // A monospaced letter is six tenths as wide as high.
         let size = ((LEFT - 48.0) / 0.61 / name.chars().count() as f64).clamp(7.0, 13.0);
         let lines = if run.delayed.requests > 0 { 4.0 } else { 3.0 };
-        let mut y = top + PLOT / 2.0 - 10.5 * lines + 13.5;
-        self.canvas.put(format_args!(
-            "<text class=\"quota\" x=\"24\" y=\"{y:.1}\" style=\"font-size:{size:.1}px\">{}</text>",
-            escape(&name)
-        ));
+        let y = top + PLOT / 2.0 - 10.5 * lines + 13.5;
         let went = run.allowed.and(run.delayed).requests;
-        let mut lines = vec![format!("{went} admitted, {} denied", run.denied.requests)];
+        let mut lines = vec![("", format!("{went} admitted, {} denied", run.denied.requests))];
         if run.delayed.requests > 0 {
-            lines.push(format!("{} waited, up to {}", run.delayed.requests, rough(run.longest_wait)));
+            lines.push(("", format!("{} waited, up to {}", run.delayed.requests, rough(run.longest_wait))));
         }
-        for line in lines {
-            y += 21.0;
-            self.canvas.label("", 24.0, y, "start", &line);
-        }
-
-        y += 21.0;
+        let y = self.canvas.caption(&name, size, (y, 21.0), &lines) + 21.0;
         let class = if run.exceeds_nominal() { "over" } else { "strong" };
         let worst = short(run.worst.map_or(0, |worst| worst.cost));
         let what = match run.quota.kind() {
@@ -160,12 +147,8 @@ impl Svg {
         let Panel { run, columns, offered, base, .. } = *panel;
         // The worst window, behind everything.
         if let Some(worst) = run.worst {
-            let (x, end) = (self.canvas.x(worst.start), self.canvas.x(worst.start.plus(run.window)));
             let class = if run.exceeds_nominal() { "worst bad" } else { "worst" };
-            let (width, top) = ((end - x).max(1.0), base - PLOT);
-            self.canvas.put(format_args!(
-                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{PLOT}\"/>"
-            ));
+            self.canvas.shade(class, (worst.start, worst.start.plus(run.window)), base, PLOT);
         }
 
         // Bars: what was asked for, then what went in front of it, and on top what had waited.
@@ -204,8 +187,8 @@ impl Svg {
         let _ = write!(line, "H{RIGHT}");
         let _ = write!(excess, "H{RIGHT}V{limit:.1}z");
         self.canvas.path("excess", &excess);
-        self.canvas.put(format_args!("<path class=\"rate\" d=\"M{LEFT} {limit:.1}H{RIGHT}\"/>"));
-        self.canvas.put(format_args!("<path class=\"base\" d=\"M{LEFT} {base:.1}H{RIGHT}\"/>"));
+        self.canvas.level("rate", limit);
+        self.canvas.level("base", base);
         self.canvas.path("sum", &line);
         if let Some(worst) = run.worst {
             let x = self.canvas.x(worst.start.plus(run.window)) - 6.0;

@@ -9,7 +9,7 @@
 //! On the right a story as in the tests: what it expects is not checked here, and its quotas are tried unless
 //! others are given. The requests of several stories in one file are one load.
 
-use super::{load::Arrival, time};
+use super::time;
 use crate::failure::Failure;
 use std::{
     fs::File,
@@ -19,6 +19,7 @@ use std::{
     str,
 };
 use tidegate_core::{Quota, QuotaError};
+use tidegate_simulation::Arrival;
 
 /// What a trace holds.
 #[derive(Debug)]

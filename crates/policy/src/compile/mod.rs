@@ -10,7 +10,6 @@ mod ask;
 mod code;
 mod error;
 mod foresee;
-mod given;
 mod guards;
 mod instead;
 mod keys;
@@ -22,12 +21,14 @@ mod view;
 pub use ask::{Admission, Asking, Held, Passage, PolicyAsked, Refusal, Said, Why};
 pub use error::{PolicyError, PolicyProblem};
 pub use foresee::{Ahead, Foresight, PolicyStay, RuleForetold, RuleOutcome};
-pub use given::Given;
 pub use guards::breaker_settings;
 pub use instead::Instead;
 pub use live::LivePolicy;
 pub use named::{Holds, NamedRule};
 pub use view::{AdaptiveView, RuleView};
+
+/// JSON that borrows its strings from the text where nothing in them is escaped.
+pub use serde_json_borrow::{ObjectAsVec as JsonObject, Value as JsonValue};
 
 use crate::{
     index::RuleIndex,

@@ -2,7 +2,7 @@
 //!
 //! What it says is made into the very key that a request would have had, so that both count together.
 
-use super::{Given, Inner, PolicyGate};
+use super::{Inner, JsonValue, PolicyGate};
 use crate::model::{Key as Said, Part, Quotas, Rule as Source};
 use foldhash::fast::RandomState;
 use std::{borrow::Cow, collections::HashMap};
@@ -103,8 +103,8 @@ impl<'a> NamedRule<'a> {
 
     /// The key that a request would have had: a text, a list where there are several parts, `{"ip": "192.0.2.1"}` for one of
     /// several choices, and nothing where all are counted together.
-    pub fn key<'g>(&self, given: Option<&'g Given<'_>>) -> Result<KeyValue<'g>, SettingError> {
-        let key = self.form.key(given.unwrap_or(&Given::Nothing))?;
+    pub fn key<'g>(&self, given: Option<&'g JsonValue<'_>>) -> Result<KeyValue<'g>, SettingError> {
+        let key = self.form.key(given.unwrap_or(&JsonValue::Null))?;
         match length(&key) > LONGEST {
             true => Err(SettingError::new("the key is too long", format!("give {LONGEST} bytes at most"))),
             false => Ok(key),
@@ -193,10 +193,10 @@ impl KeyForm {
         }
     }
 
-    fn key<'g>(&self, given: &'g Given<'_>) -> Result<KeyValue<'g>, SettingError> {
+    fn key<'g>(&self, given: &'g JsonValue<'_>) -> Result<KeyValue<'g>, SettingError> {
         match self {
             Self::All => match given {
-                Given::Nothing => Ok(KeyValue::All),
+                JsonValue::Null => Ok(KeyValue::All),
                 _ => Err(SettingError::new("this rule counts all together", "leave `key` out")),
             },
             Self::Address { bits } => {
@@ -224,9 +224,9 @@ impl KeyForm {
         }
     }
 
-    fn joined<'g>(parts: &[Self], given: &'g Given<'_>) -> Result<KeyValue<'g>, SettingError> {
+    fn joined<'g>(parts: &[Self], given: &'g JsonValue<'_>) -> Result<KeyValue<'g>, SettingError> {
         let given = match given {
-            Given::List(given) if given.len() == parts.len() => given,
+            JsonValue::Array(given) if given.len() == parts.len() => given,
             _ => {
                 let problem = format!("this rule counts by {} parts", parts.len());
                 return Err(SettingError::new(problem, format!("give a list of {} as `key`", parts.len())));
@@ -238,10 +238,10 @@ impl KeyForm {
 }
 
 /// One of several choices: the first, unless it is named.
-fn chosen<'g>(choices: &[(String, KeyForm)], given: &'g Given<'_>) -> Result<KeyValue<'g>, SettingError> {
+fn chosen<'g>(choices: &[(String, KeyForm)], given: &'g JsonValue<'_>) -> Result<KeyValue<'g>, SettingError> {
     let (place, given) = match given {
-        Given::Members(named) => match &named[..] {
-            [(name, given)] => (choices.iter().position(|(known, _)| known == name), given),
+        JsonValue::Object(named) => match &named.as_vec()[..] {
+            [(name, given)] => (choices.iter().position(|(known, _)| *known == **name), given),
             _ => (None, given),
         },
         given => (Some(0), given),
@@ -274,12 +274,13 @@ fn called(said: &Said) -> String {
 }
 
 /// A text that is not empty; a number is the text that it is written as.
-fn text<'g>(given: &'g Given<'_>, what: &str) -> Result<Cow<'g, str>, SettingError> {
+fn text<'g>(given: &'g JsonValue<'_>, what: &str) -> Result<Cow<'g, str>, SettingError> {
     match given {
-        Given::Text(text) if !text.is_empty() => Ok(Cow::Borrowed(text)),
-        Given::Number(number) => Ok(number.to_string().into()),
-        Given::Nothing => Err(SettingError::new("there is no key", format!("give {what} as `key`"))),
-        Given::Text(_) => Err(SettingError::new("the key is empty", format!("give {what} as `key`"))),
+        JsonValue::Str(text) if !text.is_empty() => Ok(Cow::Borrowed(text)),
+        // The display of the borrowed number writes 1.0 as 1, which is another key.
+        JsonValue::Number(number) => Ok(serde_json::Number::from(*number).to_string().into()),
+        JsonValue::Null => Err(SettingError::new("there is no key", format!("give {what} as `key`"))),
+        JsonValue::Str(_) => Err(SettingError::new("the key is empty", format!("give {what} as `key`"))),
         _ => Err(SettingError::new("the key is not what this rule counts by", format!("give {what}"))),
     }
 }

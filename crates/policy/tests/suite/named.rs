@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use tidegate_policy::{
     Policy,
-    compile::{Compiler, Given, Holds, PolicyGate},
+    compile::{Compiler, Holds, JsonValue, PolicyGate},
 };
 use tidegate_rule::Rules;
 
@@ -31,8 +31,8 @@ fn gate() -> PolicyGate {
 /// The key as a store has it, or what is wrong.
 fn key(gate: &PolicyGate, rule: &str, given: &Value) -> String {
     let text = given.to_string();
-    let given: Given<'_> = serde_json::from_str(&text).unwrap();
-    let key = gate.named(rule).unwrap().key(Some(&given).filter(|given| **given != Given::Nothing));
+    let given: JsonValue<'_> = serde_json::from_str(&text).unwrap();
+    let key = gate.named(rule).unwrap().key(Some(&given).filter(|given| **given != JsonValue::Null));
     key.map_or_else(|error| error.to_string(), |key| key.to_string())
 }
 
@@ -47,6 +47,7 @@ fn keys_are_made_as_they_are_found() {
         ("host", json!("Example.COM.:80"), "example.com"),
         ("path", json!("/a"), "/a"),
         ("path", json!(7), "7"),
+        ("path", json!(7.0), "7.0"),
         ("cel", json!(7), "7"),
         ("cel", json!("a"), "a"),
         ("pair", json!(["a|b", "192.0.2.1"]), r"a\|b|192.0.2.1"),

@@ -6,6 +6,7 @@ use crate::{
     run::{Bin, RuleTally, Tally, Timeline},
 };
 use std::fmt::{self, Write as _};
+use tidegate_engine::TopKey;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1c2330;--faint:#5d6778;--paper:#fdfdfc;--line:#d9dde4;--go:#2f7fb8;--wait:#b9831a;\
@@ -160,7 +161,8 @@ fn about_rule(page: &mut String, rule: &RuleTally) {
             writeln!(page, "<p>{} that it let through were denied by others.</p>", rule.stopped_elsewhere());
     }
     chart(page, &format!("rule {} over time", rule.name), &rule.timeline);
-    let top = rule.keys.top(TOP);
+    let mut top = rule.keys.top();
+    top.truncate(TOP);
     if !top.is_empty() {
         bars(page, &rule.name, &top, all);
     }
@@ -171,19 +173,19 @@ fn about_rule(page: &mut String, rule: &RuleTally) {
 }
 
 /// A row for each key.
-fn bars(page: &mut String, rule: &str, top: &[crate::Counted], all: u64) {
-    let most = top.first().map_or(1, |key| key.count).max(1);
+fn bars(page: &mut String, rule: &str, top: &[TopKey], all: u64) {
+    let most = top.first().map_or(1, TopKey::certain).max(1);
     begin(page, &format!("who was denied by {rule}"), &["who", "denied", "share", "as a bar"]);
     for key in top {
-        let wide = key.count as f64 * 100.0 / most as f64;
+        let wide = key.certain() as f64 * 100.0 / most as f64;
         let _ = writeln!(
             page,
             "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"bar\"><svg viewBox=\"0 0 100 4\" \
              preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"no\" width=\"{wide:.1}\" \
              height=\"4\"/></svg></td></tr>",
-            Escaped(&key.key),
-            key.count,
-            percent(key.count, all)
+            Escaped(&key.name),
+            key.certain(),
+            percent(key.certain(), all)
         );
     }
     page.push_str(END);

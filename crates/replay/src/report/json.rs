@@ -8,6 +8,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use tidegate_core::Micros;
+use tidegate_engine::TopKey;
 
 /// The report as JSON. Moments are seconds since the epoch, lengths of time are seconds.
 pub fn json(report: &Report<'_>) -> Value {
@@ -66,7 +67,7 @@ fn policy(name: &str, tally: &Tally) -> Value {
 fn rule(rule: &RuleTally) -> Value {
     let (lengths, open, longest, missed) = rule.episodes.finish();
     let all = denials(rule);
-    let key = |key: &crate::Counted| json!({ "key": key.key, "denied": key.count, "doubt": key.doubt, "share": share(key.count, all) / 100.0 });
+    let key = |key: &TopKey| json!({ "key": key.name, "denied": key.certain(), "doubt": key.error, "share": share(key.certain(), all) / 100.0 });
     json!({
         "name": rule.name,
         "asked": rule.asked,
@@ -76,7 +77,7 @@ fn rule(rule: &RuleTally) -> Value {
         "shadow": rule.shadow,
         "stopped_elsewhere": rule.stopped_elsewhere(),
         "longest_wait": seconds(rule.longest_wait),
-        "keys": rule.keys.top(TOP * 5).iter().map(key).collect::<Vec<_>>(),
+        "keys": rule.keys.top().iter().take(TOP * 5).map(key).collect::<Vec<_>>(),
         "episodes": {
             "ended": lengths.count(),
             "p50": seconds(lengths.percentile(50)),

@@ -90,15 +90,16 @@ fn about_rule(text: &mut String, rule: &RuleTally) {
     if rule.delayed > 0 {
         let _ = writeln!(text, "  {} waited, at most {}", rule.delayed, Span(rule.longest_wait));
     }
-    let top = rule.keys.top(TOP);
-    let wide = top.iter().map(|key| key.key.chars().count()).max().unwrap_or(0).max(12);
+    let mut top = rule.keys.top();
+    top.truncate(TOP);
+    let wide = top.iter().map(|key| key.name.chars().count()).max().unwrap_or(0).max(12);
     for key in &top {
-        let doubt = if key.doubt > 0 { format!(" (or up to {} more)", key.doubt) } else { String::new() };
-        let _ = writeln!(text, "  {:wide$} {:>8}  {:>7}{doubt}", key.key, key.count, percent(key.count, all));
+        let doubt = if key.error > 0 { format!(" (or up to {} more)", key.error) } else { String::new() };
+        let (count, share) = (key.certain(), percent(key.certain(), all));
+        let _ = writeln!(text, "  {:wide$} {count:>8}  {share:>7}{doubt}", key.name);
     }
-    let (known, _) = rule.keys.known();
-    if known > top.len() {
-        let _ = writeln!(text, "  and {} other keys", known - top.len());
+    if rule.keys.len() > top.len() {
+        let _ = writeln!(text, "  and {} other keys", rule.keys.len() - top.len());
     }
     if let Some(stayed) = stayed_denied(rule) {
         let _ = writeln!(text, "  stayed denied {stayed}");

@@ -258,7 +258,7 @@ impl Replay {
                 let hash = self.identities.of(gate, said, line);
                 let key = || gate.key_at(rule, line);
                 let text = || key().map_or_else(|| "(none)".to_owned(), |key| shown(&key.to_string()));
-                tally.keys.add(hash, text, 1, 0);
+                tally.keys.add(hash, 1, text);
                 tally.episodes.denied(hash, now);
                 let bin = tally.timeline.at(now);
                 match mode {
@@ -382,12 +382,17 @@ impl Reply for Status {
     }
 }
 
-/// A key for people: everybody together has none.
+/// A key as reports display it, cut after 120 characters. All requests together have an empty key.
 fn shown(key: &str) -> String {
-    match key {
-        "" => "(all)".to_owned(),
-        key => key.escape_debug().to_string(),
+    if key.is_empty() {
+        return "(all)".to_owned();
     }
+    let mut text = key.escape_debug().to_string();
+    if let Some((end, _)) = text.char_indices().nth(120) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// A key as a policy says it.

@@ -1,8 +1,8 @@
 //! What a policy has done to a log.
 
 use super::{episodes::Episodes, timeline::Timeline};
-use crate::sketch::TopKeys;
 use tidegate_core::Micros;
+use tidegate_engine::TopKeys;
 
 /// What a policy has done to a log.
 #[derive(Clone, Debug)]
@@ -50,8 +50,8 @@ pub struct RuleTally {
     pub keyless: u64,
 }
 
-/// How many keys of a rule are kept for certain.
-const KEYS: usize = 1_000;
+/// The keys that are tracked for each rule.
+const KEYS: usize = 2_000;
 
 impl Tally {
     /// Nothing so far.

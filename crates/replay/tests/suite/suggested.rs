@@ -35,7 +35,7 @@ fn denied_keys(suggestion: &Suggestion, log: &str) -> BTreeSet<String> {
     policy.rules.iter_mut().for_each(|rule| rule.enforcement = Enforcement::All(Mode::Enforce));
     let log = logs(&[log.as_bytes()], known(), &policy).unwrap();
     let play = play(log, (&policy, Path::new("")), None, |_| {}).unwrap();
-    play.tally.rules.iter().flat_map(|rule| rule.keys.top(1_000)).map(|counted| counted.key).collect()
+    play.tally.rules.iter().flat_map(|rule| rule.keys.top()).map(|key| key.name).collect()
 }
 
 /// The policy that is written, read again and enforced on the same log.

@@ -53,7 +53,7 @@ fn lists_bans_and_breakers_take_part() {
     let play = played(common(&visits).as_bytes(), list).unwrap();
     let rule = &play.tally.rules[0];
     assert_eq!((rule.asked, rule.admitted, rule.denied), (40, 20, 20));
-    assert_eq!(rule.keys.top(2).iter().map(|key| key.key.as_str()).collect::<Vec<_>>(), ["198.51.100.1"]);
+    assert_eq!(rule.keys.top().iter().map(|key| key.name.as_str()).collect::<Vec<_>>(), ["198.51.100.1"]);
 
     // The burst is two; after three denials the address is out for an hour.
     let banned = "rules: [{ name: each, key: ip, quota: 2/h, ban: 3/min for 1h }]";

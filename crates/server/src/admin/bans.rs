@@ -15,7 +15,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::Micros;
 use tidegate_engine::{BannedKey, Prefix};
-use tidegate_policy::{compile::Given, model::KeysShown};
+use tidegate_policy::{compile::JsonValue, model::KeysShown};
 use tidegate_rule::key_hash;
 
 /// Bans of each kind that are told.
@@ -105,7 +105,7 @@ impl Office {
             members.optional_text("rule")?.is_some_and(|rule| scene.gate.has_credential(rule));
         let are_hashed = shown_keys(scene.policy.observe.keys, is_credential) == KeysShown::Hashed;
         match members.given("key") {
-            Some(Given::Text(key)) if are_hashed && is_hash(key) => Err(ApiError::bad(
+            Some(JsonValue::Str(key)) if are_hashed && is_hash(key) => Err(ApiError::bad(
                 "this is what is shown in place of a key, by which it cannot be found; give the key itself",
             )),
             _ => Ok(()),

@@ -13,7 +13,7 @@ use crate::{
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
-use tidegate_policy::{compile::Given, edit::EditError, model::Enforcement};
+use tidegate_policy::{compile::JsonValue, edit::EditError, model::Enforcement};
 use tidegate_rule::Mode;
 
 impl Office {
@@ -90,9 +90,9 @@ fn wanted(body: &[u8]) -> Result<(Enforcement, Confirmation), ApiError> {
     let members = Members::one(body, &["mode", "percent", "confirm"])?;
     let mode: Mode = members.text("mode")?.parse().map_err(|error| ApiError::bad(format!("{error}")))?;
     let percent = match members.given("percent") {
-        None | Some(Given::Nothing) => None,
+        None | Some(JsonValue::Null) => None,
         Some(given) => {
-            let number = if let Given::Number(number) = given { number.as_f64() } else { None };
+            let number = if let JsonValue::Number(number) = given { number.as_f64() } else { None };
             Some(number.ok_or_else(|| {
                 ApiError::bad("`percent` is not a number; write one, above 0 and up to 100")
             })?)

@@ -7,8 +7,9 @@ use crate::{
 };
 use axum::response::Response;
 use serde_json::{Value, json};
-use std::{cmp::Reverse, collections::BinaryHeap};
-use tidegate_core::{Decision, Demand, Effect, Kind, Micros, Outcome, Quota, Receipt, Retry};
+use std::cmp::Reverse;
+use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Quota, Retry};
+use tidegate_simulation::{Arrival, SimulatedQuota};
 
 /// The most arrivals, quotas, and words of state.
 const ARRIVALS: usize = 10_000;
@@ -19,20 +20,6 @@ const LAST: f64 = 1e9;
 const MEMBERS: [&str; 4] = ["quota", "arrivals", "wait", "hold"];
 
 const OUTCOMES: [&str; 3] = ["admitted", "delayed", "denied"];
-
-/// One who comes.
-#[derive(Clone, Copy)]
-struct Arrival {
-    at: Micros,
-    cost: u64,
-}
-
-/// A quota, its state, and what is held of it.
-struct Counted {
-    quota: Quota,
-    words: Vec<u64>,
-    held: BinaryHeap<Reverse<(Micros, u64, u64, u64)>>,
-}
 
 impl Office {
     /// What is said to each.
@@ -106,11 +93,11 @@ fn micros(seconds: f64, name: &str) -> Result<Micros, Problem> {
 }
 
 fn play(quotas: &[Quota], arrivals: &[Arrival], wait: Micros, hold: Micros) -> Value {
-    let mut all: Vec<Counted> = quotas.iter().map(|quota| Counted::new(*quota)).collect();
+    let mut all: Vec<_> = quotas.iter().map(|quota| SimulatedQuota::new(*quota, hold)).collect();
     let mut counts = [0_u64; 3];
     let mut told = Vec::with_capacity(arrivals.len());
     for arrival in arrivals {
-        let (place, decision) = ask(&mut all, *arrival, wait, hold);
+        let (place, decision) = ask(&mut all, *arrival, wait);
         let (outcome, waits, retry) = match decision.outcome() {
             Outcome::Allow => (0, Micros::ZERO, None),
             Outcome::Delay(wait) => (1, wait, None),
@@ -139,11 +126,11 @@ fn play(quotas: &[Quota], arrivals: &[Arrival], wait: Micros, hold: Micros) -> V
 }
 
 /// Asks all of them, and charges all or none. The one that denied, or else the one with the least left.
-fn ask(all: &mut [Counted], arrival: Arrival, wait: Micros, hold: Micros) -> (usize, Decision) {
+fn ask(all: &mut [SimulatedQuota], arrival: Arrival, wait: Micros) -> (usize, Decision) {
     let probe = Demand { effect: Effect::Probe, ..Demand::within(arrival.cost, wait) };
     let mut denied = None;
     for (place, one) in all.iter_mut().enumerate() {
-        let decision = one.decide(arrival.at, probe, hold);
+        let decision = one.decide(arrival.at, probe);
         if !decision.is_granted() && denied.is_none() {
             denied = Some((place, decision));
         }
@@ -152,35 +139,13 @@ fn ask(all: &mut [Counted], arrival: Arrival, wait: Micros, hold: Micros) -> (us
         return denied;
     }
     let demand = Demand::within(arrival.cost, wait);
-    let granted = all.iter_mut().map(|one| one.decide(arrival.at, demand, hold)).enumerate();
+    let granted = all.iter_mut().map(|one| one.decide(arrival.at, demand)).enumerate();
     let longest = |decision: &Decision| match decision.outcome() {
         Outcome::Delay(wait) => wait,
         _ => Micros::ZERO,
     };
     let binds = |(_, decision): &(usize, Decision)| (Reverse(longest(decision)), decision.remaining());
     granted.min_by_key(binds).unwrap_or((0, Decision::unlimited()))
-}
-
-impl Counted {
-    fn new(quota: Quota) -> Self {
-        Self { words: vec![0; quota.width()], quota, held: BinaryHeap::new() }
-    }
-
-    fn decide(&mut self, now: Micros, demand: Demand, hold: Micros) -> Decision {
-        while let Some(Reverse((end, at, mark, cost))) = self.held.peek().copied()
-            && end <= now
-        {
-            self.held.pop();
-            let receipt = Receipt { cost, at: Micros::new(at), mark, stored: 0 };
-            self.quota.refund(self.words.as_mut_slice(), end, receipt, cost);
-        }
-        let step = self.quota.decide(self.words.as_mut_slice(), now, demand);
-        if matches!(self.quota.kind(), Kind::Concurrency(_)) && step.receipt.cost > 0 {
-            let Receipt { cost, at, mark, .. } = step.receipt;
-            self.held.push(Reverse((now.plus(hold), at.get(), mark, cost)));
-        }
-        step.decision
-    }
 }
 
 fn seconds(time: Micros) -> f64 {

@@ -4,9 +4,9 @@ use crate::{
     api_error::{ApiError, shortened},
     reservations::{DEFAULT_EXPIRY, MAX_EXPIRY},
 };
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{fmt, time::Duration};
 use tidegate_core::{LARGEST_EXACT, spelling};
-use tidegate_policy::compile::Given;
+use tidegate_policy::compile::{JsonObject, JsonValue};
 
 /// What a body asks.
 #[derive(Debug, PartialEq)]
@@ -32,7 +32,7 @@ pub(crate) enum Form {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Members<'a> {
     pub(super) place: Place,
-    each: Vec<(Cow<'a, str>, Given<'a>)>,
+    each: JsonObject<'a>,
 }
 
 /// Where it stands in the body, for whoever reads what is wrong; nothing if it is the only one.
@@ -60,8 +60,8 @@ impl<'a> Asked<'a> {
             ApiError::bad(format!("the body is not JSON: {error}; send an object or a list"))
         })?;
         let (form, list) = match given {
-            Given::Members(members) if members.iter().any(|(name, _)| name == "asks") => together(members)?,
-            Given::List(list) => (Form::List, list),
+            JsonValue::Object(members) if members.contains_key("asks") => together(members)?,
+            JsonValue::Array(list) => (Form::List, list),
             one => {
                 let members = vec![Members::of(one, Place(Form::One, 0), known)?];
                 return Ok(Self { form: Form::One, members });
@@ -77,13 +77,13 @@ impl<'a> Asked<'a> {
     }
 }
 
-fn together<'a>(members: Vec<(Cow<'a, str>, Given<'a>)>) -> Result<(Form, Vec<Given<'a>>), ApiError> {
-    let (mut form, mut asks) = (Form::Asks, Given::Nothing);
-    for (name, given) in members {
+fn together(members: JsonObject<'_>) -> Result<(Form, Vec<JsonValue<'_>>), ApiError> {
+    let (mut form, mut asks) = (Form::Asks, JsonValue::Null);
+    for (name, given) in members.into_vec() {
         match (&*name, given) {
             ("asks", given) => asks = given,
-            ("all-or-nothing", Given::Truth(true)) => form = Form::Together,
-            ("all-or-nothing", Given::Truth(false)) => form = Form::Asks,
+            ("all-or-nothing", JsonValue::Bool(true)) => form = Form::Together,
+            ("all-or-nothing", JsonValue::Bool(false)) => form = Form::Asks,
             ("all-or-nothing", _) => {
                 return Err(ApiError::bad("`all-or-nothing` is no answer to yes or no; say true or false"));
             }
@@ -91,7 +91,7 @@ fn together<'a>(members: Vec<(Cow<'a, str>, Given<'a>)>) -> Result<(Form, Vec<Gi
         }
     }
     match asks {
-        Given::List(list) => Ok((form, list)),
+        JsonValue::Array(list) => Ok((form, list)),
         _ => Err(ApiError::bad("`asks` is no list; say what is asked in `[…]`")),
     }
 }
@@ -118,22 +118,22 @@ impl<'a> Members<'a> {
         Self::of(given, Place(Form::One, 0), known)
     }
 
-    fn of(given: Given<'a>, place: Place, known: &[&'static str]) -> Result<Self, ApiError> {
-        let Given::Members(each) = given else {
+    fn of(given: JsonValue<'a>, place: Place, known: &[&'static str]) -> Result<Self, ApiError> {
+        let JsonValue::Object(each) = given else {
             return Err(ApiError::bad(format!(
                 "{place}an object is needed here; write {{\"{}\": …}}",
                 known[0]
             )));
         };
-        match each.iter().find(|(name, _)| !known.contains(&&**name)) {
-            Some((name, _)) => Err(unknown(place, name, known)),
-            None => Ok(Self { place, each }),
+        if let Some(name) = each.keys().find(|name| !known.contains(name)) {
+            return Err(unknown(place, name, known));
         }
+        Ok(Self { place, each })
     }
 
     /// What is said of it; the last, where it is said twice.
-    pub(crate) fn given(&self, name: &str) -> Option<&Given<'a>> {
-        self.each.iter().rev().find(|(said, _)| said == name).map(|(_, given)| given)
+    pub(crate) fn given(&self, name: &str) -> Option<&JsonValue<'a>> {
+        self.each.as_vec().iter().rev().find(|(said, _)| **said == *name).map(|(_, given)| given)
     }
 
     /// A text that must be there.
@@ -146,8 +146,8 @@ impl<'a> Members<'a> {
 
     pub(crate) fn optional_text(&self, name: &str) -> Result<Option<&str>, ApiError> {
         match self.given(name) {
-            None | Some(Given::Nothing) => Ok(None),
-            Some(Given::Text(text)) => Ok(Some(text)),
+            None | Some(JsonValue::Null) => Ok(None),
+            Some(JsonValue::Str(text)) => Ok(Some(text)),
             Some(_) => Err(self.wrong(name, "is not a text; put it in quotes")),
         }
     }
@@ -155,7 +155,7 @@ impl<'a> Members<'a> {
     /// A whole number, where there is one.
     pub(crate) fn whole(&self, name: &str) -> Result<Option<u64>, ApiError> {
         match self.given(name) {
-            None | Some(Given::Nothing) => Ok(None),
+            None | Some(JsonValue::Null) => Ok(None),
             Some(number) => match whole(number) {
                 Some(number) => Ok(Some(number)),
                 None => Err(self.wrong(name, "is not a whole number; write one, 0 or more")),
@@ -167,15 +167,15 @@ impl<'a> Members<'a> {
     /// Whether `confirm` is `true`: what weakens protection, or cuts off very many, has to be meant.
     pub(crate) fn confirmation(&self) -> Result<Confirmation, ApiError> {
         match self.given("confirm") {
-            None | Some(Given::Nothing | Given::Truth(false)) => Ok(Confirmation::Missing),
-            Some(Given::Truth(true)) => Ok(Confirmation::Given),
+            None | Some(JsonValue::Null | JsonValue::Bool(false)) => Ok(Confirmation::Missing),
+            Some(JsonValue::Bool(true)) => Ok(Confirmation::Given),
             Some(_) => Err(self.wrong("confirm", "is not `true` or `false`; write one of them")),
         }
     }
 
     pub(super) fn cost(&self, otherwise: Option<u64>) -> Result<u64, ApiError> {
         let cost = match self.given("cost") {
-            None | Some(Given::Nothing) => {
+            None | Some(JsonValue::Null) => {
                 otherwise.ok_or_else(|| self.wrong("cost", "is missing; say it"))?
             }
             Some(cost) => whole(cost)
@@ -202,8 +202,8 @@ impl<'a> Members<'a> {
     /// Seconds, `otherwise` where they are not said; `None` if that is no time.
     fn time(&self, name: &str, otherwise: Duration, is_meant: impl Fn(f64) -> bool) -> Option<Duration> {
         let seconds = match self.given(name) {
-            None | Some(Given::Nothing) => return Some(otherwise),
-            Some(Given::Number(seconds)) => seconds.as_f64().filter(|seconds| is_meant(*seconds))?,
+            None | Some(JsonValue::Null) => return Some(otherwise),
+            Some(JsonValue::Number(seconds)) => seconds.as_f64().filter(|seconds| is_meant(*seconds))?,
             Some(_) => return None,
         };
         Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= MAX_EXPIRY)
@@ -220,8 +220,8 @@ impl<'a> Members<'a> {
     clippy::cast_sign_loss,
     reason = "it is whole, and in these bounds"
 )]
-fn whole(given: &Given<'_>) -> Option<u64> {
-    let Given::Number(number) = given else { return None };
+fn whole(given: &JsonValue<'_>) -> Option<u64> {
+    let JsonValue::Number(number) = given else { return None };
     const MOST: f64 = LARGEST_EXACT as f64;
     let rounded = || number.as_f64().filter(|number| number.fract() == 0.0 && (0.0..=MOST).contains(number));
     number.as_u64().or_else(|| rounded().map(|number| number as u64))

@@ -1,145 +1,197 @@
-//! Metrics as text: for Prometheus, and as `/stats` has them.
+//! The metrics of the service as families, each sample with its name in `/stats` and statsd.
 
 use super::metrics::{BUCKETS, KINDS, ServiceMetrics};
-use crate::prometheus::{header, line, seconds};
+use crate::metrics::{Labels, MetricFamily, MetricKind, MetricValue, prometheus_text};
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// The only method there is.
+/// The value of the label `grpc_method`: the service has one method.
 const METHOD: &str = "ShouldRateLimit";
+/// The statsd name of the response times.
+pub(super) const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
 
-/// In the text format of Prometheus, under the names that envoyproxy/ratelimit has there.
-///
-/// Of a name with more than two parts behind the domain, only the first two are told, and such names are added up.
-pub(super) fn prometheus(
-    metrics: &ServiceMetrics,
-    store_failures: u64,
-    local_cache: &[(&str, u64)],
-) -> String {
-    let mut out = String::new();
-    let mut folded: BTreeMap<[String; 3], [u64; KINDS.len()]> = BTreeMap::new();
-    for series in metrics.limit_series() {
-        let rest = clean(&series.rest);
-        let mut keys = rest.split('.').map(str::to_owned);
-        let labels = [series.domain, keys.next().unwrap_or_default(), keys.next().unwrap_or_default()];
-        let sums = folded.entry(labels).or_default();
-        sums.iter_mut().zip(series.counts).for_each(|(sum, count)| *sum += count);
-    }
-    for (place, kind) in KINDS.iter().enumerate() {
-        let name = format!("ratelimit_service_rate_limit_{kind}");
-        header(&mut out, &name, "counter");
-        for ([domain, key1, key2], counts) in &folded {
-            let mut labels = vec![("domain", domain.as_str()), ("key1", key1.as_str())];
-            if !key2.is_empty() {
-                labels.push(("key2", key2));
+/// Names and help texts of the counters of limits, in the order of [`KINDS`].
+const LIMITS: [(&str, &str); KINDS.len()] = [
+    ("ratelimit_service_rate_limit_total_hits", "Hits on a limit."),
+    ("ratelimit_service_rate_limit_over_limit", "Hits over a limit, including limits in shadow mode."),
+    (
+        "ratelimit_service_rate_limit_near_limit",
+        "Hits above the near-limit ratio of a limit and not over the limit.",
+    ),
+    (
+        "ratelimit_service_rate_limit_over_limit_with_local_cache",
+        "Hits over a limit that were answered from the local cache.",
+    ),
+    ("ratelimit_service_rate_limit_within_limit", "Hits within a limit."),
+    ("ratelimit_service_rate_limit_shadow_mode", "Hits over a limit that were let through in shadow mode."),
+];
+
+const LOCAL_CACHE: [(&str, &str); 7] = [
+    ("ratelimit_localcache_entryCount", "Keys in the local cache."),
+    ("ratelimit_localcache_evacuateCount", "Keys that were removed from the full local cache."),
+    ("ratelimit_localcache_expiredCount", "Keys of the local cache that expired."),
+    ("ratelimit_localcache_hitCount", "Lookups that found a key in the local cache."),
+    ("ratelimit_localcache_lookupCount", "Lookups in the local cache."),
+    ("ratelimit_localcache_missCount", "Lookups that found no key in the local cache."),
+    ("ratelimit_localcache_overwriteCount", "Keys of the local cache that were replaced by a newer entry."),
+];
+
+/// All metrics of the service at one time, under the names of envoyproxy/ratelimit.
+pub(super) struct Exposition(Vec<(MetricFamily, Vec<String>)>);
+
+impl Exposition {
+    /// Reads all counters. A name with more than two parts after the domain is cut to the first two in the labels.
+    pub(super) fn new(metrics: &ServiceMetrics, store_failures: u64, local_cache: &[(&str, u64)]) -> Self {
+        let mut all = Self(Vec::new());
+        let series: Vec<_> = metrics
+            .limit_series()
+            .into_iter()
+            .map(|series| (clean(&series.domain), clean(&series.rest), series))
+            .collect();
+        for (place, (name, help)) in LIMITS.into_iter().enumerate() {
+            all.family(MetricFamily::counter(name, help));
+            for (domain, rest, series) in &series {
+                let mut keys = rest.split('.');
+                let mut labels = vec![("domain", &*series.domain), ("key1", keys.next().unwrap_or_default())];
+                labels.extend(keys.next().filter(|key| !key.is_empty()).map(|key| ("key2", key)));
+                let stat = format!("ratelimit.service.rate_limit.{domain}.{rest}.{}", KINDS[place]);
+                all.add(stat, &labels, series.counts[place]);
             }
-            line(&mut out, &name, &labels, &counts[place]);
+        }
+        all.family(MetricFamily::counter(
+            "ratelimit_service_rate_limit_domain_not_found",
+            "Descriptors of requests for a domain that is not configured.",
+        ));
+        for (domain, count) in metrics.strangers() {
+            let stat = format!("ratelimit.service.rate_limit.{}.domain_not_found", clean(&domain));
+            all.add(stat, &[("domain", &domain)], count);
+        }
+        all.family(MetricFamily::counter(
+            "ratelimit_service_should_rate_limit_error",
+            "Requests that failed, because of the store or because they were invalid.",
+        ));
+        for (kind, count) in
+            [("redis_error", &metrics.store_errors), ("service_error", &metrics.service_errors)]
+        {
+            let stat = format!("ratelimit.service.call.should_rate_limit.{kind}");
+            all.add(stat, &[("err_type", kind)], get(count));
+        }
+        for (name, stat, count, help) in [
+            (
+                "ratelimit_service_config_load_success",
+                "ratelimit.service.config_load_success",
+                get(&metrics.config_load_success),
+                "Configurations that were loaded.",
+            ),
+            (
+                "ratelimit_service_config_load_error",
+                "ratelimit.service.config_load_error",
+                get(&metrics.config_load_error),
+                "Configurations that were rejected.",
+            ),
+            (
+                "ratelimit_service_global_shadow_mode",
+                "ratelimit.service.global_shadow_mode",
+                get(&metrics.global_shadow_mode),
+                "Requests over a limit that were let through in global shadow mode.",
+            ),
+            (
+                "ratelimit_service_store_failures",
+                "ratelimit.service.store_failures",
+                store_failures,
+                "Calls to the store that failed.",
+            ),
+        ] {
+            all.family(MetricFamily::counter(name, help));
+            all.add(stat.to_owned(), &[], count);
+        }
+        for (name, help) in LOCAL_CACHE {
+            all.family(MetricFamily::gauge(name, help));
+            let is_same = |kind: &str| name.strip_prefix("ratelimit_localcache_") == Some(kind);
+            if let Some((kind, count)) = local_cache.iter().find(|(kind, _)| is_same(kind)) {
+                all.add(format!("ratelimit.localcache.{kind}"), &[], *count);
+            }
+        }
+        all.family(MetricFamily::counter("ratelimit_service_total_requests", "Requests for a decision."));
+        let stat = "ratelimit_server.ShouldRateLimit.total_requests".to_owned();
+        all.add(stat, &[("grpc_method", METHOD)], get(&metrics.total_requests));
+        all.family(MetricFamily::histogram(
+            "ratelimit_service_response_time_seconds",
+            "Time to decide about a request, the store included.",
+        ));
+        let counts = metrics.times.iter().map(get).collect();
+        let times = MetricValue::Histogram { bounds: BUCKETS.to_vec(), counts, sum: get(&metrics.time_sum) };
+        all.add(RESPONSE_TIME.to_owned(), &[("grpc_method", METHOD)], times);
+        all
+    }
+
+    /// Starts a family; samples are added to the last one.
+    fn family(&mut self, family: MetricFamily) {
+        self.0.push((family, Vec::new()));
+    }
+
+    fn add(&mut self, stat: String, labels: &[(&'static str, &str)], value: impl Into<MetricValue>) {
+        if let Some((family, stats)) = self.0.last_mut() {
+            family.add(labels, value);
+            stats.push(stat);
         }
     }
-    let name = "ratelimit_service_rate_limit_domain_not_found";
-    header(&mut out, name, "counter");
-    for (domain, count) in metrics.strangers() {
-        line(&mut out, name, &[("domain", &domain)], &count);
-    }
-    let name = "ratelimit_service_should_rate_limit_error";
-    header(&mut out, name, "counter");
-    line(&mut out, name, &[("err_type", "redis_error")], &get(&metrics.store_errors));
-    line(&mut out, name, &[("err_type", "service_error")], &get(&metrics.service_errors));
-    for (name, count) in [
-        ("ratelimit_service_config_load_success", get(&metrics.config_load_success)),
-        ("ratelimit_service_config_load_error", get(&metrics.config_load_error)),
-        ("ratelimit_service_global_shadow_mode", get(&metrics.global_shadow_mode)),
-        ("ratelimit_service_store_failures", store_failures),
-    ] {
-        header(&mut out, name, "counter");
-        line(&mut out, name, &[], &count);
-    }
-    for (kind, count) in local_cache {
-        let name = format!("ratelimit_localcache_{kind}");
-        header(&mut out, &name, "gauge");
-        line(&mut out, &name, &[], count);
-    }
-    let name = "ratelimit_service_total_requests";
-    header(&mut out, name, "counter");
-    line(&mut out, name, &[("grpc_method", METHOD)], &get(&metrics.total_requests));
-    response_times(&mut out, metrics);
-    out
-}
 
-/// All numbers, under the names that envoyproxy/ratelimit gives them.
-pub(super) struct Statistics {
-    pub(super) counters: Vec<(String, u64)>,
-    pub(super) gauges: Vec<(String, u64)>,
-    /// How many requests took how long, in microseconds: up to this, and longer than the one before.
-    pub(super) times: Vec<(u64, u64)>,
-}
+    /// All metrics in the Prometheus text format. Samples with the same labels are added up.
+    pub(super) fn prometheus(mut self) -> String {
+        for (family, _) in &mut self.0 {
+            let mut sums: BTreeMap<Labels, MetricValue> = BTreeMap::new();
+            for (labels, value) in family.samples.drain(..) {
+                match (sums.get_mut(&labels), &value) {
+                    (Some(MetricValue::Integer(sum)), MetricValue::Integer(count)) => *sum += count,
+                    _ => _ = sums.insert(labels, value),
+                }
+            }
+            family.samples.extend(sums);
+        }
+        prometheus_text(self.0.iter().map(|(family, _)| family))
+    }
 
-pub(super) fn statistics(
-    metrics: &ServiceMetrics,
-    store_failures: u64,
-    local_cache: &[(&str, u64)],
-) -> Statistics {
-    let mut counters = Vec::new();
-    // A request may bring along a limit for a descriptor that has one of its own.
-    let mut limits: BTreeMap<String, [u64; KINDS.len()]> = BTreeMap::new();
-    for series in metrics.limit_series() {
-        let name = format!("ratelimit.service.rate_limit.{}.{}", clean(&series.domain), clean(&series.rest));
-        let sums = limits.entry(name).or_default();
-        sums.iter_mut().zip(series.counts).for_each(|(sum, count)| *sum += count);
+    /// Counters and gauges by their statsd names. A limit of a request and one of the configuration may share a name; their
+    /// counts are added up.
+    pub(super) fn stats(&self) -> BTreeMap<&str, (MetricKind, u64)> {
+        let mut all: BTreeMap<&str, (MetricKind, u64)> = BTreeMap::new();
+        for (family, stats) in &self.0 {
+            for (stat, (_, value)) in stats.iter().zip(&family.samples) {
+                if let MetricValue::Integer(count) = value {
+                    all.entry(stat).or_insert((family.kind, 0)).1 += count;
+                }
+            }
+        }
+        all
     }
-    for (name, counts) in limits {
-        counters.extend(KINDS.iter().zip(counts).map(|(kind, count)| (format!("{name}.{kind}"), count)));
-    }
-    for (domain, count) in metrics.strangers() {
-        let domain = clean(&domain);
-        counters.push((format!("ratelimit.service.rate_limit.{domain}.domain_not_found"), count));
-    }
-    let more = [
-        ("ratelimit.service.call.should_rate_limit.redis_error", get(&metrics.store_errors)),
-        ("ratelimit.service.call.should_rate_limit.service_error", get(&metrics.service_errors)),
-        ("ratelimit.service.config_load_error", get(&metrics.config_load_error)),
-        ("ratelimit.service.config_load_success", get(&metrics.config_load_success)),
-        ("ratelimit.service.global_shadow_mode", get(&metrics.global_shadow_mode)),
-        ("ratelimit.service.store_failures", store_failures),
-        ("ratelimit_server.ShouldRateLimit.total_requests", get(&metrics.total_requests)),
-    ];
-    counters.extend(more.map(|(name, count)| (name.to_owned(), count)));
-    let gauges = local_cache.iter().map(|(kind, count)| (format!("ratelimit.localcache.{kind}"), *count));
-    // Those that took longer than the last bucket are told as twice as long.
-    let ends = BUCKETS.iter().copied().chain(BUCKETS.last().map(|last| last * 2));
-    let times = ends.zip(metrics.times.iter().map(get)).collect();
-    Statistics { counters, gauges: gauges.collect(), times }
-}
 
-/// As `/stats` has them: a name and a number in each line.
-pub(super) fn stats(metrics: &ServiceMetrics, store_failures: u64, local_cache: &[(&str, u64)]) -> String {
-    let Statistics { counters, gauges, .. } = statistics(metrics, store_failures, local_cache);
-    let all = counters.into_iter().chain(gauges);
-    let mut lines: Vec<_> = all.map(|(name, count)| format!("{name}: {count}\n")).collect();
-    lines.sort();
-    lines.concat()
-}
-
-fn response_times(out: &mut String, metrics: &ServiceMetrics) {
-    let name = "ratelimit_service_response_time_seconds";
-    header(out, name, "histogram");
-    let mut sum = 0;
-    let ends = BUCKETS.iter().map(|end| seconds(*end)).chain(["+Inf".to_owned()]);
-    for (end, count) in ends.zip(&metrics.times) {
-        sum += get(count);
-        line(out, &format!("{name}_bucket"), &[("grpc_method", METHOD), ("le", &end)], &sum);
+    /// The page `/stats`: a name and a number in each line.
+    pub(super) fn stats_page(&self) -> String {
+        self.stats().into_iter().map(|(name, (_, count))| format!("{name}: {count}\n")).collect()
     }
-    line(out, &format!("{name}_sum"), &[("grpc_method", METHOD)], &seconds(get(&metrics.time_sum)));
-    line(out, &format!("{name}_count"), &[("grpc_method", METHOD)], &sum);
+
+    /// The number of requests in each bucket of response times, by its upper bound in microseconds. The last bucket has no
+    /// bound and gets twice that of the one before.
+    pub(super) fn response_times(&self) -> Vec<(u64, u64)> {
+        let mut samples = self.0.iter().flat_map(|(family, _)| &family.samples);
+        let histogram = samples.find_map(|(_, value)| match value {
+            MetricValue::Histogram { bounds, counts, .. } => Some((bounds, counts)),
+            _ => None,
+        });
+        let Some((bounds, counts)) = histogram else { return Vec::new() };
+        let last = bounds.last().map(|last| last * 2);
+        bounds.iter().copied().chain(last).zip(counts.iter().copied()).collect()
+    }
 }
 
 fn get(count: &AtomicU64) -> u64 {
     count.load(Relaxed)
 }
 
-/// A part of a name: colons and bars mean something to others, and dots of an address are none between parts.
+/// Replaces the characters that statsd reserves, and the dots of IP addresses, which separate no parts of a name.
 fn clean(name: &str) -> String {
     let name = name.replace([':', '|', '\n', '\r'], "_");
     let parts: Vec<&str> = name.split('.').collect();

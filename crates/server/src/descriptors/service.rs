@@ -3,7 +3,7 @@
 use super::{
     Decide, DescriptorFault, DomainAsk, DomainVerdict, Lookup,
     counters::{Counters, Hold, Home, OverKeys, Purpose, Reserved},
-    exposition,
+    exposition::Exposition,
     force::{Force, QuotaGroup, Subject},
     metrics::ServiceMetrics,
     settings::{Counting, ServiceSettings},
@@ -64,21 +64,17 @@ impl DescriptorService {
 
     /// The same as text for Prometheus.
     pub fn prometheus(&self) -> String {
-        exposition::prometheus(&self.metrics, self.home.failures(), &self.local_cache())
+        self.exposition().prometheus()
     }
 
     /// The same as `/stats` has it.
     pub fn stats(&self) -> String {
-        exposition::stats(&self.metrics, self.home.failures(), &self.local_cache())
+        self.exposition().stats_page()
     }
 
-    /// All numbers.
-    pub(super) fn statistics(&self) -> exposition::Statistics {
-        exposition::statistics(&self.metrics, self.home.failures(), &self.local_cache())
-    }
-
-    fn local_cache(&self) -> Vec<(&'static str, u64)> {
-        self.over.as_ref().map(|over| over.gauges().to_vec()).unwrap_or_default()
+    pub(super) fn exposition(&self) -> Exposition {
+        let local_cache = self.over.as_ref().map(|over| over.gauges().to_vec()).unwrap_or_default();
+        Exposition::new(&self.metrics, self.home.failures(), &local_cache)
     }
 
     /// Decides a request. In memory it never waits.

@@ -3,8 +3,9 @@
 use super::{
     DescriptorService,
     environment::{Mogrifier, StatsdProtocol, StatsdSettings},
-    exposition::Statistics,
+    exposition::{Exposition, RESPONSE_TIME},
 };
+use crate::metrics::MetricKind;
 use cadence::{Counted as _, Gauged as _, MetricSink, StatsdClient};
 use regex::Regex;
 use std::{
@@ -95,16 +96,17 @@ impl StatsdSender {
     }
 
     async fn flush(&mut self) {
-        let statistics = self.service.statistics();
-        let lines = self.lines_of(&statistics);
+        let metrics = self.service.exposition();
+        let lines = self.lines_of(&metrics);
         let sent = match self.settings.protocol {
             StatsdProtocol::Statsd => time::timeout(PATIENCE, self.send_by_tcp(&lines)).await,
             StatsdProtocol::DogStatsd => time::timeout(PATIENCE, self.send_by_udp(&lines)).await,
         };
         match sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(()) => {
-                // Names of limits that are gone do not stay here.
-                self.sent = statistics.counters.into_iter().chain(times_of(&statistics.times)).collect();
+                // Replaced, so that names of removed limits do not accumulate.
+                let counters = metrics.stats().into_iter().map(|(name, (_, count))| (name.to_owned(), count));
+                self.sent = counters.chain(bucket_counters(&metrics)).collect();
                 if std::mem::take(&mut self.is_away) {
                     tracing::info!("statsd server accepts statistics again");
                 }
@@ -122,25 +124,25 @@ impl StatsdSender {
         }
     }
 
-    /// What has changed, as lines.
-    fn lines_of(&self, statistics: &Statistics) -> Vec<String> {
+    /// The lines for everything that changed since the last successful flush, and for all gauges.
+    fn lines_of(&self, metrics: &Exposition) -> Vec<String> {
         let since = |name: &str, count: u64| count.saturating_sub(self.sent.get(name).copied().unwrap_or(0));
-        for (name, count) in &statistics.counters {
-            let new = since(name, *count);
-            if new > 0 {
-                let (name, tags) = self.named(name);
-                let new = i64::try_from(new).unwrap_or(i64::MAX);
-                let metric = self.client.count_with_tags(&name, new);
-                // Lines are only collected, which does not fail.
-                let _ = tags.iter().fold(metric, |it, (tag, value)| it.with_tag(tag, value)).try_send();
+        for (stat, (kind, value)) in metrics.stats() {
+            let (name, tags) = self.named(stat);
+            // Lines are only collected, which does not fail.
+            match (kind, since(stat, value)) {
+                (MetricKind::Gauge, _) => {
+                    let metric = self.client.gauge_with_tags(&name, value);
+                    let _ = tags.iter().fold(metric, |it, (tag, value)| it.with_tag(tag, value)).try_send();
+                }
+                (_, 0) => {}
+                (_, new) => {
+                    let metric = self.client.count_with_tags(&name, i64::try_from(new).unwrap_or(i64::MAX));
+                    let _ = tags.iter().fold(metric, |it, (tag, value)| it.with_tag(tag, value)).try_send();
+                }
             }
         }
-        for (name, value) in &statistics.gauges {
-            let (name, tags) = self.named(name);
-            let metric = self.client.gauge_with_tags(&name, *value);
-            let _ = tags.iter().fold(metric, |it, (tag, value)| it.with_tag(tag, value)).try_send();
-        }
-        for ((name, count), (end, _)) in times_of(&statistics.times).into_iter().zip(&statistics.times) {
+        for ((name, count), (end, _)) in bucket_counters(metrics).into_iter().zip(metrics.response_times()) {
             let new = since(&name, count);
             if new > 0 {
                 // Many that took as long, as one that stands for all of them. Times of statsd may have fractions.
@@ -148,7 +150,7 @@ impl StatsdSender {
                 let tags: Vec<_> = tags.iter().map(|(tag, value)| format!("{tag}:{value}")).collect();
                 let tags = if tags.is_empty() { String::new() } else { format!("|#{}", tags.join(",")) };
                 let rate = if new == 1 { String::new() } else { format!("|@{}", 1.0 / new as f64) };
-                let _ = self.lines.emit(&format!("{name}:{}|ms{rate}{tags}", *end as f64 / 1_000.0));
+                let _ = self.lines.emit(&format!("{name}:{}|ms{rate}{tags}", end as f64 / 1_000.0));
             }
         }
         self.lines.take()
@@ -203,12 +205,10 @@ impl StatsdSender {
     }
 }
 
-/// What the time that requests take is called.
-const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
-
-/// Each bucket of times as a counter.
-fn times_of(times: &[(u64, u64)]) -> Vec<(String, u64)> {
-    times.iter().map(|(end, count)| (format!("{RESPONSE_TIME} {end}"), *count)).collect()
+/// Each bucket of response times as a counter.
+fn bucket_counters(metrics: &Exposition) -> Vec<(String, u64)> {
+    let times = metrics.response_times().into_iter();
+    times.map(|(end, count)| (format!("{RESPONSE_TIME} {end}"), count)).collect()
 }
 
 /// A value without what means something in a line.

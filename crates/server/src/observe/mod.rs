@@ -17,7 +17,6 @@
 
 mod bans;
 mod denial;
-mod family;
 mod json;
 mod live;
 mod metrics;
@@ -29,7 +28,6 @@ mod scene;
 #[cfg(feature = "otel")]
 mod sending;
 mod shard;
-mod sketch;
 mod snapshot;
 mod status;
 mod tally;
@@ -42,7 +40,6 @@ mod who;
 
 pub(crate) use bans::{Banned, NoRoom, OperatorBans};
 pub(crate) use denial::Denial;
-pub(crate) use family::{Family, Kind, Number};
 pub(crate) use json::quota_json;
 pub(crate) use live::{Event as LiveEvent, Live, Watching};
 pub(crate) use observer::Observer;

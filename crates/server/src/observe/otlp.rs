@@ -1,7 +1,9 @@
 //! Metrics as messages of OTLP, with the numbers that its protocol gives to their fields.
 
-use super::{Family, Kind, Number};
-use crate::traces::{KeyValue, Resource, Scope};
+use crate::{
+    metrics::{Labels, MetricFamily, MetricKind, MetricValue},
+    traces::{KeyValue, Resource, Scope},
+};
 use prost::{Message, Oneof};
 use tidegate_core::Micros;
 
@@ -116,7 +118,7 @@ const CUMULATIVE: i32 = 2;
 
 impl ExportMetrics {
     /// These, as they are at a moment, of a gateway that is called so.
-    pub(super) fn of(service: &str, families: &[Family], started: Micros, now: Micros) -> Self {
+    pub(super) fn of(service: &str, families: &[MetricFamily], started: Micros, now: Micros) -> Self {
         let (start, time) = (started.get() * 1_000, now.get() * 1_000);
         let metrics = families.iter().filter(|family| !family.samples.is_empty());
         let metrics = metrics.map(|family| Metric {
@@ -130,38 +132,40 @@ impl ExportMetrics {
     }
 }
 
-fn data(family: &Family, start: u64, time: u64) -> Data {
+fn data(family: &MetricFamily, start: u64, time: u64) -> Data {
     let points = || family.samples.iter().filter_map(|sample| point(sample, start, time)).collect();
     match family.kind {
-        Kind::Gauge => Data::Gauge(Gauge { points: points() }),
-        Kind::Counter => Data::Sum(Sum { points: points(), temporality: CUMULATIVE, is_monotonic: true }),
-        Kind::Histogram => {
+        MetricKind::Gauge => Data::Gauge(Gauge { points: points() }),
+        MetricKind::Counter => {
+            Data::Sum(Sum { points: points(), temporality: CUMULATIVE, is_monotonic: true })
+        }
+        MetricKind::Histogram => {
             let points = family.samples.iter().filter_map(|sample| histogram_point(sample, start, time));
             Data::Histogram(Histogram { points: points.collect(), temporality: CUMULATIVE })
         }
     }
 }
 
-type Sample = (Vec<(&'static str, String)>, Number);
+type Sample = (Labels, MetricValue);
 
 fn point((labels, number): &Sample, start: u64, time: u64) -> Option<Point> {
     let value = match number {
-        Number::Whole(number) => Value::Whole(i64::try_from(*number).unwrap_or(i64::MAX)),
-        Number::Float(number) => Value::Float(*number),
-        Number::Times { .. } => return None,
+        MetricValue::Integer(number) => Value::Whole(i64::try_from(*number).unwrap_or(i64::MAX)),
+        MetricValue::Float(number) => Value::Float(*number),
+        MetricValue::Histogram { .. } => return None,
     };
     Some(Point { start, time, value: Some(value), attributes: attributes(labels) })
 }
 
 fn histogram_point((labels, number): &Sample, start: u64, time: u64) -> Option<HistogramPoint> {
-    let Number::Times { ends, counts, took } = number else { return None };
+    let MetricValue::Histogram { bounds, counts, sum } = number else { return None };
     Some(HistogramPoint {
         start,
         time,
         count: counts.iter().sum(),
-        sum: Some(*took as f64 / 1e6),
+        sum: Some(*sum as f64 / 1e6),
         counts: counts.clone(),
-        ends: ends.iter().map(|end| *end as f64 / 1e6).collect(),
+        ends: bounds.iter().map(|end| *end as f64 / 1e6).collect(),
         attributes: attributes(labels),
     })
 }

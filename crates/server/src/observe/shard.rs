@@ -1,7 +1,6 @@
 //! What one thread counts.
 
 use super::{
-    sketch::Sketch,
     tally::TopBy,
     times::{Times, TimesRecorder},
 };
@@ -10,6 +9,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 use tidegate_core::Decision;
+use tidegate_engine::TopKeys;
 
 /// What a rule can say. The place of each is that of its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub(super) struct RuleShard {
 /// The keys that one thread saw most, and what it may still keep in this second.
 pub(super) struct Top {
     /// By the place of what they are of, then by that of the rule.
-    pub(super) sketches: [Vec<Sketch>; TopBy::ALL.len()],
+    pub(super) sketches: [Vec<TopKeys>; TopBy::ALL.len()],
     second: u64,
     left: u32,
 }

@@ -9,10 +9,7 @@
 //! A shard has one writer, so that an addition is a load and a store: no thread waits for a line of another's cache. There
 //! are as many counts as a policy has rules, whatever requests carry.
 
-use super::{
-    shard::{Outcome, RuleCounts, Sampled, Shard, Totals, lock},
-    sketch::Sketch,
-};
+use super::shard::{Outcome, RuleCounts, Sampled, Shard, Totals, lock};
 use crate::AnsweredBy;
 use std::{
     cell::RefCell,
@@ -23,7 +20,7 @@ use std::{
     },
 };
 use tidegate_core::{Decision, Micros};
-use tidegate_engine::Clock;
+use tidegate_engine::{Clock, TopKeys};
 use tidegate_policy::compile::{Admission, Passage, Refusal, Said, Why};
 
 /// The counts of one policy.
@@ -40,7 +37,7 @@ struct Parts {
     /// What threads counted that are gone.
     gone: Totals,
     /// By the place of what they are of.
-    top: [Vec<Sketch>; TopBy::ALL.len()],
+    top: [Vec<TopKeys>; TopBy::ALL.len()],
 }
 
 /// Which keys are meant.
@@ -70,6 +67,8 @@ impl TopBy {
 const TIMED: u64 = 64;
 /// One of so many requests is counted in the sketch of keys that ask.
 pub(crate) const SAMPLED: u64 = 16;
+/// The keys that a sketch tracks.
+const TOP_KEYS: usize = 128;
 
 thread_local! {
     static HERE: RefCell<Option<Arc<Shard>>> = const { RefCell::new(None) };
@@ -84,9 +83,9 @@ impl Tally {
     ) -> Arc<Self> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let names: Vec<Arc<str>> = names.map(Into::into).collect();
-        let top = |by| -> Vec<Sketch> {
+        let top = |by| -> Vec<TopKeys> {
             let old = |name: &Arc<str>| before.and_then(|before| before.top(before.place_of(name)?, by));
-            names.iter().map(|name| old(name).unwrap_or_default()).collect()
+            names.iter().map(|name| old(name).unwrap_or_else(|| TopKeys::new(TOP_KEYS))).collect()
         };
         let parts = Parts {
             shards: Vec::new(),
@@ -232,10 +231,10 @@ impl Tally {
             let mut top = lock(&shard.top);
             let sketches = &mut top.sketches[by as usize];
             if sketches.len() < shard.rules.len() {
-                sketches.resize_with(shard.rules.len(), Sketch::default);
+                sketches.resize_with(shard.rules.len(), || TopKeys::new(TOP_KEYS));
             }
             if let Some(sketch) = sketches.get_mut(place) {
-                sketch.note(hash, weight, name);
+                sketch.add(hash, weight, name);
             }
         });
     }
@@ -247,14 +246,14 @@ impl Tally {
     }
 
     /// The keys of a rule that were seen most, by all threads together; `None` if there is no such rule.
-    pub(crate) fn top(&self, place: usize, by: TopBy) -> Option<Sketch> {
+    pub(crate) fn top(&self, place: usize, by: TopBy) -> Option<TopKeys> {
         let mut parts = self.parts();
         parts.fold();
         let mut sum = parts.top[by as usize].get(place)?.clone();
         for shard in &parts.shards {
             let top = lock(&shard.top);
             if let Some(sketch) = top.sketches[by as usize].get(place) {
-                sum.absorb(sketch);
+                sum.merge(sketch);
             }
         }
         Some(sum)
@@ -311,7 +310,7 @@ impl Parts {
             self.gone.add(&shard.totals());
             let top = lock(&shard.top);
             for (sums, parts) in self.top.iter_mut().zip(&top.sketches) {
-                sums.iter_mut().zip(parts).for_each(|(sum, part)| sum.absorb(part));
+                sums.iter_mut().zip(parts).for_each(|(sum, part)| sum.merge(part));
             }
         }
     }

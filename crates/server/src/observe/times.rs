@@ -1,6 +1,7 @@
 //! How long something took, in ranges.
 
-use super::{Number, shard::Count};
+use super::shard::Count;
+use crate::metrics::MetricValue;
 use serde_json::{Value, json};
 use tidegate_core::Micros;
 
@@ -40,17 +41,18 @@ impl Times {
         self.took += other.took;
     }
 
-    /// As a metric of decisions.
-    pub(crate) fn number(&self) -> Number {
-        Number::Times { ends: Self::ENDS.to_vec(), counts: self.counts.to_vec(), took: self.took }
+    /// The histogram of decisions.
+    pub(crate) fn histogram(&self) -> MetricValue {
+        let (bounds, counts) = (Self::ENDS.to_vec(), self.counts.to_vec());
+        MetricValue::Histogram { bounds, counts, sum: self.took }
     }
 
-    /// As a metric of requests and waits: from 100 µs on.
-    pub(crate) fn number_of_requests(&self) -> Number {
+    /// The histogram of requests and waits: buckets from 100 µs on.
+    pub(crate) fn histogram_of_requests(&self) -> MetricValue {
         let first = Self::ENDS.iter().take_while(|end| **end < Self::LEAST_OF_REQUESTS).count();
         let mut counts = self.counts[first..].to_vec();
         counts[0] += self.counts[..first].iter().sum::<u64>();
-        Number::Times { ends: Self::ENDS[first..].to_vec(), counts, took: self.took }
+        MetricValue::Histogram { bounds: Self::ENDS[first..].to_vec(), counts, sum: self.took }
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -123,11 +125,11 @@ mod tests {
         for micros in [3, 100, 101, 59_999_999, 60_000_000, 90_000_000] {
             recorder.record(Micros::new(micros), 1);
         }
-        let Number::Times { ends, counts, took } = recorder.times().number_of_requests() else {
+        let MetricValue::Histogram { bounds, counts, sum } = recorder.times().histogram_of_requests() else {
             unreachable!("times are times")
         };
-        assert_eq!((ends.first(), ends.last()), (Some(&100), Some(&60_000_000)));
-        assert_eq!((counts[0], counts[1], counts.last(), counts.len()), (2, 1, Some(&1), ends.len() + 1));
-        assert_eq!((counts.iter().sum::<u64>(), took), (6, 210_000_203));
+        assert_eq!((bounds.first(), bounds.last()), (Some(&100), Some(&60_000_000)));
+        assert_eq!((counts[0], counts[1], counts.last(), counts.len()), (2, 1, Some(&1), bounds.len() + 1));
+        assert_eq!((counts.iter().sum::<u64>(), sum), (6, 210_000_203));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::stage::{ask, decide, files, flagged, in_memory, named, per, quotas, shadow, together};
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tidegate_core::Micros;
 use tidegate_policy::descriptors::{DescriptorLimit, Unit};
 use tidegate_server::descriptors::{
@@ -146,6 +146,27 @@ async fn metrics_have_the_names_that_boards_know() {
     ] {
         assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
     }
+}
+
+#[test]
+fn metric_families_have_help_and_type_and_are_documented() {
+    let (service, _hand) = in_memory(ServiceSettings::default(), files(&[]));
+    let text = service.prometheus();
+    let lines: Vec<&str> = text.lines().collect();
+    let mut exposed = BTreeSet::new();
+    for (index, line) in lines.iter().enumerate() {
+        let Some((name, _)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) else {
+            continue;
+        };
+        let help =
+            index.checked_sub(1).and_then(|before| lines[before].strip_prefix(&format!("# HELP {name} ")));
+        assert!(help.is_some_and(|help| help.ends_with('.')), "{name}: {help:?}");
+        assert!(exposed.insert(name), "{name} is exposed twice");
+    }
+    let page = include_str!("../../../../docs/envoy.md");
+    let documented = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let documented: BTreeSet<&str> = documented.filter(|name| name.starts_with("ratelimit_")).collect();
+    assert_eq!(exposed, documented);
 }
 
 #[tokio::test]

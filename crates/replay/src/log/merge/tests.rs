@@ -57,7 +57,7 @@ fn what_is_found_out_ahead_changes_no_decision() {
     for (one, other) in ahead.rules.iter().zip(&late.rules) {
         assert!(one.denied > 0 && one.admitted > 0, "{}", one.name);
         assert_eq!((one.asked, one.denied, &one.timeline), (other.asked, other.denied, &other.timeline));
-        assert_eq!(one.keys.top(50), other.keys.top(50));
+        assert_eq!(one.keys.top()[..50.min(one.keys.len())], other.keys.top()[..50.min(other.keys.len())]);
     }
 }
 
