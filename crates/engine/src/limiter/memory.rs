@@ -135,14 +135,14 @@ impl Memory {
     }
 
     /// The bucket of one key under a tier; under the first if there is no such tier.
-    #[cfg(any(feature = "tokio", test))]
+    #[cfg(any(feature = "tokio", all(test, not(loom))))]
     #[inline]
     pub(crate) fn bucket<K: Hash + ?Sized>(&self, key: &K, tier: usize) -> LocalBucket<'_> {
         self.bucket_of(self.fingerprint(key), tier)
     }
 
     /// The same for what stands for a key.
-    #[cfg(any(feature = "tokio", test))]
+    #[cfg(any(feature = "tokio", all(test, not(loom))))]
     #[inline]
     pub(crate) fn bucket_of(&self, owner: u64, tier: usize) -> LocalBucket<'_> {
         LocalBucket::of_key(self, owner, if tier < self.tiers() { tier } else { 0 })

@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    limiter::Capacity,
-    limiter::{Limiter, Overflow},
+    limiter::{Capacity, LimiterBuilder, LocalCheck, Memory, Overflow},
     slots::Awaited,
+    store::Choice,
 };
 use loom::{sync::Arc, thread};
 use tidegate_core::{CarryOver, Demand, Micros, Quota};
@@ -138,13 +138,12 @@ fn loom_who_finds_room_brings_what_was_charged_together() {
     for quota in BOTH {
         explore(move || {
             let (clock, hand) = Clock::manual();
-            let limiter =
-                Arc::new(Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).build(quota).unwrap());
+            let limiter = Arc::new(memory(LimiterBuilder::default().clock(clock), quota));
             assert!(check(limiter.space(), ALICE, 1) && check(limiter.space(), CARL, 1));
             hand.set(Micros::new(9));
             let ours = limiter.clone();
             let late = thread::spawn(move || check(ours.space(), BOB, 12));
-            let early = decide_together(&[limiter.ask_of(BOB)])[0].is_allowed();
+            let early = decide_together(&[one(&limiter, BOB)])[0].is_allowed();
             assert!(early ^ late.join().unwrap(), "exactly one is admitted");
         });
     }
@@ -179,7 +178,7 @@ fn loom_a_lock_and_a_swap_admit_one() {
 #[test]
 fn loom_slots_that_are_gripped_meet_a_permit() {
     explore(|| {
-        let limiter = Arc::new(Limiter::builder().capacity(Capacity::Keys(1)).build("1 at once").unwrap());
+        let limiter = Arc::new(memory(LimiterBuilder::default(), "1 at once"));
         let ours = limiter.clone();
         let alone = thread::spawn(move || {
             let permit = Question { hold: Hold::Permit, ..Question::plain(Demand::now(1)) };
@@ -187,13 +186,24 @@ fn loom_slots_that_are_gripped_meet_a_permit() {
             ours.space().refund(ALICE, ours.clock(), &charge, 1);
             decision.is_granted()
         });
-        let (decision, charge) = reserve_together(&[limiter.ask_of(ALICE)]).remove(0);
+        let (decision, charge) = reserve_together(&[one(&limiter, ALICE)]).remove(0);
         if decision.is_granted() {
             limiter.space().refund(ALICE, limiter.clock(), &charge, 1);
         }
         assert!(alone.join().unwrap() | decision.is_granted(), "one of them comes first");
         assert_eq!(remaining(limiter.space(), ALICE, 1), 1, "and nothing is lost");
     });
+}
+
+/// A limiter in memory with room for one key.
+fn memory(builder: LimiterBuilder, quota: &str) -> Memory {
+    let quotas = [quota.parse().unwrap()];
+    builder.capacity(Capacity::Keys(1)).build_memory(&quotas, Choice::All).unwrap()
+}
+
+/// One token of a key.
+fn one(memory: &Memory, owner: u64) -> LocalCheck<'_> {
+    LocalCheck { memory, owner, cost: 1, tier: 0, max_wait: Micros::ZERO }
 }
 
 /// Takes one and gives it back.
