@@ -72,9 +72,6 @@ impl Authorization {
 
     /// The caller that these headers identify; 401 if none of the required tokens is sent.
     pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        if !self.requires_token() {
-            return Ok(Caller::Anonymous);
-        }
         let token = token(headers);
         // All tokens are compared, so that the time does not depend on which one is similar.
         let is_operator = matches!(&self.operators, Operators::Token(secret) if secret.is(token));
@@ -85,6 +82,7 @@ impl Authorization {
         match program {
             _ if is_operator => Ok(Caller::Operator),
             Some(name) => Ok(Caller::Program(name.clone())),
+            None if !self.requires_token() => Ok(Caller::Anonymous),
             None => Err(unauthorized("a token is needed; send `Authorization: Bearer TOKEN`")),
         }
     }
@@ -204,5 +202,11 @@ mod tests {
             assert_eq!(error.status, StatusCode::UNAUTHORIZED, "{name}: {value}");
         }
         assert_eq!(Authorization::default().caller(&HeaderMap::new()), Ok(Caller::Anonymous));
+        // An operator keeps its reservations where programs need no token.
+        let authorization = Authorization::new([], Operators::Token(secret("boss")));
+        let boss = with("authorization", "Bearer boss");
+        assert_eq!(authorization.caller(&boss), Ok(Caller::Operator));
+        assert_eq!(authorization.caller(&HeaderMap::new()), Ok(Caller::Anonymous));
+        assert!(!Caller::Anonymous.may_settle(&Caller::Operator));
     }
 }
