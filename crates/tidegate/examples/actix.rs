@@ -13,10 +13,13 @@ use actix_web::{
 };
 use std::{error::Error, io, net::TcpListener};
 use tidegate::{
-    BuildError, Charge, Declaration, Gate, Limited, RequestLimit,
+    BuildError, Declaration, Gate, Limited, RequestLimit,
     actix::{FactsMiddleware, LimitMiddleware},
     limit,
-    request::{Reply, key},
+    rule::{
+        Charge,
+        request::{Reply, key},
+    },
 };
 
 /// The rules of the shop. They are made once, and all workers ask the same.

@@ -26,8 +26,13 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate::{
-    Bandwidth, Charge, Declaration, Limited, RequestLimit, Rules, limit,
-    request::{Reply, key},
+    Declaration, Limited, RequestLimit, Rules,
+    bandwidth::Bandwidth,
+    limit,
+    rule::{
+        Charge,
+        request::{Reply, key},
+    },
     tower::{
         BandwidthLayer, FactsLayer, LimitLayer, RequestBandwidth, RequestFacts,
         key::{extension, extension_of},

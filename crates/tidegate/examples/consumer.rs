@@ -14,7 +14,11 @@ use std::{
     task::{Context, Poll},
     vec,
 };
-use tidegate::{Clock, Pace, PaceExt as _, limit};
+use tidegate::{
+    Clock,
+    bandwidth::{Pace, PaceExt as _},
+    limit,
+};
 
 /// A message of a queue.
 struct Message {

@@ -15,7 +15,11 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     time::Duration,
 };
-use tidegate::{Declaration, RequestLimit, Settings, request::key, tower::LimitLayer};
+use tidegate::{
+    Declaration, RequestLimit,
+    rule::{Settings, request::key},
+    tower::LimitLayer,
+};
 use tokio::net::TcpListener;
 
 /// One server: rules of its own, counted where the settings say.

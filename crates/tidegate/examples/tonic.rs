@@ -8,8 +8,9 @@
 
 use std::{error::Error, io, net::SocketAddr, process::ExitCode};
 use tidegate::{
-    Declaration, Gate, RequestLimit, Rules, Slots,
-    request::key,
+    Declaration, Gate, RequestLimit, Rules,
+    overload::Slots,
+    rule::request::key,
     tower::{ConcurrencyLayer, LimitLayer, RuleInterceptor},
 };
 use tokio::net::TcpListener;

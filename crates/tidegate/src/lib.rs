@@ -13,63 +13,111 @@
 //! # Ok::<(), tidegate::BuildError>(())
 //! ```
 //!
-//! Start with [`Limiter`] for many keys or [`Throttle`] for none, and with [`Quota`] for what can be declared.
+//! | noun | is |
+//! |---|---|
+//! | [`Quota`] | what is declared: `100/min burst 20`, `5 at once`, `10/s sliding-window` |
+//! | [`Limiter`] | one quota or several for many keys, in memory or in a store that a fleet shares |
+//! | [`Throttle`] | one quota without keys |
+//! | [`Bucket`] | one key of a limiter: check, wait, reserve, hold |
+//! | [`Decision`] | the answer: allowed, granted after a delay, or denied; with what is left and when to retry |
+//! | [`Reservation`], [`Permit`] | tokens to be settled later; a slot that gives itself back |
+//! | [`Store`], [`Outage`] | where a fleet counts; what is decided while it is unavailable |
+//! | [`Rule`], [`Rules`] | a limit with a name that a policy file can change; all rules of a program |
+//! | [`Gate`], [`Verdict`] | rules for requests, asked together; what they decided |
+//! | [`Limited`], [`Cause`] | the error of a call that was refused, and why |
 //!
-//! A [`Limiter`] counts in memory or, with the feature `redis`, in a store that a fleet shares: the same declaration, the same
-//! decisions.
+//! | module | holds |
+//! |---|---|
+//! | [`core`] | quotas, algorithms and decisions, without a clock |
+//! | [`limiter`] | what else limiters take and return |
+//! | [`overload`] | limits in flight, adaptive limits, priorities, breakers, load, features, fallbacks |
+//! | [`access`] | lists of who is denied, and bans |
+//! | `bandwidth` | byte rates of readers, writers, streams and bodies; paced streams |
+//! | `rule` | limits with names, requests and answers |
+//! | `policy`, `tower`, `actix`, `redis` | with the feature of that name: policy files, layers, middleware, the store in Redis or Valkey |
 //!
-//! Against overload: [`Slots`] bound what is in flight, an [`AdaptiveLimit`] finds how much that may be, and a
-//! [`PriorityLimit`] gives it to the important first. A [`Breaker`] keeps calls from what fails; a [`ClientThrottle`] and an
-//! [`ErrorThrottle`] let fewer of them through. Each is a [`Guard`]: it gives a [`Pass`] and wants to know how the call
-//! ended. A [`LoadMonitor`] watches the machine, limits and features follow it ([`Scaled`], [`Switchboard`]), and
-//! [`fallback`] answers in place of what was refused.
-//! A `Bandwidth` limits the bytes of readers and writers and, with the features `stream` and `http-body`, of streams and
-//! bodies. With the feature `stream`, a `Pace` slows down whatever is pulled from a stream.
+//! The attributes `limit`, `concurrency` and `breaker` (feature `macros`) limit functions, and layers limit services. Both declare
+//! rules with names. With the feature `policy`, `init` applies a policy file to all of them: other quotas, modes and stores than
+//! those in code, without a build. The same file works in the gateway and in the decision service.
 //!
-//! Where the code is: the attributes `limit`, `concurrency` and `breaker` (feature `macros`). In front of a service: layers for
-//! `tower` (features `tower`, `axum`, `tonic`, `reqwest`) and middleware for `actix`. Both declare rules with names. With the
-//! feature `policy`, `init` applies a policy file to all of them: other quotas, modes and stores than those in code, without a
-//! build. `tower::LimitLayer::from_policy` puts all rules of the file in front of a service, and the same file works in the
-//! gateway and in the decision service.
+//! It does not authenticate anybody, it does not cache, and it keeps no state on disk.
 
 #[cfg(feature = "tokio")]
 mod init;
 
 #[cfg(feature = "policy")]
-pub use init::{PolicyStatus, init, policy_status, reload};
+pub use init::init;
 #[cfg(feature = "tokio")]
-pub use init::{rules, site};
-pub use tidegate_core::{
-    Average, Bound, BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts, CarryOver,
-    ClientThrottleBuilder, ClientThrottleSettings, Credit, Decision, Demand, ErrorRateBuilder,
-    ErrorRateSettings, Kind, Lever, LoadGauge, LoadLevel, LoadLevels, Micros, Outcome, Quota, QuotaError,
-    Rate, Ratio, Rejection, Report, Retry, Scale, Scaler, Schedule, ScheduleError, SettingError, Share,
-    Switch, Unit, adaptive, triage,
-};
-pub use tidegate_engine::{
-    Access, AccessControl, AccessList, AccessListBuilder, AdaptiveEntry, AdaptiveLimit, BanOutcome, BanRule,
-    BanStats, BannedKey, Bans, BansBuilder, Blocking, BlockingBucket, Breaker, BreakerEntry, Bucket,
-    BuildError, Capacity, Cause, Check, Claim, ClientThrottle, ClientThrottleEntry, Clock, ClockHand,
-    DeniedKey, ErrorThrottle, Feature, FleetBound, Guard, Joined, Key, Limiter, LimiterBuilder, ListError,
-    ListProblem, LoadMonitor, Mark, OutageBound, Overflow, Pass, Permit, Prefix, Priority, PriorityLimit,
-    PriorityLimitBuilder, Refused, Reservation, Scaled, Settle, Settlement, Slot, Slots, SlotsBuilder,
-    Stance, Standing, Stats, Store, StoreError, Switchboard, TableSize, Throttle, ThrottleBuilder, Waiter,
-    fallback, load, store,
-};
+pub use init::rules;
+#[doc(hidden)]
 #[cfg(feature = "tokio")]
+pub use init::site;
+pub use tidegate_core::{Decision, Outcome, Quota, Report};
+#[cfg(feature = "tokio")]
+pub use tidegate_engine::Outage;
 pub use tidegate_engine::{
-    Ahead, Bandwidth, BandwidthBuilder, Bandwidths, Outage, Shaped, decide_all, reserve_all,
+    Bucket, BuildError, Capacity, Cause, Clock, Joined, Limiter, Permit, Priority, Reservation, Store,
+    Throttle, Waiter,
 };
-#[cfg(feature = "stream")]
-pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};
-
 #[cfg(feature = "macros")]
-pub use tidegate_macros::*;
+pub use tidegate_macros::{breaker, concurrency, limit};
 #[cfg(feature = "tokio")]
-pub use tidegate_rule::{
-    Answer, Charge, Declaration, Facts, Fields, FromLimited, Gate, Hold, Limited, Mode, RequestLimit, Rule,
-    RuleKey, RuleSettings, Rules, Settings, SettingsError, StoreAddress, Verdict, request,
-};
+pub use tidegate_rule::{Declaration, Gate, Limited, RequestLimit, Rule, Rules, Verdict};
+
+/// Quotas, algorithms and decisions, without a clock.
+pub use tidegate_core as core;
+
+/// What limiters take and return.
+pub mod limiter {
+    #[cfg(feature = "tokio")]
+    pub use tidegate_engine::{Ahead, Outage, decide_all, reserve_all};
+    pub use tidegate_engine::{
+        Blocking, BlockingBucket, Bucket, BuildError, Capacity, Check, Claim, Clock, ClockHand, DeniedKey,
+        FleetBound, Joined, Key, Limiter, LimiterBuilder, Mark, OutageBound, Overflow, Permit, Priority,
+        Refused, Reservation, Settlement, Stats, Store, StoreError, TableSize, Throttle, ThrottleBuilder,
+        Waiter, store,
+    };
+}
+
+/// Against overload: [`Slots`](overload::Slots) bound what is in flight, an [`AdaptiveLimit`](overload::AdaptiveLimit) finds how much
+/// that may be, and a [`PriorityLimit`](overload::PriorityLimit) gives it to the important first. A [`Breaker`](overload::Breaker)
+/// keeps calls from what fails; a [`ClientThrottle`](overload::ClientThrottle) and an [`ErrorThrottle`](overload::ErrorThrottle) let fewer
+/// of them through. Each is a [`Guard`](overload::Guard): it gives a [`Pass`](overload::Pass) and wants to know how the call ended. A
+/// [`LoadMonitor`](overload::LoadMonitor) watches the machine, limits and features follow it ([`Scaled`](overload::Scaled),
+/// [`Switchboard`](overload::Switchboard)), and [`fallback`](overload::fallback) answers in place of what was refused.
+pub mod overload {
+    pub use tidegate_core::{
+        Average, BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts,
+        ClientThrottleBuilder, ClientThrottleSettings, ErrorRateBuilder, ErrorRateSettings, Lever, LoadGauge,
+        LoadLevel, LoadLevels, Rejection, Report, Scale, Scaler, Schedule, ScheduleError, Switch, adaptive,
+        triage,
+    };
+    pub use tidegate_engine::{
+        AdaptiveEntry, AdaptiveLimit, Breaker, BreakerEntry, Cause, ClientThrottle, ClientThrottleEntry,
+        ErrorThrottle, Feature, Guard, LoadMonitor, Pass, PriorityLimit, PriorityLimitBuilder, Scaled,
+        Settle, Slot, Slots, SlotsBuilder, Switchboard, fallback, load,
+    };
+}
+
+/// Lists of who is denied, and bans.
+pub mod access {
+    pub use tidegate_engine::{
+        Access, AccessControl, AccessList, AccessListBuilder, BanOutcome, BanRule, BanStats, BannedKey, Bans,
+        BansBuilder, ListError, ListProblem, Prefix, Stance, Standing,
+    };
+}
+
+/// Byte rates of readers, writers, streams and bodies; paced streams.
+#[cfg(feature = "tokio")]
+pub mod bandwidth {
+    pub use tidegate_engine::{Bandwidth, BandwidthBuilder, Bandwidths, Shaped};
+    #[cfg(feature = "stream")]
+    pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};
+}
+
+/// Limits with names, requests and answers.
+#[cfg(feature = "tokio")]
+pub use tidegate_rule as rule;
 
 /// Middleware for actix-web.
 #[cfg(feature = "actix")]
@@ -77,7 +125,10 @@ pub use tidegate_actix as actix;
 /// Policy files: all rules of a program in one file. With the feature `tower`, `tower::PolicyLayer` puts them in front of a
 /// service.
 #[cfg(feature = "policy")]
-pub use tidegate_policy as policy;
+pub mod policy {
+    pub use crate::init::{PolicyStatus, policy_status, reload};
+    pub use tidegate_policy::*;
+}
 /// Layers for tower: axum, hyper, tonic, reqwest.
 #[cfg(feature = "tower")]
 pub use tidegate_tower as tower;

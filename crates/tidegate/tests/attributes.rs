@@ -9,7 +9,7 @@
 )]
 
 use std::{fmt::Display, hash::Hash, sync::LazyLock, time::Duration};
-use tidegate::{Clock, ClockHand, Limited, Rules, Settings, limit};
+use tidegate::{Clock, Limited, Rules, limit, limiter::ClockHand, rule::Settings};
 
 static HAND: LazyLock<ClockHand> = LazyLock::new(|| {
     let (clock, hand) = Clock::manual();

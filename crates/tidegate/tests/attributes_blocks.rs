@@ -6,7 +6,7 @@
 
 use async_trait::async_trait;
 use std::{pin::Pin, sync::LazyLock};
-use tidegate::{Clock, ClockHand, Limited, Rules, Settings, breaker, concurrency, limit};
+use tidegate::{Clock, Limited, Rules, breaker, concurrency, limit, limiter::ClockHand, rule::Settings};
 
 static HAND: LazyLock<ClockHand> = LazyLock::new(|| {
     let (clock, hand) = Clock::manual();

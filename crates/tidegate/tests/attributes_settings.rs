@@ -16,9 +16,14 @@ use std::{
     time::Duration,
 };
 use tidegate::{
-    Clock, Facts, Limited, Micros, Mode, Outage, Report, RuleSettings, Rules, Settings, StoreAddress,
-    StoreError, breaker, concurrency, limit,
-    store::{Answer, Pending, Reply, Request},
+    Clock, Limited, Outage, Report, Rules, breaker, concurrency,
+    core::Micros,
+    limit,
+    limiter::{
+        StoreError,
+        store::{Answer, Pending, Reply, Request},
+    },
+    rule::{Facts, Mode, RuleSettings, Settings, StoreAddress},
 };
 use tidegate_testkit::servers::until;
 
@@ -244,7 +249,7 @@ impl Ledger {
     }
 }
 
-fn name_of(place: &tidegate::store::Place) -> String {
+fn name_of(place: &tidegate::limiter::store::Place) -> String {
     format!("{} {}", place.limit.name(), place.key)
 }
 

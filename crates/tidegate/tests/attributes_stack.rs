@@ -11,7 +11,9 @@ use std::{
     sync::{LazyLock, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tidegate::{Cause, Clock, ClockHand, Limited, Report, Rules, Settings, breaker, concurrency, limit};
+use tidegate::{
+    Cause, Clock, Limited, Report, Rules, breaker, concurrency, limit, limiter::ClockHand, rule::Settings,
+};
 use tokio::sync::Notify;
 
 /// Stories move the one clock, and so are told one after the other.

@@ -8,7 +8,7 @@ mod shop;
 
 use reqwest::{Client, Response};
 use std::net::{Ipv4Addr, SocketAddr};
-use tidegate::{Clock, Rules, Settings};
+use tidegate::{Clock, Rules, rule::Settings};
 use tokio::net::TcpListener;
 
 /// The address of a shop that is open, on a clock that stands still.

@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 use tempfile::TempDir;
-use tidegate::{Declaration, Limited, Mode, Rules, breaker, concurrency, limit};
+use tidegate::{Declaration, Limited, Rules, breaker, concurrency, limit, rule::Mode};
 use tidegate_testkit::servers::until;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -53,17 +53,17 @@ fn file_replaces_the_code_and_is_read_again() {
 
     file.init("rules: [{ name: login, quota: 6 per 52w }]").unwrap();
     assert_eq!(admitted(), 3, "what was used stays used");
-    let status = tidegate::policy_status();
+    let status = tidegate::policy::policy_status();
     assert_eq!((status.path.as_deref(), status.error), (Some(&*file.path), None));
 
     file.write("rules: [{ name: login, mode: off }]");
-    tidegate::reload().unwrap();
+    tidegate::policy::reload().unwrap();
     assert_eq!((login.mode(), admitted()), (Mode::Off, 9));
 
     file.write("rules: [{ name: login, mode: on }]");
-    let problems = tidegate::reload().unwrap_err().to_string();
+    let problems = tidegate::policy::reload().unwrap_err().to_string();
     assert!(problems.contains(":1:30: unknown mode `on`"), "{problems}");
-    let status = tidegate::policy_status();
+    let status = tidegate::policy::policy_status();
     assert_eq!((login.mode(), status.error), (Mode::Off, Some(problems)));
 
     // What cannot be is an error, and nothing changes.
@@ -173,12 +173,12 @@ fn variable_names_the_file_of_a_program_that_names_none() {
 #[ignore = "run by another test, with a variable set"]
 fn attribute_loads_the_file() {
     assert_eq!(of_nine(order), 5);
-    assert_eq!(tidegate::policy_status().applied, 1);
+    assert_eq!(tidegate::policy::policy_status().applied, 1);
 }
 
 #[test]
 #[ignore = "run by another test, with a variable set"]
 fn attribute_stays_as_declared() {
     assert_eq!(of_nine(order), 1);
-    assert!(tidegate::policy_status().error.unwrap().contains("parsec"));
+    assert!(tidegate::policy::policy_status().error.unwrap().contains("parsec"));
 }

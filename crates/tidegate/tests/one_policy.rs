@@ -10,7 +10,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
-use tidegate::{Facts, Limited, limit, tower::LimitLayer};
+use tidegate::{Limited, limit, rule::Facts, tower::LimitLayer};
 use tidegate_server::{Gateway, PolicySource};
 use tokio::{net::TcpListener, time};
 
@@ -136,7 +136,7 @@ async fn attribute_layer_gateway_and_api_decide_alike() {
 
     // More for all together; what the clients have used stays used.
     fs::write(&path, policy(app, 9)).unwrap();
-    tidegate::reload().unwrap();
+    tidegate::policy::reload().unwrap();
     for handle in handles {
         handle.reload().await.unwrap();
     }

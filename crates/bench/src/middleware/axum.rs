@@ -7,7 +7,11 @@ use std::{
     process::{self, Command, Stdio},
     thread,
 };
-use tidegate::{Declaration, Fields, Gate, RequestLimit, Rules, request::key, tower::LimitLayer};
+use tidegate::{
+    Declaration, Gate, RequestLimit, Rules,
+    rule::{Fields, request::key},
+    tower::LimitLayer,
+};
 use tidegate_bench::{Result, suite::Measured, turns::median};
 use tokio::{net::TcpListener, runtime::Builder};
 use tower::{Layer as _, Service, util::MapResponseLayer};

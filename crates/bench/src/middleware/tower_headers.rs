@@ -1,7 +1,7 @@
 //! The layer with headers, beside tower_governor's without.
 
 use crate::tower_plain;
-use tidegate::Fields;
+use tidegate::rule::Fields;
 use tidegate_bench::{Result, suite::Measured};
 
 pub(crate) const ABOUT: &str =

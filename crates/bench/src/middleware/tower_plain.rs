@@ -12,7 +12,11 @@ use std::{
     task::{Context, Poll, Waker},
     time::Duration,
 };
-use tidegate::{Declaration, Fields, Gate, RequestLimit, Rules, request::key, tower::LimitLayer};
+use tidegate::{
+    Declaration, Gate, RequestLimit, Rules,
+    rule::{Fields, request::key},
+    tower::LimitLayer,
+};
 use tidegate_bench::{Result, suite::Measured, turns::compare};
 use tower::{Layer, Service};
 use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder, key_extractor::PeerIpKeyExtractor};

@@ -4,7 +4,7 @@ use super::request::Sent;
 use crate::failure::Failure;
 use http::HeaderMap;
 use std::{collections::BTreeSet, path::Path};
-use tidegate::{Clock, ClockHand};
+use tidegate::{Clock, limiter::ClockHand};
 use tidegate_core::Micros;
 use tidegate_policy::{
     Policy,

@@ -1,6 +1,8 @@
 //! Counting in the memory of this process.
 
-use super::{BuildError, LocalBucket};
+use super::BuildError;
+#[cfg(any(feature = "tokio", all(test, not(loom))))]
+use super::LocalBucket;
 use crate::{
     clock::Clock,
     denied::{Denied, DeniedKey},

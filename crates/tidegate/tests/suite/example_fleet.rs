@@ -12,7 +12,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     time::Duration,
 };
-use tidegate::{Outage, Settings};
+use tidegate::{Outage, rule::Settings};
 use tidegate_testkit::servers::RedisServer;
 use tokio::net::TcpListener;
 

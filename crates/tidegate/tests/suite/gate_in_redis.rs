@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 use tidegate::{
-    Charge, Declaration, Gate, Outage, RequestLimit, Rules, Settings,
-    request::Reply,
+    Declaration, Gate, Outage, RequestLimit, Rules,
+    rule::{Charge, Settings, request::Reply},
     tower::{HttpHead, HttpReply, LimitLayer},
 };
 use tidegate_rule::{Asked, Rulings};

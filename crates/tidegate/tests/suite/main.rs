@@ -12,4 +12,5 @@ mod example_policy;
 mod example_tonic;
 mod examples;
 mod gate_in_redis;
+mod root_names;
 mod rules_in_redis;

@@ -14,7 +14,7 @@ use std::{
     thread::{self, Thread},
     time::Duration,
 };
-use tidegate::{Declaration, Outage, Rule, Rules, Settings};
+use tidegate::{Declaration, Outage, Rule, Rules, rule::Settings};
 use tidegate_testkit::servers::{RedisServer, until};
 use tokio::runtime::{Builder, Runtime};
 
@@ -231,7 +231,7 @@ fn a_bad_address_is_an_error_at_once_and_an_absent_server_is_none() {
 }
 
 /// A slot, as soon as there is one: what is given back comes back in the background.
-async fn soon_held(rule: &Rule) -> tidegate::Hold {
+async fn soon_held(rule: &Rule) -> tidegate::rule::Hold {
     loop {
         if let Ok(hold) = rule.hold("all").await {
             return hold;

@@ -1,0 +1,31 @@
+//! The root of the crate fits on a screen.
+
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
+const ROOT: &str = include_str!("../../src/lib.rs");
+const MOST: usize = 30;
+
+/// The names that `pub use` brings to the root. Modules, which are named after crates, are not counted.
+fn names() -> Vec<&'static str> {
+    let mut names = Vec::new();
+    let mut rest = ROOT;
+    while let Some(at) = rest.find("\npub use ") {
+        let (item, behind) = rest[at + 9..].split_once(';').unwrap();
+        rest = behind;
+        let is_module = item.contains(" as ") || item.ends_with("::site");
+        let list = item
+            .split_once('{')
+            .map_or_else(|| item.rsplit("::").next().unwrap(), |(_, list)| list.trim_end_matches('}'));
+        if !is_module {
+            names.extend(list.split(',').map(str::trim).filter(|name| !name.is_empty()));
+        }
+    }
+    names
+}
+
+#[test]
+fn root_has_at_most_thirty_names() {
+    let names = names();
+    assert!(names.contains(&"Limiter") && names.contains(&"limit"), "{names:?}");
+    assert!(names.len() <= MOST, "{} names: {names:?}", names.len());
+}
