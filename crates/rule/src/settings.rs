@@ -323,7 +323,8 @@ impl fmt::Display for SettingsError {
             Self::Store { name: Some(name), error } => write!(f, "store `{name}`: {error}"),
             Self::Store { name: None, error } => write!(f, "store: {error}"),
             Self::NoConnection => f.write_str(
-                "an address of a store, but nothing to connect to it; switch on the feature `redis`",
+                "an address of a store, but nothing to connect to it; switch on the feature `redis`, and call \
+                 `tidegate::init` or `tidegate::rules` before",
             ),
         }
     }

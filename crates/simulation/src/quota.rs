@@ -1,7 +1,7 @@
 //! One quota with the state of one key, in virtual time.
 
 use std::collections::BTreeMap;
-use tidegate_core::{Decision, Demand, Kind, Micros, Quota, Receipt};
+use tidegate_core::{Decision, Demand, Kind, Micros, Quota, Receipt, algorithm::Concurrency};
 
 /// A request of a simulated load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,30 +12,22 @@ pub struct Arrival {
     pub cost: u64,
 }
 
-/// A quota and the state of one key. Calls under a concurrency limit are released after a fixed time, and their leases are
-/// renewed until then.
+/// A quota and the state of one key. Calls under a concurrency limit are released after a fixed time. Leases are left out: a
+/// call that is alive renews its lease until it ends.
 #[derive(Clone, Debug)]
 pub struct SimulatedQuota {
     quota: Quota,
     state: Vec<u64>,
     call_time: Micros,
-    /// The calls in flight, by the time of the next renewal or the release, and by their order.
-    in_flight: BTreeMap<(Micros, u64), Call>,
+    /// The calls in flight, by the time of the release and by their order.
+    in_flight: BTreeMap<(Micros, u64), Receipt>,
     calls: u64,
 }
-
-#[derive(Clone, Copy, Debug)]
-struct Call {
-    end: Micros,
-    receipt: Receipt,
-}
-
-/// Renewals in the time of a lease, as shared limiters renew them.
-const RENEWALS: u64 = 3;
 
 impl SimulatedQuota {
     /// A quota that has admitted nothing. `call_time` is the time that a call is in flight.
     pub fn new(quota: Quota, call_time: Micros) -> Self {
+        let quota = without_lease(quota);
         let (state, in_flight) = (vec![0; quota.width()], BTreeMap::new());
         Self { quota, state, call_time, in_flight, calls: 0 }
     }
@@ -43,27 +35,24 @@ impl SimulatedQuota {
     /// Decides about one request. `now` must not be before the time of an earlier call.
     pub fn decide(&mut self, now: Micros, demand: Demand) -> Decision {
         while let Some(first) = self.in_flight.first_entry().filter(|first| first.key().0 <= now) {
-            let ((at, _), Call { end, receipt }) = first.remove_entry();
-            if at >= end {
-                self.quota.refund(self.state.as_mut_slice(), at, receipt, receipt.cost);
-            } else if let Some(receipt) = self.quota.renew(self.state.as_mut_slice(), at, receipt) {
-                self.schedule(at, Call { end, receipt });
-            }
+            let ((at, _), receipt) = first.remove_entry();
+            self.quota.refund(self.state.as_mut_slice(), at, receipt, receipt.cost);
         }
         let step = self.quota.decide(self.state.as_mut_slice(), now, demand);
-        if step.receipt.cost > 0 {
-            self.schedule(now, Call { end: now.plus(self.call_time), receipt: step.receipt });
+        if step.receipt.cost > 0 && matches!(self.quota.kind(), Kind::Concurrency(_)) {
+            self.calls += 1;
+            self.in_flight.insert((now.plus(self.call_time), self.calls), step.receipt);
         }
         step.decision
     }
+}
 
-    /// Schedules the release of a call, or the renewal of its lease if that comes first.
-    fn schedule(&mut self, now: Micros, call: Call) {
-        let Kind::Concurrency(limit) = self.quota.kind() else { return };
-        let renewal = limit.lease().map(|lease| now.plus(Micros::new((lease.get() / RENEWALS).max(1))));
-        let next = renewal.map_or(call.end, |renewal| renewal.min(call.end));
-        self.calls += 1;
-        self.in_flight.insert((next, self.calls), call);
+fn without_lease(quota: Quota) -> Quota {
+    match quota.kind() {
+        Kind::Concurrency(_) => {
+            Concurrency::new(quota.limit()).map_or(quota, |it| Kind::Concurrency(it).into())
+        }
+        _ => quota,
     }
 }
 
@@ -71,7 +60,7 @@ impl SimulatedQuota {
 mod tests {
     use super::*;
 
-    /// A lease that is shorter than a call is renewed, so that the call counts until it ends.
+    /// A call counts until it ends, however short its lease is.
     #[test]
     fn calls_are_in_flight_until_they_end() {
         for quota in ["1 at once", "1 at once lease 1s"] {
@@ -83,5 +72,11 @@ mod tests {
                 .into();
             assert_eq!(outcomes, [true, false, false, true, false]);
         }
+        // However long a call is, and however short its lease.
+        let year = Micros::from_secs(31_536_000);
+        let mut quota = SimulatedQuota::new("1 at once lease 1ms".parse().unwrap(), year);
+        assert!(quota.decide(Micros::ZERO, Demand::now(1)).is_granted());
+        assert!(!quota.decide(year.since(Micros::new(1)), Demand::now(1)).is_granted());
+        assert!(quota.decide(year, Demand::now(1)).is_granted());
     }
 }

@@ -66,25 +66,25 @@ mod file {
     /// A program that does not call this loads the file that the environment variable `TIDEGATE_POLICY` names, when the
     /// first function with an attribute is called.
     pub fn init(path: impl AsRef<Path>) -> Result<(), Problems> {
+        let mut active = active();
         let mut file = PolicyFile::new(path.as_ref());
         file.load(apply)?;
-        watch(file);
+        watch(&mut active, file);
         Ok(())
     }
 
     /// Reads the policy file again, now; a program without one does nothing. A file with problems changes nothing.
     pub fn reload() -> Result<(), Problems> {
-        active().as_mut().map_or(Ok(()), |file| file.load(apply))
+        let mut active = active();
+        let Some(file) = active.as_mut() else { return Ok(()) };
+        let outcome = file.load(apply);
+        note(file);
+        outcome
     }
 
     /// The state of the policy file.
     pub fn policy_status() -> PolicyStatus {
-        let file = active();
-        PolicyStatus {
-            applied: file.as_ref().map_or(0, PolicyFile::applied),
-            path: file.as_ref().map(|file| file.path().to_owned()),
-            error: file.as_ref().and_then(|file| file.error().map(str::to_owned)),
-        }
+        status().clone()
     }
 
     /// The state of the policy file.
@@ -101,28 +101,43 @@ mod file {
 
     /// Loads the file that the environment names, unless the program named one. One with problems is watched, too.
     pub(super) fn load(path: &Path) {
-        if active().is_some() {
+        // Locked only while the program loads a file that it named.
+        let Ok(mut active) = ACTIVE.try_lock() else { return };
+        if active.is_some() {
             return;
         }
         let mut file = PolicyFile::new(path);
         let outcome = file.load(apply);
+        watch(&mut active, file);
+        drop(active);
         PolicyFile::report(path, &outcome);
-        watch(file);
     }
 
     fn apply(policy: &Policy) -> Result<(), PolicyError> {
         Compiler::new(connected(Rules::global()).clone()).apply(policy)
     }
 
-    /// The policy file of this program.
+    /// The policy file of this program. Locked while it is loaded, so that files are applied one after the other.
     static ACTIVE: Mutex<Option<PolicyFile>> = Mutex::new(None);
+    /// Locked only to copy: a log subscriber may ask for the status while a file is loaded.
+    static STATUS: Mutex<PolicyStatus> = Mutex::new(PolicyStatus { applied: 0, path: None, error: None });
 
     fn active() -> MutexGuard<'static, Option<PolicyFile>> {
         ACTIVE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(file: PolicyFile) {
-        if active().replace(file).is_none() {
+    fn status() -> MutexGuard<'static, PolicyStatus> {
+        STATUS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(file: &PolicyFile) {
+        let (applied, path) = (file.applied(), Some(file.path().to_owned()));
+        *status() = PolicyStatus { applied, path, error: file.error().map(str::to_owned) };
+    }
+
+    fn watch(active: &mut Option<PolicyFile>, file: PolicyFile) {
+        note(&file);
+        if active.replace(file).is_none() {
             poll_files(|| {
                 poll();
                 ControlFlow::Continue(())
@@ -130,7 +145,7 @@ mod file {
         }
     }
 
-    /// Logs when nothing is locked: a log subscriber may ask for the status.
+    /// Reloads the file if it has changed, and logs when nothing is locked.
     fn poll() {
         let mut active = active();
         let Some(file) = active.as_mut() else { return };
@@ -138,6 +153,7 @@ mod file {
             return;
         }
         let (path, outcome) = (file.path().to_owned(), file.load(apply));
+        note(file);
         drop(active);
         PolicyFile::report(&path, &outcome);
     }

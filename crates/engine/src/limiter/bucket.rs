@@ -189,8 +189,8 @@ impl Bucket {
                 let taken = place.bucket().queue(waiter, Hold::Nothing).await?;
                 Ok(taken.into_parts().0)
             }
-            Place::Store { remote, key, .. } => {
-                let taken = remote.queue(key, waiter, Slots::Look, &mut None).await?;
+            Place::Store { remote, key, tier } => {
+                let taken = remote.queue((key, *tier), waiter, Slots::Look, &mut None).await?;
                 Ok(taken.keep())
             }
         }
@@ -204,8 +204,8 @@ impl Bucket {
                 let taken = place.bucket().queue(waiter, Hold::Permit).await?.into_parts();
                 Ok(Permit::of(Reservation::of(place.clone(), waiter.cost, taken)))
             }
-            Place::Store { remote, key, .. } => {
-                let taken = remote.queue(key, waiter, Slots::Take, &mut None).await?;
+            Place::Store { remote, key, tier } => {
+                let taken = remote.queue((key, *tier), waiter, Slots::Take, &mut None).await?;
                 Ok(Permit::in_store(taken, remote.line(key)))
             }
         }
@@ -232,9 +232,9 @@ impl Bucket {
                     _ => Err(refused),
                 }
             }
-            Place::Store { remote, key, .. } => {
+            Place::Store { remote, key, tier } => {
                 let mut wanting = None;
-                match remote.queue(key, waiter, Slots::Take, &mut wanting).await {
+                match remote.queue((key, *tier), waiter, Slots::Take, &mut wanting).await {
                     Ok(taken) => Ok(Claim::of(taken, Some(remote.line(key)))),
                     Err(refused) => wanting.map(Claim::denied).ok_or(refused),
                 }

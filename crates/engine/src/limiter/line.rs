@@ -4,7 +4,7 @@
 //! and the first of them asks the store. It asks again when a permit of its own process is given back, and now and then
 //! otherwise, because others give theirs back without telling.
 
-use super::{FIRST, Reservation, remote::Remote};
+use super::{Reservation, remote::Remote};
 use crate::{
     clock::Clock,
     store::Slots,
@@ -46,7 +46,7 @@ impl Remote {
     /// Stands in line until the store has given it all; `wanting` is the last denial, if that was for want of tokens.
     pub(super) async fn queue(
         self: &Arc<Self>,
-        key: &str,
+        (key, tier): (&str, usize),
         waiter: Waiter,
         slots: Slots,
         wanting: &mut Option<Decision>,
@@ -56,7 +56,7 @@ impl Remote {
         let mut pause = SHORTEST_PAUSE;
         loop {
             if ticket.is_first() {
-                let reservation = self.take(key, FIRST, Demand::now(waiter.cost), slots).await;
+                let reservation = self.take(key, tier, Demand::now(waiter.cost), slots).await;
                 let decision = *reservation.decision();
                 *wanting = None;
                 match decision.outcome() {

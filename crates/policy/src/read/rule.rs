@@ -340,8 +340,10 @@ impl Reader<'_> {
             };
             // A template that is not there may have said it, and so may a mistyped key.
             let may_say = says("use") && more.is_empty() || strays.is_any;
-            // The mode of a rule whose quota is declared in code.
-            let may_say = may_say || says("mode");
+            // The mode of a rule whose quota is declared in code, which says nothing of requests.
+            let is_for_code =
+                says("mode") && !["match", "key", "cost", "on-limit"].iter().any(|key| says(key));
+            let may_say = may_say || is_for_code;
             if !may_say && !LIMITS.iter().any(|key| says(key)) {
                 let place = reader.here("rule");
                 reader.blame(

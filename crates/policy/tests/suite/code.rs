@@ -104,6 +104,10 @@ fn files_with_problems_are_refused_with_place_and_fix() {
             "on_outage: open",
             "policy.yaml:1:1: unknown key `on_outage` in the policy; did you mean `on-outage`?",
         ),
+        (
+            "rules: [{ name: login, match: { path: /login }, mode: enforce }]",
+            "policy.yaml:1:9: rule `login` limits nothing; give it one of quota, ",
+        ),
         ("rules: [{ name: login }]", "policy.yaml:1:9: rule `login` limits nothing; give it one of quota, "),
         (
             "store: redis://:$TIDEGATE_NO_SUCH_VARIABLE@db",

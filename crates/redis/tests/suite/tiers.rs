@@ -14,7 +14,7 @@ use std::{
 };
 use tidegate_core::{CarryOver, Decision, Quota};
 use tidegate_engine::{
-    Clock, Limiter, Outage, Reservation,
+    Clock, Limiter, Outage, Reservation, Waiter,
     store::{Choice, Inquiry, Limit, Place, Reply, Request, Slots},
 };
 use tidegate_testkit::{servers::RedisServer, strategy::*};
@@ -105,6 +105,9 @@ async fn a_call_names_its_tier() {
         reserved.cancel().await;
         let (taken, decision): (u64, Decision) = pro.take_up_to(9).await;
         assert_eq!((taken, verdict(&decision)), (3, "allow 0 of 5".into()));
+        limiter.key("a").reset().await.unwrap();
+        let waiter = |cost| Waiter::new(cost).deadline(Duration::ZERO);
+        assert!(free.wait_in_line(waiter(3)).await.is_err() && pro.wait_in_line(waiter(3)).await.is_ok());
         limiter.key("a").reset().await.unwrap();
         assert_eq!(verdict(&limiter.decide("a", 1).await), "allow 1 of 2");
         assert_eq!(limiter.degraded(), 0);

@@ -287,7 +287,8 @@ async fn look(health: Arc<Health>, wire: GrpcHealth, desk: Arc<SettleDesk>) {
             told = Some(serving);
         }
         desk.follow_time();
-        let _ = time::timeout(LOOK, health.changed()).await;
+        let interval = if serving == Serving::Yes { LOOK } else { LOOK_UNTIL_SERVING };
+        let _ = time::timeout(interval, health.changed()).await;
     }
 }
 
@@ -300,6 +301,8 @@ fn serving(health: &Health) -> Serving {
 
 /// How often the health of the store is checked.
 const LOOK: Duration = Duration::from_millis(200);
+/// The same while the service is not serving: a store that was reached and is lost right after it was reached.
+const LOOK_UNTIL_SERVING: Duration = Duration::from_millis(10);
 
 /// Has limits read again whenever they change. Those that make no sense change nothing.
 async fn follow(limits: Limits, service: Arc<DescriptorService>, health: Arc<Health>) {
