@@ -139,7 +139,7 @@ impl<'a> BlockingBucket<'a> {
         }
     }
 
-    /// Has the processor fetch what memory knows of the key, while others are asked: for whoever knows ahead what comes.
+    /// Prefetches the state of the key into the processor cache, for a caller that knows its next keys.
     #[inline]
     pub fn prefetch(&self) {
         match self.target() {
@@ -339,7 +339,7 @@ where
     answer.unwrap_or(Err(Refused::StoreAway(RETRY)))
 }
 
-/// When to ask again where nobody could ask the store.
+/// The retry time of a check that no thread could send to the store.
 #[cfg(feature = "tokio")]
 const RETRY: Micros = Micros::from_secs(1);
 

@@ -146,7 +146,7 @@ impl Bucket {
     /// Takes `cost` and waits for it, however long that is. The first who asked goes first.
     ///
     /// The decision is a denial only if waiting does not help: the cost can never be granted, or it is a slot that
-    /// somebody must give back first (see [`permit_in_line`](Self::permit_in_line)).
+    /// another caller must release first (see [`permit_in_line`](Self::permit_in_line)).
     pub async fn acquire(&self, cost: u64) -> Decision {
         self.acquire_reserved(cost, None).await.keep()
     }
@@ -181,8 +181,8 @@ impl Bucket {
     }
 
     /// Waits in the queue of the key until there is something to take: by priority, then first come, first served. The queue has
-    /// a bounded number of places ([`crate::LimiterBuilder::waiting_places`]). In a store the queue is that of this process: between
-    /// processes nobody knows who came first.
+    /// a bounded number of places ([`crate::LimiterBuilder::waiting_places`]). In a store the queue is that of this process: the order
+    /// between processes is not known.
     pub async fn wait_in_line(&self, waiter: Waiter) -> Result<Decision, Refused> {
         match &self.place {
             Place::Local(place) => {
@@ -196,8 +196,8 @@ impl Bucket {
         }
     }
 
-    /// Waits in the queue of the key for as many slots as the waiter costs. Who takes one by [`permit`](Self::permit) does not wait in
-    /// the queue, and may be faster; [`crate::Slots`] let nobody slip past.
+    /// Waits in the queue of the key for as many slots as the waiter costs. A caller of [`permit`](Self::permit) does not wait in
+    /// the queue, and may be served first; [`crate::Slots`] serve their queue first.
     pub async fn permit_in_line(&self, waiter: Waiter) -> Result<Permit, Refused> {
         match &self.place {
             Place::Local(place) => {
@@ -212,7 +212,7 @@ impl Bucket {
     }
 
     /// Waits in the queue of the key for slots, and for the tokens beside them where the limiter counts both: they are settled and
-    /// given back apart. Whoever leaves before has taken neither. If it is for want of tokens that the turn does not come in
+    /// given back apart. A caller that stops waiting has taken neither. If it is for want of tokens that the turn does not come in
     /// time, the claim is denied and says when it would.
     pub async fn claim_in_line(&self, waiter: Waiter) -> Result<Claim, Refused> {
         match &self.place {

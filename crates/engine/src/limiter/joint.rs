@@ -283,7 +283,7 @@ pub async fn decide_all(checks: Vec<Check>) -> Vec<Decision> {
 /// first and then store by store: a denial gives back what was taken before, and those that come after it are not asked any
 /// more, which is `None`. Two checks of the same key of the same limiter count as one with both costs.
 ///
-/// Whoever gives up while a store is asked holds nothing: what the store gives after all goes back to it.
+/// A caller that drops the future while a store decides holds nothing: what the store grants later is given back.
 ///
 /// ```
 /// use tidegate_engine::{Limiter, reserve_all};
@@ -558,7 +558,7 @@ fn spent(check: &Check, inquiry: &Inquiry, answer: &Answer, own: Own, all_grante
     Claim::denied(fold(answer, inquiry.place.tier))
 }
 
-/// Each limiter decides as it was told to for an outage; still, all of them or none.
+/// Each limiter decides by its outage mode; still, all of them or none.
 #[cfg(feature = "tokio")]
 fn without_store(checks: &[Check], owns: Vec<Own>, error: &StoreError, purpose: Purpose) -> Vec<Claim> {
     drop(owns);

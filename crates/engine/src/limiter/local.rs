@@ -81,7 +81,7 @@ impl<'a> LocalBucket<'a> {
         }
     }
 
-    /// Has the processor fetch what is known of the key, while others are asked: for whoever knows ahead what comes.
+    /// Prefetches the state of the key into the processor cache.
     #[inline]
     pub(crate) fn prefetch(&self) {
         if let Place::Key { memory, owner, .. } = self.place {
@@ -201,7 +201,7 @@ impl<'a> LocalBucket<'a> {
         }
     }
 
-    /// Tells the first in line that a permit was given back.
+    /// Wakes the first waiter after a permit was released.
     pub(crate) fn released(&self) {
         self.lines().wake_first(self.owner());
     }
