@@ -14,7 +14,7 @@
 //!         .route("/", web::get().to(|| async { "hello" }))
 //! };
 //! # let _ = app();
-//! # Ok::<(), tidegate_engine::BuildError>(())
+//! # Ok::<(), tidegate_limiter::BuildError>(())
 //! ```
 //!
 //! | middleware | does |

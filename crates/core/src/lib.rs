@@ -26,64 +26,42 @@
 //! | [`Decision`] | one answer: allow, delay or deny, and its numbers |
 //! | [`Receipt`] | proof of a charge, with which it can be given back |
 //! | [`Bound`] | the worst case that a quota lets through |
-//! | [`adaptive`] | controllers that find how much may be in flight |
-//! | [`triage`] | who goes first when there is not enough for all |
-//! | [`breaker`] | a state machine that keeps calls from what fails |
-//! | [`error_rate`] | the same by chance, or by a quota |
-//! | [`LoadLevel`] | how much load there is, by a [`LoadGauge`] that does not flap |
-//! | [`Scaler`], [`Schedule`] | by how much a limit is multiplied, by load and by the time of day |
-//! | [`Switches`] | which features are on |
 //! | [`header`] | what HTTP headers say of quotas |
 //! | [`spelling`] | what a mistyped word was meant to be |
 //!
-//! It does not store, wait or talk to anyone: that is what `tidegate-engine` is for.
+//! It does not store, wait or talk to anyone: that is what `tidegate-limiter` is for.
 
 #![no_std]
 
 extern crate alloc;
 
-pub mod adaptive;
 pub mod algorithm;
 mod bound;
-pub mod breaker;
 mod decision;
 mod entries;
-pub mod error_rate;
 mod fnv;
 pub mod header;
-mod load;
 mod math;
-mod place;
+#[doc(hidden)]
+pub mod place;
 mod quota;
 mod ratio;
-mod rejection;
-mod report;
-mod rolling;
 mod setting;
 mod share;
 pub mod spelling;
-mod switchboard;
-pub mod triage;
 mod units;
 mod utc;
 mod words;
 
 pub use algorithm::{Algorithm, CarryOver, Credit, Demand, Effect, Kind, Receipt, Step};
 pub use bound::Bound;
-pub use breaker::{BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts};
 pub use decision::{Decision, Outcome, Retry};
 pub use entries::{Entries, Entry};
-pub use error_rate::{ClientThrottleBuilder, ClientThrottleSettings, ErrorRateBuilder, ErrorRateSettings};
 pub use fnv::Fnv;
-pub use load::{Average, LoadGauge, LoadLevel, LoadLevels, Scale, Scaler, Schedule, ScheduleError};
 pub use quota::{Quota, QuotaError, Rate, Reader, Unit};
 pub use ratio::Ratio;
-pub use rejection::Rejection;
-pub use report::Report;
-pub use rolling::Rolling;
 pub use setting::SettingError;
 pub use share::Share;
-pub use switchboard::{Lever, Switch, Switches};
 pub use units::{LARGEST_EXACT, Micros, Rounded};
 pub use utc::Utc;
 pub use words::{Offset, Words};

@@ -5,17 +5,17 @@ use core::{fmt, ops::Range};
 
 /// Some bytes of a text. Prints the text with a caret under them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub struct Place {
     text: String,
     span: Range<usize>,
 }
 
 impl Place {
-    pub(crate) fn new(text: &str, span: Range<usize>) -> Self {
+    pub fn new(text: &str, span: Range<usize>) -> Self {
         Self { text: text.to_string(), span }
     }
 
-    pub(crate) fn span(&self) -> Range<usize> {
+    pub fn span(&self) -> Range<usize> {
         self.span.clone()
     }
 }

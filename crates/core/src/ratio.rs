@@ -33,7 +33,8 @@ impl Ratio {
     }
 
     /// So many thousandths, at least one.
-    pub(crate) fn thousandths(thousandths: u64) -> Self {
+    #[doc(hidden)]
+    pub fn thousandths(thousandths: u64) -> Self {
         Self::reduced(thousandths.max(1).into(), 1_000)
     }
 

@@ -8,7 +8,8 @@ use crate::{
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
 use syn::{Error, Expr, ExprLit, Lit, LitStr, Path, Result};
-use tidegate_core::{BreakerBuilder, BreakerSettings, Micros, SettingError, Share};
+use tidegate_core::{Micros, SettingError, Share};
+use tidegate_overload::{BreakerBuilder, BreakerSettings};
 
 /// One attribute.
 pub(crate) struct Breaker {

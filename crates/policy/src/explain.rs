@@ -13,8 +13,10 @@ use crate::{
 };
 use http::{header, request};
 use std::{fmt, net::IpAddr, path::Path, time::Duration};
+use tidegate_access::{BanRule, Standing};
 use tidegate_core::{Bound, Demand, Micros, Outcome, Quota};
-use tidegate_engine::{BanRule, Cause, Outage, Standing};
+use tidegate_limiter::Outage;
+use tidegate_overload::Cause;
 use tidegate_rule::{
     Answer, Fields, Limited, Mode, Rules,
     request::{Head, Missing, TrustedProxies},
@@ -284,7 +286,7 @@ fn predict(policy: &Policy, gate: &PolicyGate, head: &dyn Head) -> Predicted {
                 None => admitted(foresight.delay()),
                 Some(rule) => {
                     let limited =
-                        Limited::new(rule.name.as_str(), Cause::Rejected(tidegate_core::Rejection::Full));
+                        Limited::new(rule.name.as_str(), Cause::Rejected(tidegate_overload::Rejection::Full));
                     let instead = Instead::of(&rule.on_limit, Answer::from(&limited), head.header("accept"));
                     Predicted::Refused { rule: rule.name.clone(), why: Why::Limited, instead }
                 }

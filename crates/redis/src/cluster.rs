@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_engine::{
+use tidegate_limiter::{
     StoreError,
     store::{Reply, Request},
 };

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_engine::{Clock, Outage};
+use tidegate_limiter::{Clock, Outage};
 use tokio::sync::Notify;
 
 /// Calls in a row that may be answered after the deadline.

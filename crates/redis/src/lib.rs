@@ -1,7 +1,7 @@
 //! Tidegate's state in Redis or Valkey: the same decisions across a fleet.
 //!
 //! ```no_run
-//! use tidegate_engine::Limiter;
+//! use tidegate_limiter::Limiter;
 //! use tidegate_redis::RedisStore;
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 use tidegate_core::{
     CarryOver, Credit, Demand, Effect, Kind, Micros, Quota, Receipt, Step, algorithm::level::Meter,
 };
-use tidegate_engine::store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots};
+use tidegate_limiter::store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots};
 
 const DECIDE: u64 = 0;
 const REFUND: u64 = 1;

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 use tidegate_core::Quota;
-use tidegate_engine::store::Place;
+use tidegate_limiter::store::Place;
 
 /// Names of keys, and the quotas behind the tags in them.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use crate::{
 use redis::{Cmd, Value};
 use std::sync::Arc;
 use tidegate_core::Micros;
-use tidegate_engine::{StoreError, store::Request};
+use tidegate_limiter::{StoreError, store::Request};
 
 #[derive(Debug)]
 pub(crate) enum Servers {

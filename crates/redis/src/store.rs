@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Kind, Micros, Quota, algorithm::Concurrency};
-use tidegate_engine::{
+use tidegate_limiter::{
     Addition, Outage, Store, StoreError, Tally,
     store::{Limit, Pending, Place, Reply, Request, Residence},
 };

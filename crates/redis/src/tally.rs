@@ -3,7 +3,7 @@
 use crate::{cluster::Cluster, node::Node, servers::Servers};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use std::sync::Arc;
-use tidegate_engine::{Addition, StoreError};
+use tidegate_limiter::{Addition, StoreError};
 use tokio::task::JoinSet;
 
 impl Servers {

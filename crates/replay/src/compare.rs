@@ -4,7 +4,7 @@ use crate::{
     log::{Line, Lines},
     run::{Failure, Replay, Tally, Verdict},
 };
-use tidegate_engine::{TopKey, TopKeys};
+use tidegate_limiter::{TopKey, TopKeys};
 use tidegate_policy::compile::{Ahead, PolicyGate};
 
 /// The policy that another one is compared with, and what differs so far.

@@ -3,7 +3,7 @@
 use crate::{Mode, site::SiteKey};
 use std::{borrow::Cow, panic::Location, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
-use tidegate_engine::{BuildError, Capacity, Overflow, store::Choice};
+use tidegate_limiter::{BuildError, Capacity, Overflow, store::Choice};
 
 /// What code says of a rule; settings may say otherwise.
 ///
@@ -12,7 +12,7 @@ use tidegate_engine::{BuildError, Capacity, Overflow, store::Choice};
 /// use tidegate_rule::Declaration;
 ///
 /// let declaration = Declaration::of("login").quota("5/min")?.quota("20/h")?.wait(Duration::from_millis(50));
-/// # Ok::<(), tidegate_engine::BuildError>(())
+/// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Declaration {

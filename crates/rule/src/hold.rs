@@ -2,7 +2,7 @@
 
 use std::fmt;
 use tidegate_core::Decision;
-use tidegate_engine::{Permit, background};
+use tidegate_limiter::{Permit, background};
 
 /// A slot, until it is dropped.
 #[must_use = "dropping it gives the slot back"]

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, error, fmt, sync::Arc, time::Duration};
 use tidegate_core::{Decision, Quota, header::Label};
-use tidegate_engine::Cause;
+use tidegate_overload::Cause;
 
 /// A rule refused a call: which, why, and when it is worth trying again.
 ///
@@ -67,7 +67,7 @@ impl Limited {
     /// two ways.
     ///
     /// ```
-    /// use tidegate_engine::Cause;
+    /// use tidegate_overload::Cause;
     /// use tidegate_rule::Limited;
     ///
     /// fn is_our_own_trouble(limited: &Limited) -> bool {

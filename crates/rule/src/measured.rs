@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 use tidegate_core::{Micros, Quota};
-use tidegate_engine::{
+use tidegate_limiter::{
     Clock, Outage, Store,
     store::{Pending, Reply, Request, Residence, StoreError},
 };

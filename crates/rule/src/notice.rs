@@ -5,7 +5,7 @@
 use crate::settings::SettingsError;
 use std::sync::Arc;
 use tidegate_core::SettingError;
-use tidegate_engine::{BuildError, TableSize};
+use tidegate_limiter::{BuildError, TableSize};
 
 pub(crate) enum Notice {
     /// A rule without numbers.

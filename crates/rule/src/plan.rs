@@ -10,7 +10,7 @@ use crate::{
 };
 use std::{collections::BTreeMap, error, sync::Arc, time::Duration};
 use tidegate_core::{CarryOver, Quota, SettingError};
-use tidegate_engine::{
+use tidegate_limiter::{
     BuildError, Capacity, Clock, Limiter, Outage, Store, StoreError,
     background::{self, Housed},
     store::{Choice, Residence},

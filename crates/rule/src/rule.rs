@@ -15,7 +15,8 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros, Quota};
-use tidegate_engine::{Bucket, Cause, Limiter, Refused, Waiter, background, store::Choice};
+use tidegate_limiter::{Bucket, Limiter, Refused, Waiter, background, store::Choice};
+use tidegate_overload::Cause;
 
 /// A limit with a name: its quotas, whether it is enforced, and where it is counted. Clones are the same rule.
 ///

@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak},
 };
 use tidegate_core::SettingError;
-use tidegate_engine::{BuildError, Clock};
+use tidegate_limiter::{BuildError, Clock};
 
 /// All rules of a program, and the settings that they follow. Clones are the same rules.
 ///

@@ -2,8 +2,9 @@
 
 use crate::{Mode, site::SiteKey};
 use std::{collections::BTreeMap, error, fmt, sync::Arc, time::Duration};
-use tidegate_core::{BreakerSettings, CarryOver, Quota, SettingError};
-use tidegate_engine::{BuildError, Capacity, Clock, Outage, Overflow, Store};
+use tidegate_core::{CarryOver, Quota, SettingError};
+use tidegate_limiter::{BuildError, Capacity, Clock, Outage, Overflow, Store};
+use tidegate_overload::BreakerSettings;
 
 /// Where state lives, which rules are enforced, and the settings that replace those declared in code.
 ///
@@ -14,7 +15,7 @@ use tidegate_engine::{BuildError, Capacity, Clock, Outage, Overflow, Store};
 ///     .store_at("redis://127.0.0.1:6379")                                      // memory by default
 ///     .prefix("shop")
 ///     .rule("login", RuleSettings::new().quota("5/min")?.mode(Mode::Shadow));
-/// # Ok::<(), tidegate_engine::BuildError>(())
+/// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
 /// Programs write a policy file instead, which `tidegate-policy` compiles into these.

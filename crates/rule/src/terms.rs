@@ -2,8 +2,8 @@
 
 use crate::{Mode, plan::Permits};
 use std::{sync::Arc, time::Duration};
-use tidegate_core::BreakerSettings;
-use tidegate_engine::{Capacity, Limiter, Outage, Overflow, Waiter};
+use tidegate_limiter::{Capacity, Limiter, Outage, Overflow, Waiter};
+use tidegate_overload::BreakerSettings;
 
 /// What holds for a rule now.
 #[derive(Clone)]

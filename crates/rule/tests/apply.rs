@@ -11,7 +11,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tidegate_engine::{
+use tidegate_limiter::{
     Clock, Outage, Store, StoreError,
     store::{Pending, Reply, Request},
 };

@@ -9,10 +9,11 @@ use std::{
     },
     thread::{self, ScopedJoinHandle},
 };
-use tidegate_engine::{
-    Cause, Outage, Store, StoreError,
+use tidegate_limiter::{
+    Outage, Store, StoreError,
     store::{Pending, Reply, Request},
 };
+use tidegate_overload::Cause;
 use tidegate_rule::{
     Limited, Mode, RuleSettings, Rules, Settings,
     site::{

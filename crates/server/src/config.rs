@@ -2,7 +2,7 @@
 
 use crate::{Roots, Tracing};
 use std::{collections::BTreeMap, num::NonZeroUsize, thread};
-use tidegate_engine::Prefix;
+use tidegate_access::Prefix;
 use tidegate_policy::model::{Connections, Introduce, Log, Policy, Upstream};
 
 /// What a policy says of connections and upstreams; its rules and routes are the business of a [`Judge`](crate::Judge).

@@ -10,7 +10,7 @@ use std::{
     pin::Pin,
     sync::Arc,
 };
-use tidegate_engine::Bandwidth;
+use tidegate_bandwidth::Bandwidth;
 use tidegate_policy::head::RequestHead;
 
 /// Says what happens to requests.

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tokio_rustls::rustls::crypto::ring;
 
 /// Values by an id that cannot be guessed.

@@ -9,7 +9,7 @@ use std::{
     task::{Context, Waker},
     time::Duration,
 };
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 
 /// How often deadlines are looked at.
 pub(crate) const TICK: Duration = Duration::from_millis(50);

@@ -19,7 +19,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_policy::{
     head::{HeadLimits, RequestHead},
     model::{Connections, Introduce},

@@ -7,8 +7,9 @@ use crate::{
     guard::{AdaptiveGuard, BreakerGuard, FixedGuard, Guard, NoGuard, Pass, Side, ThrottleGuard},
     scene::Scene,
 };
-use tidegate_core::{
-    BreakerSettings, ClientThrottleSettings, Micros, Report, SettingError,
+use tidegate_core::{Micros, SettingError};
+use tidegate_overload::{
+    BreakerSettings, ClientThrottleSettings, Report,
     adaptive::{Aimd, Anchored, Bounds, Gradient2, Vegas},
 };
 
@@ -109,7 +110,7 @@ impl Guard for Box<dyn Guard> {
 }
 
 fn adaptive(
-    controller: impl tidegate_core::adaptive::Controller + 'static,
+    controller: impl tidegate_overload::adaptive::Controller + 'static,
 ) -> Result<Box<dyn Guard>, SettingError> {
     Ok(Box::new(AdaptiveGuard::new(controller)))
 }

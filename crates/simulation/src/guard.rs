@@ -1,11 +1,12 @@
 //! What stands between clients and the backend.
 
 use std::fmt;
-use tidegate_core::{
-    BreakerSettings, ClientThrottleSettings, Micros, Report,
+use tidegate_core::Micros;
+use tidegate_overload::{
+    BreakerSettings, ClientThrottleSettings, Report,
     adaptive::{Call, Controller},
-    breaker::{Breaker, Generation},
-    error_rate::ClientThrottle,
+    breaker::{BreakerMachine, Generation},
+    error_rate::ClientThrottleState,
 };
 
 /// Decides which attempts reach the backend, and hears how they ended.
@@ -127,7 +128,7 @@ impl Guard for AdaptiveGuard {
 /// attempts.
 #[derive(Debug)]
 pub struct BreakerGuard {
-    breaker: Breaker,
+    breaker: BreakerMachine,
     /// The latest roll: what it is used for needs no better one.
     roll: f64,
 }
@@ -135,7 +136,7 @@ pub struct BreakerGuard {
 impl BreakerGuard {
     /// A closed breaker.
     pub fn new(settings: BreakerSettings) -> Self {
-        Self { breaker: Breaker::new(settings), roll: 0.0 }
+        Self { breaker: BreakerMachine::new(settings), roll: 0.0 }
     }
 }
 
@@ -158,13 +159,13 @@ impl Guard for BreakerGuard {
 /// The client-side throttle of Google's SRE book.
 #[derive(Debug)]
 pub struct ThrottleGuard {
-    throttle: ClientThrottle,
+    throttle: ClientThrottleState,
 }
 
 impl ThrottleGuard {
     /// One that has seen nothing yet.
     pub fn new(settings: ClientThrottleSettings) -> Self {
-        Self { throttle: ClientThrottle::new(settings) }
+        Self { throttle: ClientThrottleState::new(settings) }
     }
 }
 

@@ -10,7 +10,8 @@
 //! The same scene always gives the same story. No clock is read and nothing waits: a minute takes as long as its events.
 //!
 //! ```
-//! use tidegate_core::{Micros, adaptive::Anchored};
+//! use tidegate_core::Micros;
+//! use tidegate_overload::adaptive::Anchored;
 //! use tidegate_simulation::{AdaptiveGuard, NoGuard, Scene, Surge};
 //!
 //! let scene = Scene::surge(Surge::TenTimes).seconds(2);

@@ -8,7 +8,8 @@ use crate::{
 };
 use fastrand::Rng;
 use std::{cmp::Reverse, collections::BinaryHeap};
-use tidegate_core::{Micros, Report};
+use tidegate_core::Micros;
+use tidegate_overload::Report;
 
 /// Lets a scene happen.
 pub(crate) fn play(scene: &Scene, guard: impl Guard) -> Story {

@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "this is how a test fails")]
 
-use tidegate_core::{
-    Micros,
-    adaptive::{Anchored, Bounds, Gradient2},
-};
+use tidegate_core::Micros;
+use tidegate_overload::adaptive::{Anchored, Bounds, Gradient2};
 use tidegate_simulation::{AdaptiveGuard, FixedGuard, Guard, NoGuard, Scene, Story, Surge, cast};
 
 /// The default controller, for calls that should take at most twenty milliseconds.

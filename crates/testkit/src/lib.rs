@@ -9,6 +9,7 @@
 //! | [`bound`] | what several quotas admit at most, and whether callers were admitted more |
 //! | [`strategy`] | random quotas of every algorithm, and random callers |
 //! | [`guava`] | recorded traces of Guava's `RateLimiter` |
+//! | [`sleeper`] | a future that is polled only after a wake-up, so that a lost one shows |
 //! | [`spoil`] | texts that are spoiled in every way, for fuzzing |
 //! | [`servers`] | real servers that a test starts, and wires to them that can be spoiled |
 //!
@@ -19,6 +20,7 @@ pub mod conformance;
 pub mod guava;
 #[cfg(target_os = "linux")]
 pub mod servers;
+pub mod sleeper;
 pub mod spoil;
 pub mod strategy;
 pub mod subject;

@@ -15,9 +15,8 @@ use std::{
     vec,
 };
 use tidegate::{
-    Clock,
-    bandwidth::{Pace, PaceExt as _},
-    limit,
+    Clock, limit,
+    limiter::{Pace, PaceExt as _},
 };
 
 /// A message of a queue.

@@ -9,7 +9,7 @@
 use std::{error::Error, io, net::SocketAddr, process::ExitCode};
 use tidegate::{
     Declaration, Gate, RequestLimit, Rules,
-    overload::Slots,
+    limiter::Slots,
     rule::request::key,
     tower::{ConcurrencyLayer, LimitLayer, RuleInterceptor},
 };

@@ -52,68 +52,34 @@ pub use init::rules;
 #[doc(hidden)]
 #[cfg(feature = "tokio")]
 pub use init::site;
-pub use tidegate_core::{Decision, Outcome, Quota, Report};
+pub use tidegate_core::{Decision, Outcome, Quota};
 #[cfg(feature = "tokio")]
-pub use tidegate_engine::Outage;
-pub use tidegate_engine::{
-    Bucket, BuildError, Capacity, Cause, Clock, Joined, Limiter, Permit, Priority, Reservation, Store,
-    Throttle, Waiter,
+pub use tidegate_limiter::Outage;
+pub use tidegate_limiter::{
+    Bucket, BuildError, Capacity, Clock, Joined, Limiter, Permit, Priority, Reservation, Store, Throttle,
+    Waiter,
 };
 #[cfg(feature = "macros")]
 pub use tidegate_macros::{breaker, concurrency, limit};
+pub use tidegate_overload::{Cause, Report};
 #[cfg(feature = "tokio")]
 pub use tidegate_rule::{Declaration, Gate, Limited, RequestLimit, Rule, Rules, Verdict};
 
 /// Quotas, algorithms and decisions, without a clock.
 pub use tidegate_core as core;
 
-/// What limiters take and return.
-pub mod limiter {
-    #[cfg(feature = "tokio")]
-    pub use tidegate_engine::{Ahead, Outage, decide_all, reserve_all};
-    pub use tidegate_engine::{
-        Blocking, BlockingBucket, Bucket, BuildError, Capacity, Check, Claim, Clock, ClockHand, DeniedKey,
-        FleetBound, Joined, Key, Limiter, LimiterBuilder, Mark, OutageBound, Overflow, Permit, Priority,
-        Refused, Reservation, Settlement, Stats, Store, StoreError, TableSize, Throttle, ThrottleBuilder,
-        Waiter, store,
-    };
-}
+/// Limiters: keys in memory or in a store, waiting, reservations, permits.
+pub use tidegate_limiter as limiter;
 
-/// Against overload: [`Slots`](overload::Slots) bound what is in flight, an [`AdaptiveLimit`](overload::AdaptiveLimit) finds how much
-/// that may be, and a [`PriorityLimit`](overload::PriorityLimit) gives it to the important first. A [`Breaker`](overload::Breaker)
-/// keeps calls from what fails; a [`ClientThrottle`](overload::ClientThrottle) and an [`ErrorThrottle`](overload::ErrorThrottle) let fewer
-/// of them through. Each is a [`Guard`](overload::Guard): it gives a [`Pass`](overload::Pass) and wants to know how the call ended. A
-/// [`LoadMonitor`](overload::LoadMonitor) watches the machine, limits and features follow it ([`Scaled`](overload::Scaled),
-/// [`Switchboard`](overload::Switchboard)), and [`fallback`](overload::fallback) answers in place of what was refused.
-pub mod overload {
-    pub use tidegate_core::{
-        Average, BreakerBuilder, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts,
-        ClientThrottleBuilder, ClientThrottleSettings, ErrorRateBuilder, ErrorRateSettings, Lever, LoadGauge,
-        LoadLevel, LoadLevels, Rejection, Report, Scale, Scaler, Schedule, ScheduleError, Switch, adaptive,
-        triage,
-    };
-    pub use tidegate_engine::{
-        AdaptiveEntry, AdaptiveLimit, Breaker, BreakerEntry, Cause, ClientThrottle, ClientThrottleEntry,
-        ErrorThrottle, Feature, Guard, LoadMonitor, Pass, PriorityLimit, PriorityLimitBuilder, Scaled,
-        Settle, Slot, Slots, SlotsBuilder, Switchboard, fallback, load,
-    };
-}
+/// Adaptive limits, priorities, breakers, error rates, load, features, fallbacks.
+pub use tidegate_overload as overload;
 
-/// Lists of who is denied, and bans.
-pub mod access {
-    pub use tidegate_engine::{
-        Access, AccessControl, AccessList, AccessListBuilder, BanOutcome, BanRule, BanStats, BannedKey, Bans,
-        BansBuilder, ListError, ListProblem, Prefix, Stance, Standing,
-    };
-}
+/// Deny and allow lists, and bans.
+pub use tidegate_access as access;
 
 /// Byte rates of readers, writers, streams and bodies; paced streams.
 #[cfg(feature = "tokio")]
-pub mod bandwidth {
-    pub use tidegate_engine::{Bandwidth, BandwidthBuilder, Bandwidths, Shaped};
-    #[cfg(feature = "stream")]
-    pub use tidegate_engine::{ByteLen, InFlight, Pace, PaceExt, PaceSlot, Paced};
-}
+pub use tidegate_bandwidth as bandwidth;
 
 /// Limits with names, requests and answers.
 #[cfg(feature = "tokio")]

@@ -8,7 +8,7 @@
 //! let login = RequestLimit::of(Declaration::of("login").quota("5/min")?)?.key(key::peer()).routes(["/login"]);
 //! let layer = LimitLayer::new([per_client, login]);
 //! // axum: Router::new().route(…).layer(layer); tonic: Server::builder().layer(layer)
-//! # Ok::<(), tidegate_engine::BuildError>(())
+//! # Ok::<(), tidegate_limiter::BuildError>(())
 //! ```
 //!
 //! | noun | is |

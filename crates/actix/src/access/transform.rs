@@ -14,7 +14,7 @@ use tidegate_rule::surface::RequestAccess;
 ///
 /// ```
 /// use tidegate_actix::{AccessMiddleware, RequestAccess};
-/// use tidegate_engine::{AccessControl, Bans};
+/// use tidegate_access::{AccessControl, Bans};
 /// use tidegate_rule::request::TrustedProxies;
 ///
 /// let bans = Bans::builder().automatic("10/min for 1h".parse()?).build()?;

@@ -9,7 +9,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-use tidegate_engine::{Bandwidth, Shaped};
+use tidegate_bandwidth::{Bandwidth, Shaped};
 
 /// No more passes at once: a handler that answers with a string yields all of it in one go.
 const PIECE: usize = 16 * 1_024;

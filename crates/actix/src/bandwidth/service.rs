@@ -12,7 +12,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
-use tidegate_engine::Bandwidth;
+use tidegate_bandwidth::Bandwidth;
 use tidegate_rule::surface::RequestBandwidth;
 
 /// A service whose answers move no faster than a bandwidth allows; see [`BandwidthMiddleware`](super::BandwidthMiddleware).

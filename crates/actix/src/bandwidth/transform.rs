@@ -16,7 +16,7 @@ use tidegate_rule::surface::RequestBandwidth;
 ///
 /// ```
 /// use tidegate_actix::{BandwidthMiddleware, RequestBandwidth};
-/// use tidegate_engine::{Bandwidth, Bandwidths};
+/// use tidegate_bandwidth::{Bandwidth, Bandwidths};
 /// use tidegate_rule::request::key;
 ///
 /// let machine = Bandwidth::new("100MB/s")?;
@@ -26,7 +26,7 @@ use tidegate_rule::surface::RequestBandwidth;
 ///         .wrap(BandwidthMiddleware::new(machine.clone()))
 ///         .wrap(BandwidthMiddleware::new(each.clone()))
 /// };
-/// # Ok::<(), tidegate_engine::BuildError>(())
+/// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
 /// A body is pulled only as fast as it may be sent, so nothing piles up. It passes in pieces of 16 KiB at most, each of which

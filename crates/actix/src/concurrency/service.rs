@@ -14,7 +14,7 @@ use std::{
     rc::Rc,
     task::{Context, Poll},
 };
-use tidegate_engine::Slot;
+use tidegate_limiter::Slot;
 use tidegate_rule::surface::{RequestSlots, Turn};
 
 /// A service that serves only so many requests at once; see [`ConcurrencyMiddleware`](super::ConcurrencyMiddleware).

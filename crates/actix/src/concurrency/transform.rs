@@ -16,7 +16,7 @@ use tidegate_rule::surface::RequestSlots;
 /// ```
 /// use std::time::Duration;
 /// use tidegate_actix::{ConcurrencyMiddleware, RequestSlots};
-/// use tidegate_engine::Slots;
+/// use tidegate_limiter::Slots;
 ///
 /// let slots = Slots::builder().waiting_places(200).build(64)?;
 /// let at_once = RequestSlots::new(slots).wait(Duration::from_millis(500));

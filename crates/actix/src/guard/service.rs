@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_engine::{Guard, Pass, Settle};
+use tidegate_overload::{Guard, Pass, Settle};
 use tidegate_rule::surface::RequestGuard;
 
 /// A service with a guard in front of it; see [`GuardMiddleware`](super::GuardMiddleware).

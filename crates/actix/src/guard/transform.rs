@@ -11,7 +11,7 @@ use std::{
     fmt,
     future::{Ready, ready},
 };
-use tidegate_engine::{Guard, Settle};
+use tidegate_overload::{Guard, Settle};
 use tidegate_rule::surface::RequestGuard;
 
 /// Puts a guard in front of a service: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or one of
@@ -20,8 +20,9 @@ use tidegate_rule::surface::RequestGuard;
 /// ```
 /// use std::sync::Arc;
 /// use tidegate_actix::{GuardMiddleware, RequestGuard, Until};
-/// use tidegate_core::{Micros, adaptive::Anchored};
-/// use tidegate_engine::AdaptiveLimit;
+/// use tidegate_core::Micros;
+/// use tidegate_overload::adaptive::Anchored;
+/// use tidegate_overload::AdaptiveLimit;
 ///
 /// // As much in flight as the promised latency allows, until the bodies are sent.
 /// let limit = Arc::new(AdaptiveLimit::new(Anchored::new(Micros::from_millis(250))?)?);

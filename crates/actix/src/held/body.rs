@@ -9,7 +9,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-use tidegate_core::Report;
+use tidegate_overload::Report;
 
 pin_project! {
     /// The body of an answer: that of the service, or that of the middleware where it answered itself.

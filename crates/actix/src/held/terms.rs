@@ -16,8 +16,8 @@ use actix_web::{
 };
 use bytes::Bytes;
 use std::{ops::Deref, sync::Arc};
-use tidegate_core::Report;
-use tidegate_engine::{Cause, Pass, Settle, Slot};
+use tidegate_limiter::Slot;
+use tidegate_overload::{Cause, Pass, Report, Settle};
 use tidegate_rule::{
     Answer, HeldSlots,
     request::Reply,

@@ -2,7 +2,7 @@
 
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::header::Text;
-use tidegate_engine::store::Choice;
+use tidegate_limiter::store::Choice;
 use tidegate_rule::{Fields, Gate, Mode, Verdict};
 
 /// What an answer will tell of the quotas that its request was counted by.

@@ -15,7 +15,7 @@ use std::{
     rc::Rc,
     task::{Context, Poll},
 };
-use tidegate_core::Report;
+use tidegate_overload::Report;
 use tidegate_rule::{Asked, Gate, Rulings};
 
 /// A service with a gate in front of it; see [`LimitMiddleware`](super::LimitMiddleware).

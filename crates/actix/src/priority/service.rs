@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_engine::{Pass, PriorityLimit};
+use tidegate_overload::{Pass, PriorityLimit};
 use tidegate_rule::surface::RequestPriority;
 
 /// A service that sheds load, the least important first; see [`PriorityMiddleware`](super::PriorityMiddleware).

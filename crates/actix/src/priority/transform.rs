@@ -14,8 +14,8 @@ use tidegate_rule::surface::RequestPriority;
 ///
 /// ```
 /// use tidegate_actix::{PriorityMiddleware, RequestPriority};
-/// use tidegate_core::triage::{Arrival, Class};
-/// use tidegate_engine::PriorityLimit;
+/// use tidegate_overload::priority::{Arrival, Class};
+/// use tidegate_overload::PriorityLimit;
 ///
 /// let (user, batch) = (0, 1);
 /// let classes = [Class::new("user", "60%".parse()?), Class::new("batch", "10%".parse()?)];

@@ -20,16 +20,18 @@ use std::{
     task::{Context, Waker},
     time::Duration,
 };
+use tidegate_access::{AccessControl, Bans, Stance};
 use tidegate_actix::{
     AccessMiddleware, BandwidthMiddleware, ConcurrencyMiddleware, FactsMiddleware, GuardMiddleware, Guards,
     LimitMiddleware, PriorityMiddleware, RequestAccess, RequestFacts, RequestGuard, RequestPriority,
     RequestSlots, Until, UploadMiddleware,
 };
-use tidegate_core::{
-    BreakerSettings, BreakerState,
-    triage::{Arrival, Class},
+use tidegate_bandwidth::Bandwidth;
+use tidegate_limiter::{Clock, Slots};
+use tidegate_overload::{
+    Breaker, BreakerSettings, BreakerState, PriorityLimit,
+    priority::{Arrival, Class},
 };
-use tidegate_engine::{AccessControl, Bandwidth, Bans, Breaker, Clock, PriorityLimit, Slots, Stance};
 use tidegate_rule::{
     Answer, Facts,
     request::{TrustedProxies, key},

@@ -11,8 +11,8 @@ use std::{
     task::{Context, Poll, ready},
     time::Duration,
 };
+use tidegate_bandwidth::Bandwidth;
 use tidegate_bench::{Result, suite::Measured, turns::median};
-use tidegate_engine::Bandwidth;
 use tokio::{
     io::{AsyncRead, AsyncWrite, BufReader, ReadBuf, copy_buf},
     runtime::{Builder, Runtime},

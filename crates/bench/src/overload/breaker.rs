@@ -10,8 +10,7 @@ use std::{
     time::Duration,
 };
 use tidegate_bench::{Result, suite::Measured, turns::compare};
-use tidegate_core::BreakerSettings;
-use tidegate_engine::{Breaker, Guard};
+use tidegate_overload::{Breaker, BreakerSettings, Guard};
 use tower::{Layer, Service, service_fn};
 use tower_resilience_circuitbreaker::CircuitBreakerLayer;
 

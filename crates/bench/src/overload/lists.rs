@@ -7,8 +7,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     time::Instant,
 };
+use tidegate_access::{Access, AccessList, Prefix};
 use tidegate_bench::{Result, suite::Measured, turns::median};
-use tidegate_engine::{Access, AccessList, Prefix};
 
 const ENTRIES: usize = 1_000_000;
 const QUESTIONS: usize = 1_000_000;

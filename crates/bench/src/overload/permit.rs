@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 use tidegate_bench::{Result, suite::Measured, turns::compare};
-use tidegate_engine::{Limiter, Slots};
+use tidegate_limiter::{Limiter, Slots};
 use tokio::sync::Semaphore;
 
 /// One key of a limiter, looked up anew each time; beside it, in the figures, slots without keys.

@@ -1,7 +1,8 @@
 //! Goodput in the closed-loop simulation.
 
 use tidegate_bench::{Result, suite::Measured, turns::median};
-use tidegate_core::{Micros, adaptive::Anchored};
+use tidegate_core::Micros;
+use tidegate_overload::adaptive::Anchored;
 use tidegate_simulation::{AdaptiveGuard, NoGuard, Scene, Surge};
 
 /// Seeds that are played; a value is their median.

@@ -10,7 +10,7 @@ use std::{
 };
 use tidegate_bench::{Result, suite::Measured, turns::median};
 use tidegate_core::Quota;
-use tidegate_engine::{Ahead, Limiter, Outage};
+use tidegate_limiter::{Ahead, Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 

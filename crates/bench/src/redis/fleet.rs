@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidegate_bench::{Result, suite::Measured};
-use tidegate_engine::{Ahead, Limiter};
+use tidegate_limiter::{Ahead, Limiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 

@@ -4,7 +4,7 @@ use std::{
     future::Future,
     time::{Duration, Instant},
 };
-use tidegate_engine::Limiter;
+use tidegate_limiter::Limiter;
 
 /// What one competitor did in one round.
 #[derive(Clone, Debug, Default)]

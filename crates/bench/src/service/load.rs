@@ -12,7 +12,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidegate_engine::Limiter;
+use tidegate_limiter::Limiter;
 use tidegate_proto::rls::{Entry, RateLimitDescriptor, RateLimitRequest};
 use tidegate_redis::RedisStore;
 use tokio::net::TcpStream;

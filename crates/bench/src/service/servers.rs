@@ -33,7 +33,7 @@ pub(crate) fn service(folder: &str, address: &str, store: &str) -> Result<()> {
         let store = match store {
             "" => None,
             url => Some(Arc::new(RedisStore::builder().deadline(DEADLINE).connect(url).await?)
-                as Arc<dyn tidegate_engine::Store>),
+                as Arc<dyn tidegate_limiter::Store>),
         };
         let host = ServiceHost::open(&environment, HostStores { store, ..HostStores::default() })
             .map_err(|error| error.to_string())?;

@@ -2,16 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-mod adaptive;
-mod breaker;
 mod guava;
 mod header;
 mod laws;
-mod load;
 mod mistakes;
 mod peers;
 mod quota;
-mod rolling;
-mod schedule;
 mod stories;
-mod triage;

@@ -18,8 +18,10 @@ use std::{
     task::{self, Context, Poll},
     time::Duration,
 };
-use tidegate_core::{Decision, Micros, Quota, Rejection, Report};
-use tidegate_engine::{Bandwidth, Cause, Standing};
+use tidegate_access::Standing;
+use tidegate_bandwidth::Bandwidth;
+use tidegate_core::{Decision, Micros, Quota};
+use tidegate_overload::{Cause, Rejection, Report};
 use tidegate_rule::{
     Answer, Asked, Fields, HeldSlots, KeyQueue, Limited, Mode, Rulings, Verdict, add_wait,
     request::{Head, Reply},

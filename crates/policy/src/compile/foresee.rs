@@ -6,8 +6,9 @@ use super::{
 };
 use crate::matching::Seen;
 use std::{fmt, ops::Range, time::Duration};
-use tidegate_core::Report;
-use tidegate_engine::{Mark, Standing};
+use tidegate_access::Standing;
+use tidegate_limiter::Mark;
+use tidegate_overload::Report;
 use tidegate_rule::{
     Aim, HeldSlots, Judged, Judgement, Mode, Rulings, Stay, Waiting,
     request::{Head, KeyValue, Reply},

@@ -10,14 +10,14 @@ use crate::{
     model::{self, Access, Adaptive, BreakerTerms, Enforcement, Rule},
 };
 use std::{fmt, sync::Arc};
-use tidegate_core::{
-    BreakerSettings, Micros, Rejection, Report, SettingError, Share,
+use tidegate_access::{AccessControl, AccessList, Bans, Stance};
+use tidegate_bandwidth::{Bandwidth, Bandwidths};
+use tidegate_core::{Micros, SettingError, Share};
+use tidegate_limiter::{Clock, Refused, Slots, Waiter};
+use tidegate_overload::{
+    AdaptiveLimit, Breaker, BreakerSettings, Guard as _, Pass, PriorityLimit, Rejection, Report,
     adaptive::{Anchored, Bounds},
-    triage::{Arrival, Class},
-};
-use tidegate_engine::{
-    AccessControl, AccessList, AdaptiveLimit, Bandwidth, Bandwidths, Bans, Breaker, Clock, Guard as _, Pass,
-    PriorityLimit, Refused, Slots, Stance, Waiter,
+    priority::{Arrival, Class},
 };
 use tidegate_rule::{
     KeyQueue, Mode, Queue, is_chosen,

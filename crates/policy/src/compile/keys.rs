@@ -12,7 +12,7 @@ use std::{
     },
 };
 use tidegate_core::SettingError;
-use tidegate_engine::Priority;
+use tidegate_limiter::Priority;
 use tidegate_rule::{
     Charge,
     request::{Address, Duplicates, Head, Key, KeyValue, Reply, TrustedProxies, key},

@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 use tidegate_core::{Micros, SettingError};
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_rule::request::Head;
 
 /// The policy that is in force now, to be replaced while requests come in.

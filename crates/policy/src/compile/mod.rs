@@ -45,7 +45,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 use tidegate_core::{Ratio, SettingError};
-use tidegate_engine::{Clock, Limiter, LoadMonitor, Scaled, load::Scalable as _};
+use tidegate_limiter::{Clock, Limiter};
+use tidegate_overload::{LoadMonitor, Scaled, load::Scalable as _};
 use tidegate_rule::{
     Gate, Rules, StoreAddress,
     request::{Head, Key, KeyValue, TrustedProxies},
@@ -386,7 +387,7 @@ pub(crate) fn without_stores(policy: &Policy) -> Policy {
 fn can_follow(
     quotas: &Vec<tidegate_core::Quota>,
     factors: impl Iterator<Item = Ratio>,
-) -> Result<(), tidegate_engine::BuildError> {
+) -> Result<(), tidegate_limiter::BuildError> {
     for factor in factors {
         Limiter::scale(quotas, factor)?;
     }

@@ -13,8 +13,8 @@ use crate::{
     model::{Enforcement, Fallback, Key, Match, OnLimit, Part, Policy, QueueOrder, Quotas, Route, Rule},
 };
 use std::{cell::RefCell, env, sync::Arc};
-use tidegate_core::{Quota, Schedule, SettingError};
-use tidegate_engine::LoadMonitor;
+use tidegate_core::{Quota, SettingError};
+use tidegate_overload::{LoadMonitor, Schedule};
 use tidegate_rule::{
     Declaration, RequestLimit, RuleSettings, Settings, StoreAddress,
     request::{Duplicates, Head, Key as RequestKey, TrustedProxies},
@@ -309,6 +309,6 @@ fn monitor(policy: &Policy, compiler: &Compiler) -> Result<Option<LoadMonitor>, 
     monitor.build().map(Some)
 }
 
-fn of_build(error: &tidegate_engine::BuildError) -> SettingError {
+fn of_build(error: &tidegate_limiter::BuildError) -> SettingError {
     told(&error.to_string(), "give other quotas")
 }

@@ -2,8 +2,10 @@
 
 use super::{PolicyGate, guards::InFlight, guards::PolicyRule};
 use crate::model::{Enforcement, Rule};
-use tidegate_core::{BreakerSnapshot, Quota, Share};
-use tidegate_engine::{Bans, Limiter};
+use tidegate_access::Bans;
+use tidegate_core::{Quota, Share};
+use tidegate_limiter::Limiter;
+use tidegate_overload::BreakerSnapshot;
 use tidegate_rule::{
     Mode, RequestLimit,
     request::{Head, KeyValue},

@@ -6,7 +6,7 @@ use crate::{
     model::{Access, Cost, Enforcement, Key, Network, OnLimit, Policy, QueueOrder, Quotas, Rule, Stores},
 };
 use tidegate_core::{CarryOver, Kind, Quota};
-use tidegate_engine::Overflow;
+use tidegate_limiter::Overflow;
 use tidegate_rule::{Mode, request::Missing};
 
 /// A key without effect: where, why, and what to do about it.

@@ -12,7 +12,7 @@ use crate::{
 use cover::{are_disjoint, covers};
 use std::{collections::BTreeMap, fmt, mem};
 use tidegate_core::{Demand, Kind, Micros, Outcome, Quota, Retry, spelling};
-use tidegate_engine::{Capacity, Outage};
+use tidegate_limiter::{Capacity, Outage};
 use tidegate_rule::{Mode, request::Missing};
 
 /// A likely mistake: where, why, and what to do about it.

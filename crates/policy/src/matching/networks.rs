@@ -10,8 +10,8 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+use tidegate_access::{Access, AccessList, AccessListBuilder, Prefix, Stance};
 use tidegate_core::SettingError;
-use tidegate_engine::{Access, AccessList, AccessListBuilder, Prefix, Stance};
 
 /// The lists of a policy, as they are now: those from files can be read again. Clones are the same lists.
 #[derive(Clone, Debug, Default)]

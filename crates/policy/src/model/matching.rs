@@ -2,7 +2,7 @@
 
 use super::Expression;
 use std::collections::BTreeMap;
-use tidegate_engine::Prefix;
+use tidegate_access::Prefix;
 
 /// `match`: which requests a rule or a route is about; all that is said must hold.
 ///

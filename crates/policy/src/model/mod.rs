@@ -25,7 +25,8 @@ pub use server::{
 };
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
-use tidegate_engine::{Outage, Prefix};
+use tidegate_access::Prefix;
+use tidegate_limiter::Outage;
 use tidegate_rule::Fields;
 
 /// All that a file says, with what it includes (`include: [more.yaml]`), and with `templates` written out.

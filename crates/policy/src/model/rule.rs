@@ -2,8 +2,10 @@
 
 use super::{Cost, Key, Match, Network, OnLimit};
 use std::{fmt, str::FromStr, time::Duration};
-use tidegate_core::{CarryOver, Quota, Schedule, SettingError, Share};
-use tidegate_engine::{BanRule, Capacity, Outage, Overflow};
+use tidegate_access::BanRule;
+use tidegate_core::{CarryOver, Quota, SettingError, Share};
+use tidegate_limiter::{Capacity, Outage, Overflow};
+use tidegate_overload::Schedule;
 use tidegate_rule::{
     Mode,
     request::{Duplicates, Missing},

@@ -171,7 +171,7 @@ impl Reader<'_> {
             }
             let looks_like_address = text.contains(['.', ':', '/'])
                 && text.chars().all(|c| c.is_ascii_hexdigit() || matches!(c, '.' | ':' | '/'));
-            if looks_like_address || text.parse::<tidegate_engine::Prefix>().is_ok() {
+            if looks_like_address || text.parse::<tidegate_access::Prefix>().is_ok() {
                 return Some(Network::Prefix(reader.parse(node)?));
             }
             let name = reader.name(node)?;

@@ -16,7 +16,7 @@ use crate::{
     table::{Shape, Table, Written, key, key_with_default},
 };
 use tidegate_core::CarryOver;
-use tidegate_engine::{Capacity, Overflow};
+use tidegate_limiter::{Capacity, Overflow};
 use tidegate_rule::{
     Mode,
     request::{Duplicates, Missing},

@@ -11,10 +11,10 @@ use std::{
     str::FromStr,
     time::Duration,
 };
-use tidegate_core::{
-    LARGEST_EXACT, Micros, Quota, QuotaError, ScheduleError, SettingError, Share, Unit, spelling,
-};
-use tidegate_engine::{BanRule, Outage};
+use tidegate_access::BanRule;
+use tidegate_core::{LARGEST_EXACT, Micros, Quota, QuotaError, SettingError, Share, Unit, spelling};
+use tidegate_limiter::Outage;
+use tidegate_overload::ScheduleError;
 
 /// What is wrong with a text, where in it, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]

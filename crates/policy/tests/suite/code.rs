@@ -5,7 +5,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 use tidegate_core::Quota;
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_policy::{
     PolicyFile, Problem, Problems,
     compile::{Compiler, LivePolicy},

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::requests::{MatchExt as _, Request, any};
-use crate::rules::{access, header, ip, policy, rule};
+use crate::{
+    requests::{MatchExt as _, Request, any},
+    rules::{access, header, ip, policy, rule},
+};
 use std::{collections::BTreeMap, path::Path, time::Duration};
-use tidegate_engine::Outage;
+use tidegate_limiter::Outage;
 use tidegate_policy::{
     explain,
     model::{Enforcement, OnLimit, Policy, Quotas, Route, Rule, Stores, Tiers},

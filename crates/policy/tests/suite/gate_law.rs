@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::requests::{MatchExt as _, Request, any};
-use crate::rules::{gate, header, ip, policy, refusal, rule};
+use crate::{
+    requests::{MatchExt as _, Request, any},
+    rules::{gate, header, ip, policy, refusal, rule},
+};
 use proptest::prelude::*;
 use tidegate_core::Micros;
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_policy::{
     compile::{Ahead, Compiler, Foresight},
     model::{Enforcement, Key, Rule},

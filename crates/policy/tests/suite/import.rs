@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::requests::Request;
-use crate::rules::{admitted, gate};
+use crate::{
+    requests::Request,
+    rules::{admitted, gate},
+};
 use proptest::prelude::*;
 use std::{
     collections::BTreeMap,
@@ -293,7 +295,7 @@ proptest! {
         let gate = gate(&policy);
         for client in ["10.0.0.1", "10.1.0.1", "10.1.2.3", "192.0.2.7", "192.0.2.8", "2001:db8::1", "8.8.8.8", "::1"] {
             let holds = |network: &Option<&str>| network.is_none_or(|network| {
-                network.parse::<tidegate_engine::Prefix>().unwrap().contains(client.parse().unwrap())
+                network.parse::<tidegate_access::Prefix>().unwrap().contains(client.parse().unwrap())
             });
             let is_denied = entries.iter().find(|(_, network)| holds(network)).is_some_and(|(is_deny, _)| *is_deny);
             let count = admitted(&gate, &Request::of("GET a.test/").from(client));

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::requests::{MatchExt as _, Request, any};
-use crate::rules::{gate, header, ip, policy, refusal, rule};
+use crate::{
+    requests::{MatchExt as _, Request, any},
+    rules::{gate, header, ip, policy, refusal, rule},
+};
 use proptest::prelude::*;
-use tidegate_engine::Outage;
+use tidegate_limiter::Outage;
 use tidegate_policy::{
     Lint, lint,
     model::{Charge, Cost, Due, Enforcement, Key, Match, Part, Policy, Quotas, Route, Rule, Stores},

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Outcome};
-use tidegate_engine::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ClockHand};
 use tidegate_policy::{
     Disk,
     compile::{Asking, Compiler, Instead, Passage, PolicyAsked, PolicyGate},

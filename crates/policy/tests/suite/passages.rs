@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::requests::{MatchExt as _, Request, any};
-use crate::rules::{access, admitted, gate, header, ip, now, policy, refusal, refuser, rule};
+use crate::{
+    requests::{MatchExt as _, Request, any},
+    rules::{access, admitted, gate, header, ip, now, policy, refusal, refuser, rule},
+};
 use std::{collections::BTreeMap, time::Duration};
 use tidegate_core::Share;
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_policy::{
     compile::{Compiler, Instead, LivePolicy, Passage, PolicyAsked, PolicyGate, Why},
     model::{

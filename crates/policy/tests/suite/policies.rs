@@ -4,8 +4,9 @@
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use tidegate_access::Prefix;
 use tidegate_core::{CarryOver, Quota, Share};
-use tidegate_engine::{Capacity, Outage, Overflow, Prefix};
+use tidegate_limiter::{Capacity, Outage, Overflow};
 use tidegate_policy::model::*;
 use tidegate_rule::{
     Fields, Mode,
@@ -673,7 +674,7 @@ fn terms(more: Vec<Part>) -> BoxedStrategy<Terms> {
 
 type Actions = (
     String,
-    Option<tidegate_core::Schedule>,
+    Option<tidegate_overload::Schedule>,
     Option<String>,
     Option<Outage>,
     Duration,

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::requests::Request;
-use crate::rules::{ip, policy, refusal, rule};
+use crate::{
+    requests::Request,
+    rules::{ip, policy, refusal, rule},
+};
 use std::time::Duration;
 use tidegate_core::CarryOver;
-use tidegate_engine::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ClockHand};
 use tidegate_policy::{
     compile::{Compiler, LivePolicy, Passage, PolicyAsked, PolicyGate, Why},
     model::{Adaptive, Policy, Queue, QueueOrder, Rule},

@@ -39,7 +39,7 @@ pub(crate) fn policy(rules: impl IntoIterator<Item = Rule>) -> Policy {
 }
 
 pub(crate) fn gate(policy: &Policy) -> PolicyGate {
-    let (clock, _hand) = tidegate_engine::Clock::manual();
+    let (clock, _hand) = tidegate_limiter::Clock::manual();
     Compiler::new(Rules::new()).clock(clock).compile(policy, None).unwrap()
 }
 

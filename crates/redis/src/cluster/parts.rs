@@ -8,7 +8,7 @@ use super::Cluster;
 use crate::node::{Answered, Caller, Problem};
 use std::{collections::VecDeque, sync::Arc};
 use tidegate_core::{Demand, Effect, Receipt};
-use tidegate_engine::{
+use tidegate_limiter::{
     StoreError,
     store::{Answer, Charged, Inquiry, Reply, Request},
 };

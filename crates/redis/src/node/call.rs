@@ -7,7 +7,7 @@ use crate::{
 };
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tidegate_core::Micros;
-use tidegate_engine::{StoreError, store::Request};
+use tidegate_limiter::{StoreError, store::Request};
 use tokio::time::timeout;
 
 impl Node {

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tidegate_engine::StoreError;
+use tidegate_limiter::StoreError;
 use tokio::time::timeout;
 
 /// How often a server that is unavailable is looked for.

@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_engine::{
+use tidegate_limiter::{
     Clock, StoreError,
     store::{Place, Reply, Request},
 };

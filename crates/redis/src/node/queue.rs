@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Credit, Micros};
-use tidegate_engine::{
+use tidegate_limiter::{
     StoreError,
     store::{Reply, Request},
 };
@@ -235,7 +235,7 @@ fn refunds(request: &Request, reply: Reply) -> Vec<Request> {
             let is_slot = |index: usize| place.limit.quotas()[index].rate().is_none();
             let receipts =
                 place.quotas().map(|index| if is_slot(index) { receipt } else { <_>::default() }).collect();
-            let charge = tidegate_engine::store::Charged { receipts, generation: 0 };
+            let charge = tidegate_limiter::store::Charged { receipts, generation: 0 };
             return vec![Request::Refund { place: place.clone(), charge, cost: receipt.cost }];
         }
         _ => return Vec::new(),

@@ -6,7 +6,7 @@ use super::{
 };
 use std::fmt;
 use tidegate_core::{Decision, Demand, Micros, Receipt, Step};
-use tidegate_engine::store::{Answer, Charged, Reply};
+use tidegate_limiter::store::{Answer, Charged, Reply};
 
 impl Pair {
     /// Does the step in this process, and compares.

@@ -11,7 +11,7 @@ use dice::Dice;
 use pair::Pair;
 use std::{error, fmt, ops::ControlFlow};
 use tidegate_core::{Micros, Quota};
-use tidegate_engine::StoreError;
+use tidegate_limiter::StoreError;
 
 /// How much to compare.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use super::{Compared, dice::Dice, show};
 use std::{collections::VecDeque, sync::Arc};
 use tidegate_core::{CarryOver, Demand, Entries, Kind, Micros, Quota, Rate, Receipt};
-use tidegate_engine::store::{Charged, Choice, Inquiry, Limit, Place, Request, Slots};
+use tidegate_limiter::store::{Charged, Choice, Inquiry, Limit, Place, Request, Slots};
 
 /// One key in both places.
 pub(super) struct Pair {

@@ -4,7 +4,7 @@
 
 use crate::common::{AMPLE, FIVE, limiter, limiter_for, number, soon, store, verdict};
 use std::time::Duration;
-use tidegate_engine::{Limiter, Outage};
+use tidegate_limiter::{Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{CarryOver, Demand, Quota};
-use tidegate_engine::{
+use tidegate_limiter::{
     Limiter, Outage, Store,
     store::{Answer, Choice, Inquiry, Limit, Place, Reply, Request, Slots},
 };

@@ -13,7 +13,7 @@ use std::{
     },
 };
 use tidegate_core::{CarryOver, Demand, Kind, Micros, Quota, Receipt, Step};
-use tidegate_engine::{
+use tidegate_limiter::{
     Store as _,
     store::{Charged, Choice, Inquiry, Limit, Place, Reply, Request, Slots},
 };

@@ -10,7 +10,7 @@
 
 use crate::common::{AMPLE, FIVE, limiter, number, soon, store, verdict};
 use std::{fs, process::Command};
-use tidegate_engine::Limiter;
+use tidegate_limiter::Limiter;
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Fault, Proxy, RedisCluster, RedisSentinel, RedisServer};
 

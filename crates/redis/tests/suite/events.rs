@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tidegate_engine::Outage;
+use tidegate_limiter::Outage;
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisCluster, RedisServer};
 use tracing::{

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tidegate_core::{Kind, Micros, Quota};
-use tidegate_engine::{Ahead, Limiter, Outage};
+use tidegate_limiter::{Ahead, Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Connection, RedisServer, Value};
 use tokio::task::JoinSet;

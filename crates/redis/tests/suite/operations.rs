@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{CarryOver, Demand, Entries, Micros, Quota};
-use tidegate_engine::{Limiter, Priority, Refused, Waiter};
+use tidegate_limiter::{Limiter, Priority, Refused, Waiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::RedisServer;
 

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_engine::{Limiter, Outage};
+use tidegate_limiter::{Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{Fault, Proxy, RedisServer};
 use tokio::task::JoinSet;

@@ -11,7 +11,7 @@
 use crate::common::{FIVE, commands, keys, limiter, limiter_for, number, soon, store, verdict};
 use std::{fmt::Write as _, fs, thread, time::Duration};
 use tidegate_core::Quota;
-use tidegate_engine::{Limiter, Outage};
+use tidegate_limiter::{Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisServer, until};
 

@@ -11,7 +11,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_engine::{Limiter, Outage};
+use tidegate_limiter::{Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisSentinel, RedisServer, Value, until};
 use tokio::task::{JoinSet, block_in_place};

@@ -5,7 +5,7 @@
 
 use crate::common::{AMPLE, commands, number, store};
 use std::{fs, time::Duration};
-use tidegate_engine::{Addition, StoreError, Tally};
+use tidegate_limiter::{Addition, StoreError, Tally};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisCluster, RedisSentinel, RedisServer, Value};
 

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{CarryOver, Decision, Quota};
-use tidegate_engine::{
+use tidegate_limiter::{
     Clock, Limiter, Outage, Reservation, Waiter,
     store::{Choice, Inquiry, Limit, Place, Reply, Request, Slots},
 };

@@ -6,7 +6,7 @@ use crate::{
     run::{Bin, RuleTally, Tally, Timeline},
 };
 use std::fmt::{self, Write as _};
-use tidegate_engine::TopKey;
+use tidegate_limiter::TopKey;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1c2330;--faint:#5d6778;--paper:#fdfdfc;--line:#d9dde4;--go:#2f7fb8;--wait:#b9831a;\

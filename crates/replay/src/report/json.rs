@@ -8,7 +8,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use tidegate_core::Micros;
-use tidegate_engine::TopKey;
+use tidegate_limiter::TopKey;
 
 /// The report as JSON. Moments are seconds since the epoch, lengths of time are seconds.
 pub fn json(report: &Report<'_>) -> Value {

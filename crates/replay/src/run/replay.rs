@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_engine::{Clock, ClockHand, Mark};
+use tidegate_limiter::{Clock, ClockHand, Mark};
 use tidegate_policy::{
     Policy,
     compile::{Ahead, Compiler, Foresight, PolicyGate, PolicyStay, RuleForetold, RuleOutcome},

@@ -2,7 +2,7 @@
 
 use super::{episodes::Episodes, timeline::Timeline};
 use tidegate_core::Micros;
-use tidegate_engine::TopKeys;
+use tidegate_limiter::TopKeys;
 
 /// What a policy has done to a log.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use crate::{
 use foldhash::HashSet;
 use std::time::Duration;
 use tidegate_core::{Quota, Share};
-use tidegate_engine::{Capacity, Clock, Limiter};
+use tidegate_limiter::{Capacity, Clock, Limiter};
 
 /// A quota that was tried, and what it would have denied.
 #[derive(Clone, Debug, PartialEq)]

@@ -12,7 +12,7 @@ use tidegate_core::{
     Decision, Micros, Outcome, Retry,
     header::{self, Label},
 };
-use tidegate_engine::Cause;
+use tidegate_overload::Cause;
 
 /// An answer to a request that was not let through: a status, headers and a body, for a surface to translate.
 ///

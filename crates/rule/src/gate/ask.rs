@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros};
-use tidegate_engine::{Bucket, Check, Limiter, Waiter, background, reserve_all, store::Choice};
+use tidegate_limiter::{Bucket, Check, Limiter, Waiter, background, reserve_all, store::Choice};
 
 /// What rules say to a request, now or when they have been waited for.
 #[derive(Debug)]

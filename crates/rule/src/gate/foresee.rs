@@ -14,7 +14,7 @@ use crate::{
     Mode,
     request::{Head, KeyValue},
 };
-use tidegate_engine::{BlockingBucket, Limiter, Mark};
+use tidegate_limiter::{BlockingBucket, Limiter, Mark};
 
 /// What a request holds: tokens and slots until it has been answered, and places in queues until it has waited.
 #[must_use = "dropping it gives back the slots of the request"]

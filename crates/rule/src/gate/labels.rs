@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use std::{any::Any, sync::OnceLock};
 use tidegate_core::{Quota, header::Label};
-use tidegate_engine::store::Choice;
+use tidegate_limiter::store::Choice;
 
 /// The quotas of a rule as headers speak of them: written when they change, and then used for every answer.
 #[derive(Debug, Default)]

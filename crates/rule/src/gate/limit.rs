@@ -7,7 +7,7 @@ use crate::{
 };
 use std::{borrow::Cow, fmt, sync::Arc};
 use tidegate_core::{Kind, Quota, Share};
-use tidegate_engine::{BuildError, Priority};
+use tidegate_limiter::{BuildError, Priority};
 
 /// A rule applied to requests: to which, counted for whom, at what cost.
 ///
@@ -22,7 +22,7 @@ use tidegate_engine::{BuildError, Priority};
 /// let search = RequestLimit::of(Declaration::of("search").quota("1000/min")?)?
 ///     .routes(["/search/*"])
 ///     .cost(|head: &dyn Head| if head.header("x-deep").is_some() { 10 } else { 1 });
-/// # Ok::<(), tidegate_engine::BuildError>(())
+/// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
 /// A quota of a number at once (`3 at once`) holds its slots until the body of the answer has been sent or dropped; a

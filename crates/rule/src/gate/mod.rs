@@ -49,7 +49,7 @@ use std::{fmt, net::IpAddr, sync::Arc};
 ///     RequestLimit::new(per_client).key(key::peer()),
 ///     RequestLimit::new(login).key(key::peer()).methods(["POST"]).routes(["/login"]),
 /// ]);
-/// # Ok::<(), tidegate_engine::BuildError>(())
+/// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
 /// Rules that are counted in memory are decided as a whole, and so are those of one store, in one round trip. Where a

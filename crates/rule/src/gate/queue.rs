@@ -10,13 +10,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tidegate_core::Micros;
-use tidegate_engine::{Clock, Refused};
+use tidegate_limiter::{Clock, Refused};
 
 /// Places for those who wait for their turn, whatever they wait for: so many for each key, so that nobody fills the line of
 /// others, and so many over all keys, so that many keys do not fill the memory. Clones are the same queue.
 ///
 /// ```
-/// use tidegate_engine::Refused;
+/// use tidegate_limiter::Refused;
 /// use tidegate_rule::Queue;
 ///
 /// let queue = Queue::new(1, 2);

@@ -4,7 +4,7 @@ use super::{Gate, RequestLimit};
 use crate::{Mode, Rule, request::Reply};
 use std::{fmt, time::Duration};
 use tidegate_core::{Decision, Micros, Outcome, Retry};
-use tidegate_engine::{Permit, Refused, Reservation, background};
+use tidegate_limiter::{Permit, Refused, Reservation, background};
 
 /// What rules said to one request, and what it holds until it has been answered; [`Gate::verdict`] reads it.
 ///

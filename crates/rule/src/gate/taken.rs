@@ -8,7 +8,7 @@ use super::{
 };
 use std::time::Duration;
 use tidegate_core::Micros;
-use tidegate_engine::{Blocking, Check, Claim, Refused, reserve_all};
+use tidegate_limiter::{Blocking, Check, Claim, Refused, reserve_all};
 
 /// Decides checks that are all in memory; `None` if one of them is not: nothing is decided then.
 pub(super) fn reserve_in_memory(checks: &[Check]) -> Option<Vec<Option<Claim>>> {

@@ -7,7 +7,8 @@ use super::{
 use crate::{Answer, Labels, Limited, Mode};
 use std::{sync::Arc, time::Duration};
 use tidegate_core::{Decision, Outcome, Quota, Retry, header::Label};
-use tidegate_engine::{Cause, store::Choice};
+use tidegate_limiter::store::Choice;
+use tidegate_overload::Cause;
 
 /// The rulings of one request, folded: whether it is let through, else who refused it, and all the numbers.
 #[derive(Clone, Copy, Debug)]

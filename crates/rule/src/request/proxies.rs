@@ -2,8 +2,8 @@
 
 use super::{Head, forwarded, name};
 use std::{fmt, net::IpAddr, sync::Arc};
+use tidegate_access::{Access, AccessList, Prefix};
 use tidegate_core::SettingError;
-use tidegate_engine::{Access, AccessList, Prefix};
 
 /// The proxies in front of a program, and the header in which they say who the client is.
 ///

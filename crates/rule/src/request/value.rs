@@ -9,7 +9,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
 };
-use tidegate_engine::Escaped;
+use tidegate_limiter::Escaped;
 
 /// What names a bucket, found in a request.
 ///

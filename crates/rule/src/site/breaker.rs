@@ -6,8 +6,9 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError},
 };
-use tidegate_core::{BreakerSettings, Report, SettingError};
-use tidegate_engine::{Breaker, Cause, Clock, Guard, Pass};
+use tidegate_core::SettingError;
+use tidegate_limiter::Clock;
+use tidegate_overload::{Breaker, BreakerSettings, Cause, Guard, Pass, Report};
 
 /// A place that is guarded by a breaker.
 pub struct BreakerSite {

@@ -17,7 +17,8 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Decision, Micros};
-use tidegate_engine::{Bucket, BuildError, Cause, Limiter, Reservation, background};
+use tidegate_limiter::{Bucket, BuildError, Limiter, Reservation, background};
+use tidegate_overload::Cause;
 
 /// A place that is limited.
 pub struct LimitSite {

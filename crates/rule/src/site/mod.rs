@@ -17,8 +17,9 @@ pub use breaker::{BreakerSite, Judged, judge};
 pub use limit::{LimitSite, Opened, Stopped, Taken};
 pub use name::{declaration_of, declaration_of_owner};
 pub use std::time::Duration;
-pub use tidegate_core::{BreakerSettings, Micros, SettingError};
-pub use tidegate_engine::{BuildError, Capacity};
+pub use tidegate_core::{Micros, SettingError};
+pub use tidegate_limiter::{BuildError, Capacity};
+pub use tidegate_overload::BreakerSettings;
 
 use crate::{
     Facts, Limited,

@@ -6,13 +6,14 @@ use crate::{
     request::{Address, Head, Key, KeyValue, PeerWarning, Reply, TrustedProxies},
 };
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
-use tidegate_core::{Report, header::seconds};
-use tidegate_engine::{Access, AccessControl, Stance, Standing};
+use tidegate_access::{Access, AccessControl, Stance, Standing};
+use tidegate_core::header::seconds;
+use tidegate_overload::Report;
 
 /// A list and bans in front of requests, and bans for whoever is denied too often further inside.
 ///
 /// ```
-/// use tidegate_engine::{AccessControl, Bans};
+/// use tidegate_access::{AccessControl, Bans};
 /// use tidegate_rule::{request::TrustedProxies, surface::RequestAccess};
 ///
 /// let bans = Bans::builder().automatic("10/min for 1h".parse()?).build()?;

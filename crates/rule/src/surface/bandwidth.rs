@@ -2,17 +2,17 @@
 
 use crate::request::{Head, Key};
 use std::sync::Arc;
-use tidegate_engine::{Bandwidth, Bandwidths};
+use tidegate_bandwidth::{Bandwidth, Bandwidths};
 
 /// A bandwidth for the bodies of requests or of their answers: all of them together, or all of a client's.
 ///
 /// ```
-/// use tidegate_engine::{Bandwidth, Bandwidths};
+/// use tidegate_bandwidth::{Bandwidth, Bandwidths};
 /// use tidegate_rule::{request::key, surface::RequestBandwidth};
 ///
 /// let machine = RequestBandwidth::new(Bandwidth::new("100MB/s")?);
 /// let each = RequestBandwidth::by_key(Bandwidths::new("1MB/s")?, key::peer());
-/// # Ok::<(), tidegate_engine::BuildError>(())
+/// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct RequestBandwidth {

@@ -7,13 +7,13 @@ use super::{
 };
 use crate::request::{Head, Key};
 use std::{fmt, sync::Arc};
-use tidegate_engine::{Cause, Guard, Pass};
+use tidegate_overload::{Cause, Guard, Pass};
 
 /// A guard in front of requests: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or one of your own.
 ///
 /// ```
-/// use tidegate_core::BreakerSettings;
-/// use tidegate_engine::Breaker;
+/// use tidegate_overload::BreakerSettings;
+/// use tidegate_overload::Breaker;
 /// use tidegate_rule::{request::key, surface::{Guards, RequestGuard}};
 ///
 /// // A client: a breaker for each host.

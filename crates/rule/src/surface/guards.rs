@@ -11,13 +11,13 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 
 /// A guard for each key.
 ///
 /// ```
-/// use tidegate_core::BreakerSettings;
-/// use tidegate_engine::{Breaker, Guard as _};
+/// use tidegate_overload::BreakerSettings;
+/// use tidegate_overload::{Breaker, Guard as _};
 /// use tidegate_rule::surface::Guards;
 ///
 /// let settings = BreakerSettings::builder().over_calls(1).build()?;

@@ -1,7 +1,7 @@
 //! How an answer counts for whoever guards a service, and when a call is over.
 
 use crate::request::Reply;
-use tidegate_core::Report;
+use tidegate_overload::Report;
 
 /// Until when a call is in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tidegate_core::{Micros, adaptive::Anchored};
-//! use tidegate_engine::AdaptiveLimit;
+//! use tidegate_core::Micros;
+//! use tidegate_overload::adaptive::Anchored;
+//! use tidegate_overload::AdaptiveLimit;
 //! use tidegate_rule::surface::{RequestGuard, Until};
 //!
 //! // As much in flight as the promised latency allows, until the bodies are sent.

@@ -6,14 +6,13 @@ use super::{
 };
 use crate::request::Head;
 use std::{fmt, sync::Arc};
-use tidegate_core::triage::Arrival;
-use tidegate_engine::{Cause, Pass, PriorityLimit};
+use tidegate_overload::{Cause, Pass, PriorityLimit, priority::Arrival};
 
 /// A limit in front of requests that sheds the least important first.
 ///
 /// ```
-/// use tidegate_core::triage::{Arrival, Class};
-/// use tidegate_engine::PriorityLimit;
+/// use tidegate_overload::priority::{Arrival, Class};
+/// use tidegate_overload::PriorityLimit;
 /// use tidegate_rule::surface::RequestPriority;
 ///
 /// let (user, batch) = (0, 1);

@@ -6,14 +6,14 @@ use super::{
 };
 use crate::request::Head;
 use std::{fmt, sync::Arc, time::Duration};
-use tidegate_core::Rejection;
-use tidegate_engine::{Cause, Priority, Slot, Slots, Waiter};
+use tidegate_limiter::{Priority, Slot, Slots, Waiter};
+use tidegate_overload::{Cause, Rejection};
 
 /// So many requests at once. Each holds its slot until the body of its answer has ended, or it was given up.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_engine::Slots;
+/// use tidegate_limiter::Slots;
 /// use tidegate_rule::surface::RequestSlots;
 ///
 /// let slots = Slots::builder().waiting_places(200).build(64)?;

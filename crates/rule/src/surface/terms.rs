@@ -3,8 +3,7 @@
 use super::judge::{Until, served};
 use crate::{Answer, Limited, request::Reply};
 use std::{borrow::Cow, fmt, sync::Arc};
-use tidegate_core::Report;
-use tidegate_engine::Cause;
+use tidegate_overload::{Cause, Report};
 
 /// What a surface says to whoever it does not let in, and how it judges the answers of those whom it does.
 #[derive(Clone)]
@@ -59,7 +58,7 @@ macro_rules! with_terms {
         #[must_use]
         pub fn classify(
             mut self,
-            classify: impl Fn(Option<&dyn $crate::request::Reply>) -> tidegate_core::Report
+            classify: impl Fn(Option<&dyn $crate::request::Reply>) -> tidegate_overload::Report
             + Send
             + Sync
             + 'static,

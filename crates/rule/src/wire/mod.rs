@@ -14,8 +14,8 @@ mod cast {
     //! Refusals to be sent.
 
     use crate::Limited;
-    use tidegate_core::{Decision, Micros, Quota, Rejection};
-    use tidegate_engine::Cause;
+    use tidegate_core::{Decision, Micros, Quota};
+    use tidegate_overload::{Cause, Rejection};
 
     /// By a quota, for two and a half seconds.
     pub(super) fn over_the_limit() -> Limited {

@@ -5,7 +5,7 @@ use ::tonic::{
     Code, Status,
     metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap},
 };
-use tidegate_engine::Cause;
+use tidegate_overload::Cause;
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 /// `RESOURCE_EXHAUSTED` for a limit, which the details name, and `UNAVAILABLE` for what protects the server or a store that is

@@ -4,8 +4,9 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tidegate_core::{Decision, Demand, Micros, Quota, Rejection, header::Label};
-use tidegate_engine::{Cause, Refused};
+use tidegate_core::{Decision, Demand, Micros, Quota, header::Label};
+use tidegate_limiter::Refused;
+use tidegate_overload::{Cause, Rejection};
 use tidegate_rule::{Answer, Declaration, Fields, Limited, Rules, Settings};
 
 fn label(name: &str, quota: &str) -> Label {
@@ -193,7 +194,7 @@ fn fields_of_what_was_let_through() {
 #[tokio::test]
 async fn a_rule_names_the_quota_that_refused() {
     let rules = Rules::new();
-    rules.apply(Settings::new().clock(tidegate_engine::Clock::manual().0)).unwrap();
+    rules.apply(Settings::new().clock(tidegate_limiter::Clock::manual().0)).unwrap();
     let rule = rules.rule(Declaration::of("login").quota("9/min").unwrap().quota("2/h").unwrap()).unwrap();
     rule.admit("alice", 2).await.unwrap();
     let answer = Answer::from(rule.admit("alice", 1).await.unwrap_err());

@@ -12,10 +12,11 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Demand, Effect, Micros};
-use tidegate_engine::{
-    Cause, Clock, Store, StoreError,
+use tidegate_limiter::{
+    Clock, Store, StoreError,
     store::{Answer, Inquiry, Pending, Place, Reply, Request, Slots},
 };
+use tidegate_overload::Cause;
 use tidegate_rule::{
     Asked, Charge, Declaration, Gate, Mode, RequestLimit, RuleSettings, Rules, Rulings, Settings,
     StoreAddress,
@@ -169,7 +170,7 @@ async fn left(limit: &RequestLimit, key: &str) -> u64 {
         return limiter.blocking().key(&address).peek(0).remaining();
     }
     // Not through the limiter: our store answers nobody but gates.
-    let claims = tidegate_engine::reserve_all(vec![limiter.ask(key).cost(0)]).await;
+    let claims = tidegate_limiter::reserve_all(vec![limiter.ask(key).cost(0)]).await;
     claims[0].as_ref().unwrap().decision().remaining()
 }
 
@@ -314,7 +315,7 @@ async fn rules_in_shadow_mode_or_off_have_no_say() {
 
 #[tokio::test]
 async fn without_its_store_each_rule_does_as_it_was_told() {
-    let world = world(|settings| settings.on_outage(tidegate_engine::Outage::Closed));
+    let world = world(|settings| settings.on_outage(tidegate_limiter::Outage::Closed));
     let gate = Gate::new([world.limit("there", "first", "5/h"), world.limit("here", "here", "5/h")]);
     world.shelves[0].0.lock().unwrap().is_down = true;
     let rulings = ask(&gate).await;
@@ -326,7 +327,7 @@ async fn without_its_store_each_rule_does_as_it_was_told() {
 /// It is not the client who did too much, and there are no numbers to tell.
 #[tokio::test]
 async fn a_closed_rule_without_its_store_is_unavailable() {
-    let world = world(|settings| settings.on_outage(tidegate_engine::Outage::Closed));
+    let world = world(|settings| settings.on_outage(tidegate_limiter::Outage::Closed));
     world.shelves[0].0.lock().unwrap().is_down = true;
     let waits = |name: &'static str, quota: &str| {
         Declaration::of(name).quota(quota).unwrap().store("first").wait(Duration::from_secs(9))
@@ -364,7 +365,7 @@ async fn a_closed_rule_without_its_store_is_unavailable() {
 /// The share of this process is a limit like any other.
 #[tokio::test]
 async fn what_is_counted_here_meanwhile_is_a_limit() {
-    let world = world(|settings| settings.on_outage(tidegate_engine::Outage::Local { nodes: 1 }));
+    let world = world(|settings| settings.on_outage(tidegate_limiter::Outage::Local { nodes: 1 }));
     world.shelves[0].0.lock().unwrap().is_down = true;
     let gate = Gate::from(world.limit("calls", "first", "1/h"));
     assert!(gate.verdict(&ask(&gate).await).is_admitted());

@@ -6,7 +6,7 @@ use crate::common::Request;
 use proptest::{collection::vec, prelude::*, sample::select};
 use std::time::Duration;
 use tidegate_core::Decision;
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_rule::{
     Asked, Charge, Declaration, Gate, HeldSlots, RequestLimit, Rules, Rulings, Settings,
     request::{Address, Head, Reply, key},

@@ -10,7 +10,8 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Micros, Outcome};
-use tidegate_engine::{Cause, Clock, ClockHand, Refused};
+use tidegate_limiter::{Clock, ClockHand, Refused};
+use tidegate_overload::Cause;
 use tidegate_rule::{
     Answer, Asked, Asking, Declaration, Gate, Limited, Mode, RequestLimit, Rule, Rules, Rulings, Settings,
 };

@@ -4,7 +4,7 @@
 
 use proptest::{collection::vec, prelude::*};
 use std::time::Duration;
-use tidegate_engine::{Capacity, Clock};
+use tidegate_limiter::{Capacity, Clock};
 use tidegate_rule::{Declaration, Mode, RuleSettings, Rules, Settings};
 
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 
 use crate::common::Request;
 use tidegate_core::{Quota, Share};
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_rule::{
     Asked, Declaration, Gate, RequestLimit, Rule, RuleSettings, Rules, Settings,
     request::{KeyValue, key},

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::time::Duration;
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_rule::{Declaration, Mode, Rule, RuleSettings, Rules, Settings};
 use tokio::time::Instant;
 

@@ -13,8 +13,8 @@ use crate::{
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use serde_json::{Value, json};
+use tidegate_access::{BannedKey, Prefix};
 use tidegate_core::Micros;
-use tidegate_engine::{BannedKey, Prefix};
 use tidegate_policy::{compile::JsonValue, model::KeysShown};
 use tidegate_rule::key_hash;
 

@@ -23,7 +23,7 @@ use std::{
     io,
     path::{Path, PathBuf},
 };
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_policy::{
     Disk, Files as _, Policy,
     edit::{EditError, ModeEdit},

@@ -11,7 +11,7 @@ use crate::api_error::ApiError;
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
-use tidegate_engine::{Check, Claim, reserve_all};
+use tidegate_limiter::{Check, Claim, reserve_all};
 use tidegate_policy::compile::PolicyGate;
 use tidegate_rule::{Fields, Mode};
 

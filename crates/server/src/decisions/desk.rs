@@ -8,7 +8,7 @@ use crate::{
 };
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
-use tidegate_engine::{Clock, Permit, Reservation};
+use tidegate_limiter::{Clock, Permit, Reservation};
 use tidegate_policy::compile::PolicyGate;
 use tokio::runtime::Handle;
 

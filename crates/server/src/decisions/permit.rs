@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{api_error::ApiError, authorization::Caller};
 use serde_json::json;
-use tidegate_engine::Claim;
+use tidegate_limiter::Claim;
 use tidegate_policy::compile::Holds;
 
 pub(super) const RELEASE: [&str; 1] = ["id"];

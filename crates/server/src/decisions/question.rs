@@ -5,7 +5,7 @@ use crate::api_error::{ApiError, shortened};
 use http::StatusCode;
 use std::time::Duration;
 use tidegate_core::{Decision, Quota, SettingError, spelling};
-use tidegate_engine::{Bucket, Check, Limiter};
+use tidegate_limiter::{Bucket, Check, Limiter};
 use tidegate_policy::compile::{Holds, NamedRule, PolicyGate};
 use tidegate_rule::{Mode, Rule, request::KeyValue};
 

@@ -13,7 +13,7 @@ use super::{
 use crate::{api_error::ApiError, authorization::Caller, reservations::Reservations};
 use http::StatusCode;
 use serde_json::{Value, json};
-use tidegate_engine::Claim;
+use tidegate_limiter::Claim;
 use tidegate_policy::compile::Holds;
 
 pub(super) const MEMBERS: [&str; 6] = ["rule", "key", "cost", "tier", "within", "expires"];

@@ -11,7 +11,7 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
-use tidegate_engine::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ClockHand};
 use tidegate_policy::compile::Compiler;
 use tidegate_rule::Rules;
 

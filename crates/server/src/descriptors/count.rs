@@ -10,7 +10,7 @@ use super::{
 };
 use std::time::Duration;
 use tidegate_core::{Decision, Micros, header::seconds};
-use tidegate_engine::Outage;
+use tidegate_limiter::Outage;
 use tidegate_policy::descriptors::Unit;
 
 impl DescriptorService {

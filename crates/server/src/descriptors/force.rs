@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 use tidegate_core::{Quota, header::Label};
-use tidegate_engine::Capacity;
+use tidegate_limiter::Capacity;
 use tidegate_policy::descriptors::{Amount, DescriptorLimit, Entry, Matched, Unit};
 
 /// The files that are in force.

@@ -38,7 +38,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidegate_engine::{BuildError, Outage};
+use tidegate_limiter::{BuildError, Outage};
 use tidegate_policy::{
     descriptors::{DescriptorSet, Merge},
     model::Connections,

@@ -9,7 +9,7 @@ use super::{
 use crate::{Roots, tls::Certificate};
 use http::{HeaderName, HeaderValue};
 use std::sync::Arc;
-use tidegate_engine::{Store, Tally};
+use tidegate_limiter::{Store, Tally};
 use tidegate_policy::model::Tls;
 use tokio_rustls::rustls::pki_types::ServerName;
 

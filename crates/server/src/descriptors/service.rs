@@ -14,7 +14,7 @@ use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
 };
-use tidegate_engine::BuildError;
+use tidegate_limiter::BuildError;
 
 /// Decides what is asked of a domain: which limits apply, how many there were, and what that means.
 pub struct DescriptorService {

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::Micros;
-use tidegate_engine::{Capacity, Clock, Outage, Store, Tally};
+use tidegate_limiter::{Capacity, Clock, Outage, Store, Tally};
 
 /// How a decision service counts, and what it tells. The default is what envoyproxy/ratelimit does unless told otherwise.
 #[derive(Clone)]

@@ -44,7 +44,7 @@ use std::{
     collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
     time::Duration,
 };
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_policy::{
     Policy,
     compile::{Compiler, PolicyGate},

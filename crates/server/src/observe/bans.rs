@@ -15,8 +15,9 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
+use tidegate_access::{AccessList, Prefix};
 use tidegate_core::Micros;
-use tidegate_engine::{AccessList, Clock, Prefix};
+use tidegate_limiter::Clock;
 use tidegate_policy::{compile::PolicyGate, matching::Seen, model::KeysShown};
 
 /// Who is banned by an operator.

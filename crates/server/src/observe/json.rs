@@ -2,7 +2,8 @@
 
 use super::denial::seconds;
 use serde_json::{Value, json};
-use tidegate_core::{BreakerSnapshot, Quota, Share};
+use tidegate_core::{Quota, Share};
+use tidegate_overload::BreakerSnapshot;
 
 /// A quota: what it says, and its numbers.
 pub(crate) fn quota_json(quota: &Quota) -> Value {

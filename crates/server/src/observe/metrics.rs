@@ -11,7 +11,8 @@ use crate::{
     metrics::{MetricFamily, MetricValue, prometheus_text},
     upstream::Standing,
 };
-use tidegate_core::{BreakerSnapshot, BreakerState, Micros, Share};
+use tidegate_core::{Micros, Share};
+use tidegate_overload::{BreakerSnapshot, BreakerState};
 use tidegate_policy::compile::{PolicyPart, RuleView};
 use tidegate_rule::StoreStatus;
 

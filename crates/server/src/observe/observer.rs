@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tidegate_core::Micros;
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_policy::model::Observe;
 use tidegate_rule::{Rules, StoreStatus};
 

@@ -9,7 +9,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 use tidegate_core::Decision;
-use tidegate_engine::TopKeys;
+use tidegate_limiter::TopKeys;
 
 /// What a rule can say. The place of each is that of its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

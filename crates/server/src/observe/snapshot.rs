@@ -8,7 +8,7 @@ use super::{
 use crate::{upstream::HealthReport, worker::clock_of_deadlines};
 use std::sync::Arc;
 use tidegate_core::Micros;
-use tidegate_engine::TableSize;
+use tidegate_limiter::TableSize;
 use tidegate_policy::compile::RuleView;
 use tidegate_rule::StoreStatus;
 

@@ -20,7 +20,7 @@ use std::{
     },
 };
 use tidegate_core::{Decision, Micros};
-use tidegate_engine::{Clock, TopKeys};
+use tidegate_limiter::{Clock, TopKeys};
 use tidegate_policy::compile::{Admission, Passage, Refusal, Said, Why};
 
 /// The counts of one policy.

@@ -1,10 +1,10 @@
 //! The body of an answer, on its way to a client.
 
 use super::{Via, piece::Piece, request_body::CutOff};
-use crate::log::{LogNote, Record};
-use crate::traces::Trace;
 use crate::{
     client::{Client, Turn},
+    log::{LogNote, Record},
+    traces::Trace,
     upstream::{Line, Pace, Visit},
 };
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use std::{
     rc::Rc,
     task::{Context, Poll, ready},
 };
-use tidegate_engine::{Bandwidth, Shaped};
+use tidegate_bandwidth::{Bandwidth, Shaped};
 
 /// The body of an answer, and all that is kept of a request until it is gone.
 pub(crate) struct AnswerBody<C> {

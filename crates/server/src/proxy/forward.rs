@@ -16,8 +16,8 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_core::{Micros, Report};
-use tidegate_engine::{Breaker, Pass};
+use tidegate_core::Micros;
+use tidegate_overload::{Breaker, Pass, Report};
 use tidegate_policy::model::Protocol;
 
 /// How the answer comes.

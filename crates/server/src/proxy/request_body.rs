@@ -11,7 +11,7 @@ use std::{
     rc::Rc,
     task::{Context, Poll},
 };
-use tidegate_engine::{Bandwidth, Shaped};
+use tidegate_bandwidth::{Bandwidth, Shaped};
 use tidegate_policy::head::HeadError;
 
 /// The body of a request, on its way to a server.

@@ -11,8 +11,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{BreakerSettings, BreakerSnapshot};
-use tidegate_engine::{Breaker, Guard, Pass};
+use tidegate_overload::{Breaker, BreakerSettings, BreakerSnapshot, Guard, Pass};
 use tidegate_policy::model::HealthCheck;
 use tokio::time;
 
@@ -117,7 +116,7 @@ impl Health {
     }
 
     /// Leave to ask it; `Err` while its breaker is open.
-    pub(super) fn pass(&self) -> Result<Option<Pass<Arc<Breaker>>>, tidegate_core::Rejection> {
+    pub(super) fn pass(&self) -> Result<Option<Pass<Arc<Breaker>>>, tidegate_overload::Rejection> {
         self.breaker.as_ref().map(Guard::try_pass_owned).transpose()
     }
 

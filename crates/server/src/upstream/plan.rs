@@ -8,7 +8,8 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidegate_core::{BreakerSettings, SettingError};
+use tidegate_core::SettingError;
+use tidegate_overload::BreakerSettings;
 use tidegate_policy::model::{
     Balance, BreakerTerms, HealthCheck, Protocol, Retries, Upstream, UpstreamServer,
 };

@@ -22,8 +22,8 @@ use std::{
     sync::{Arc, atomic::Ordering},
     task::Poll,
 };
-use tidegate_core::{Micros, Rejection};
-use tidegate_engine::{Breaker, Pass};
+use tidegate_core::Micros;
+use tidegate_overload::{Breaker, Pass, Rejection};
 use tidegate_policy::model::Protocol;
 use tokio::{net::TcpStream, time};
 

@@ -2,7 +2,7 @@
 
 use crate::stage::{ask, decide, files, per, quotas};
 use std::{future::pending, sync::Arc, time::Duration};
-use tidegate_engine::{
+use tidegate_limiter::{
     Outage, Store, StoreError,
     store::{Pending, Reply, Request},
 };

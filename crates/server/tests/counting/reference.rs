@@ -3,7 +3,7 @@
 use crate::stage::{AMPLE, ask, decide, files, in_memory, named, of, per, said, shadow, together};
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
-use tidegate_engine::Tally;
+use tidegate_limiter::Tally;
 use tidegate_policy::descriptors::{Amount, DescriptorFile, DescriptorLimit, DescriptorSet, Merge, Unit};
 use tidegate_redis::RedisStore;
 use tidegate_server::descriptors::{

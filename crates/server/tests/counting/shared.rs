@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::Micros;
-use tidegate_engine::{Addition, Clock, ClockHand, Outage, Store, StoreError, Tally, store::Pending};
+use tidegate_limiter::{Addition, Clock, ClockHand, Outage, Store, StoreError, Tally, store::Pending};
 use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Entry, Merge, Unit};
 use tidegate_redis::RedisStore;
 use tidegate_server::descriptors::{

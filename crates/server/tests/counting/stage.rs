@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 use tidegate_core::Micros;
-use tidegate_engine::{Clock, ClockHand, Store};
+use tidegate_limiter::{Clock, ClockHand, Store};
 use tidegate_policy::descriptors::{Amount, DescriptorFlags, DescriptorLimit, Entry, Matched, Metric, Unit};
 use tidegate_redis::RedisStore;
 use tidegate_server::descriptors::{

@@ -10,7 +10,7 @@ use tidegate_server::descriptors::{
     StoreNeed, TellBody, TellHeaders, TellMetadata, debug_page, health_page,
 };
 
-fn headers(tell: TellHeaders) -> (DescriptorService, tidegate_engine::ClockHand) {
+fn headers(tell: TellHeaders) -> (DescriptorService, tidegate_limiter::ClockHand) {
     let settings = ServiceSettings { headers: tell, ..ServiceSettings::default() };
     let limits = [
         ("user", per(5, Unit::Minute)),

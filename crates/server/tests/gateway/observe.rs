@@ -4,7 +4,7 @@ use crate::stage::{Answer, LONG, Server, Wire};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, fs, net::SocketAddr, sync::Arc};
 use tempfile::TempDir;
-use tidegate_engine::{
+use tidegate_limiter::{
     Store,
     store::{Pending, Reply, Request, Residence, StoreError},
 };

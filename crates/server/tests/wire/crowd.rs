@@ -2,7 +2,7 @@
 
 use crate::stage::{Service, entry};
 use std::{sync::Arc, time::Duration};
-use tidegate_engine::Store;
+use tidegate_limiter::Store;
 use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Merge};
 use tidegate_proto::rls::{Code, RateLimitRequest, RateLimitServiceClient};
 use tidegate_redis::RedisStore;

@@ -8,7 +8,7 @@ use tower_layer::Layer;
 /// Keeps out whom a list or a ban keeps out, and bans whoever is denied too often further inside.
 ///
 /// ```
-/// use tidegate_engine::{AccessControl, Bans};
+/// use tidegate_access::{AccessControl, Bans};
 /// use tidegate_rule::request::TrustedProxies;
 /// use tidegate_tower::{AccessLayer, RequestAccess};
 ///

@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
-use tidegate_engine::{Bandwidth, Shaped};
+use tidegate_bandwidth::{Bandwidth, Shaped};
 
 pin_project! {
     /// The answer of a service, with a body that moves no faster than a bandwidth allows.

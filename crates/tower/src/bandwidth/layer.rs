@@ -7,13 +7,13 @@ use tower_layer::Layer;
 /// Has the bodies of answers move no faster than a bandwidth allows: all of them together, or all of a client's.
 ///
 /// ```
-/// use tidegate_engine::{Bandwidth, Bandwidths};
+/// use tidegate_bandwidth::{Bandwidth, Bandwidths};
 /// use tidegate_rule::request::key;
 /// use tidegate_tower::{BandwidthLayer, RequestBandwidth};
 ///
 /// let machine = BandwidthLayer::new(Bandwidth::new("100MB/s")?);
 /// let each = BandwidthLayer::new(RequestBandwidth::by_key(Bandwidths::new("1MB/s")?, key::peer()));
-/// # Ok::<(), tidegate_engine::BuildError>(())
+/// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
 /// A body is pulled only as fast as it may be sent, so nothing piles up. What a body yields at once passes whole, and is

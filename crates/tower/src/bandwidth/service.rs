@@ -4,7 +4,7 @@ use super::future::DownloadFuture;
 use crate::head::HttpHead;
 use http::{Request, Response};
 use std::task::{Context, Poll};
-use tidegate_engine::Shaped;
+use tidegate_bandwidth::Shaped;
 use tidegate_rule::surface::RequestBandwidth;
 use tower_service::Service;
 

@@ -9,7 +9,7 @@ use super::{
 };
 use std::{fmt, sync::Arc, time::Duration};
 use tidegate_core::Micros;
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_rule::Rule;
 use tower_layer::Layer;
 

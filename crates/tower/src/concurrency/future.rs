@@ -9,7 +9,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
-use tidegate_engine::Slot;
+use tidegate_limiter::Slot;
 
 pin_project! {
     /// The answer to a request that was served, had to wait, or was refused. Dropping it leaves the line, or gives the slot

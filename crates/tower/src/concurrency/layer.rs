@@ -9,7 +9,7 @@ use tower_layer::Layer;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_engine::Slots;
+/// use tidegate_limiter::Slots;
 /// use tidegate_tower::{ConcurrencyLayer, RequestSlots};
 ///
 /// let slots = Slots::builder().waiting_places(200).build(64)?;

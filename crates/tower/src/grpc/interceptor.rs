@@ -11,7 +11,7 @@ use std::{
     },
 };
 use tidegate_core::SettingError;
-use tidegate_engine::BuildError;
+use tidegate_limiter::BuildError;
 use tidegate_rule::{Facts, Gate, RequestLimit, Rule, Rulings, request::Head};
 use tonic::{Request, Status, service::Interceptor};
 
@@ -24,7 +24,7 @@ use tonic::{Request, Status, service::Interceptor};
 /// let reports = RequestLimit::of(Declaration::of("reports").quota("10/min")?)?.key(key::peer());
 /// let interceptor = RuleInterceptor::new(reports)?;
 /// // ReportsServer::with_interceptor(reports, interceptor)
-/// # Ok::<(), tidegate_engine::BuildError>(())
+/// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
 /// Whoever is refused is told what a layer would tell: `RESOURCE_EXHAUSTED`, or `UNAVAILABLE` where the store is away, with a

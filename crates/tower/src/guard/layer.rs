@@ -10,8 +10,9 @@ use tower_layer::Layer;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidegate_core::{BreakerSettings, Micros, adaptive::Anchored};
-/// use tidegate_engine::{AdaptiveLimit, Breaker};
+/// use tidegate_core::Micros;
+/// use tidegate_overload::{BreakerSettings, adaptive::Anchored};
+/// use tidegate_overload::{AdaptiveLimit, Breaker};
 /// use tidegate_rule::request::key;
 /// use tidegate_tower::{GuardLayer, Guards, RequestGuard, Until};
 ///

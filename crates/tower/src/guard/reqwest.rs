@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll, ready},
 };
-use tidegate_engine::{Guard, Pass, Settle};
+use tidegate_overload::{Guard, Pass, Settle};
 use tidegate_rule::{
     request::{Head, Reply},
     surface::{Terms, Until},

@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_engine::{Guard, Pass, Settle};
+use tidegate_overload::{Guard, Pass, Settle};
 use tidegate_rule::surface::RequestGuard;
 use tower_service::Service;
 
@@ -24,8 +24,8 @@ use tower_service::Service;
 /// ```
 /// # #[cfg(feature = "reqwest")]
 /// # async fn call() -> Result<(), Box<dyn std::error::Error>> {
-/// use tidegate_core::BreakerSettings;
-/// use tidegate_engine::Breaker;
+/// use tidegate_overload::BreakerSettings;
+/// use tidegate_overload::Breaker;
 /// use tidegate_rule::{Limited, request::key};
 /// use tidegate_tower::{GuardLayer, Guards, RequestGuard};
 /// use tower_layer::Layer as _;

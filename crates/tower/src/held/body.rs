@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll, ready},
 };
-use tidegate_core::Report;
+use tidegate_overload::Report;
 use tidegate_rule::{request::Reply, surface::Terms};
 
 pin_project! {

@@ -5,8 +5,8 @@ use crate::head::HttpReply;
 use bytes::Bytes;
 use http::Response;
 use std::sync::Arc;
-use tidegate_core::Report;
-use tidegate_engine::{Cause, Pass, Settle, Slot};
+use tidegate_limiter::Slot;
+use tidegate_overload::{Cause, Pass, Report, Settle};
 use tidegate_rule::surface::{Guest, Terms};
 
 /// What is held while a request is served. Dropping it says nothing of how it ended.

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::{Arc, OnceLock};
 use tidegate_core::header::{Left, Text};
-use tidegate_engine::store::Choice;
+use tidegate_limiter::store::Choice;
 use tidegate_rule::{Fields, Gate, Labels, QuickRuling, Verdict};
 
 /// What an answer will tell of the quotas that its request was counted by. One pointer, because it moves with every call.

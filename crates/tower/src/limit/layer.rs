@@ -2,7 +2,7 @@
 
 use super::Limit;
 use tidegate_core::Quota;
-use tidegate_engine::BuildError;
+use tidegate_limiter::BuildError;
 use tidegate_rule::{Declaration, Gate, RequestLimit, Rules, request::key};
 use tower_layer::Layer;
 
@@ -12,7 +12,7 @@ use tower_layer::Layer;
 /// use tidegate_tower::LimitLayer;
 ///
 /// let layer = LimitLayer::per_ip("100/min burst 20")?;
-/// # Ok::<(), tidegate_engine::BuildError>(())
+/// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
 /// Rules with names, which a policy file may change:
@@ -23,7 +23,7 @@ use tower_layer::Layer;
 ///
 /// let limit = RequestLimit::of(Declaration::of("api").quota("100/min")?)?.key(key::peer());
 /// let layer = LimitLayer::new(limit);
-/// # Ok::<(), tidegate_engine::BuildError>(())
+/// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
 /// | a request | pays | gets |

@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
-use tidegate_engine::{Bandwidth, Shaped};
+use tidegate_bandwidth::{Bandwidth, Shaped};
 
 pin_project! {
     /// A body that moves no faster than all of some bandwidths allow; most have none.

@@ -7,8 +7,8 @@ use tower_layer::Layer;
 /// Sheds load in front of a service, the least important first.
 ///
 /// ```
-/// use tidegate_core::triage::{Arrival, Class};
-/// use tidegate_engine::PriorityLimit;
+/// use tidegate_overload::priority::{Arrival, Class};
+/// use tidegate_overload::PriorityLimit;
 /// use tidegate_tower::{PriorityLayer, RequestPriority};
 ///
 /// let (user, batch) = (0, 1);

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_engine::{Pass, PriorityLimit};
+use tidegate_overload::{Pass, PriorityLimit};
 use tidegate_rule::surface::RequestPriority;
 use tower_service::Service;
 

@@ -9,7 +9,8 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidegate_engine::{AccessControl, Bans, Clock, ClockHand, Stance};
+use tidegate_access::{AccessControl, Bans, Stance};
+use tidegate_limiter::{Clock, ClockHand};
 use tidegate_rule::{
     Answer,
     request::{TrustedProxies, key},

@@ -6,7 +6,7 @@ use crate::stage::{Player, ask, header, is_pending, request, start, status};
 use http::Request;
 use http_body_util::BodyExt as _;
 use std::{sync::atomic::Ordering, time::Duration};
-use tidegate_engine::{Clock, Priority, Slots};
+use tidegate_limiter::{Clock, Priority, Slots};
 use tidegate_tower::{ConcurrencyLayer, RequestSlots, Until};
 use tokio::task::JoinSet;
 use tower::Layer as _;

@@ -8,7 +8,7 @@ use std::{
     net::SocketAddr,
     sync::{Arc, LazyLock},
 };
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_rule::{
     Declaration, Facts, Limited, Rule, Rules, Settings,
     request::{TrustedProxies, key},
@@ -64,7 +64,8 @@ async fn a_function_deep_inside_knows_whom_it_serves() {
 #[tokio::test]
 async fn a_layer_further_inside_knows_it_too() {
     let guards = Arc::new(Guards::builder().build(|| {
-        tidegate_engine::AdaptiveLimit::new(tidegate_core::adaptive::Aimd::new(Default::default())).unwrap()
+        tidegate_overload::AdaptiveLimit::new(tidegate_overload::adaptive::Aimd::new(Default::default()))
+            .unwrap()
     }));
     let facts = RequestFacts::new().and(|_, facts| facts.with_user("from-a-token").with("tenant", "acme"));
     let facts = FactsLayer::new(facts);

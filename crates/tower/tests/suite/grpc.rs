@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
-use tidegate_core::{BreakerSettings, BreakerState};
-use tidegate_engine::{Breaker, Clock};
+use tidegate_limiter::Clock;
+use tidegate_overload::{Breaker, BreakerSettings, BreakerState};
 use tidegate_rule::{
     Answer, Declaration, Gate, RequestLimit, Rule, RuleSettings, Rules, Settings,
     request::{Head, Key, Missing, key},

@@ -8,11 +8,11 @@ use http::{HeaderMap, Request, Response};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use std::{sync::Arc, time::Duration};
-use tidegate_core::{
-    BreakerSettings, BreakerState, ErrorRateSettings, Report,
+use tidegate_limiter::{Clock, ClockHand};
+use tidegate_overload::{
+    AdaptiveLimit, Breaker, BreakerSettings, BreakerState, ErrorRateSettings, ErrorThrottle, Report,
     adaptive::{Aimd, Bounds},
 };
-use tidegate_engine::{AdaptiveLimit, Breaker, Clock, ClockHand, ErrorThrottle};
 use tidegate_rule::{
     Answer,
     request::{Reply, key},

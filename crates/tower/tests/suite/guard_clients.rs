@@ -13,11 +13,11 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{
-    BreakerSettings, BreakerState,
+use tidegate_limiter::{Clock, ClockHand};
+use tidegate_overload::{
+    AdaptiveLimit, Breaker, BreakerSettings, BreakerState, Cause,
     adaptive::{Aimd, Bounds},
 };
-use tidegate_engine::{AdaptiveLimit, Breaker, Cause, Clock, ClockHand};
 use tidegate_rule::{Limited, request::key};
 use tidegate_tower::{GuardLayer, Guards, PoliteLayer, RequestGuard, Until};
 use tokio::net::TcpListener;

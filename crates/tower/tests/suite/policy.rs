@@ -7,7 +7,7 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use proptest::prelude::*;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
-use tidegate_engine::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ClockHand};
 use tidegate_policy::{
     Policy,
     compile::{Compiler, Instead, LivePolicy, Passage, PolicyAsked},

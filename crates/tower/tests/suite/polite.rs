@@ -14,7 +14,7 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tidegate_engine::{Clock, ClockHand};
+use tidegate_limiter::{Clock, ClockHand};
 use tidegate_rule::{Declaration, Rules, Settings};
 use tidegate_tower::{Polite, PoliteError, PoliteLayer};
 use tower::{Layer as _, Service};

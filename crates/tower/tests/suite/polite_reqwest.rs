@@ -11,7 +11,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 use tidegate_tower::{PoliteError, PoliteLayer};
 use tokio::net::TcpListener;
 use tower::Layer as _;

@@ -5,8 +5,11 @@
 use crate::stage::{Player, header, is_pending, start};
 use http::Request;
 use std::sync::Arc;
-use tidegate_core::triage::{Arrival, Class};
-use tidegate_engine::{Clock, PriorityLimit};
+use tidegate_limiter::Clock;
+use tidegate_overload::{
+    PriorityLimit,
+    priority::{Arrival, Class},
+};
 use tidegate_tower::{PriorityLayer, RequestPriority};
 use tower::Layer as _;
 

@@ -19,13 +19,13 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_core::{
-    BreakerSettings,
+use tidegate_access::{AccessControl, Bans};
+use tidegate_bandwidth::Bandwidths;
+use tidegate_limiter::{Slots, Waiter};
+use tidegate_overload::{
+    AdaptiveLimit, Breaker, BreakerSettings, PriorityLimit,
     adaptive::{Aimd, Bounds},
-    triage::{Arrival, Class},
-};
-use tidegate_engine::{
-    AccessControl, AdaptiveLimit, Bandwidths, Bans, Breaker, PriorityLimit, Slots, Waiter,
+    priority::{Arrival, Class},
 };
 use tidegate_rule::{
     Declaration, Gate, RequestLimit, Rules,

@@ -7,13 +7,13 @@ use crate::stage::{Broken, Player, ask, is_pending, request};
 use http::{Request, Response};
 use http_body::Body;
 use std::{net::SocketAddr, sync::Arc, task::Poll, time::Duration};
-use tidegate_core::{
-    BreakerSettings,
+use tidegate_access::{AccessControl, AccessList, Bans};
+use tidegate_bandwidth::Bandwidth;
+use tidegate_limiter::{Clock, Slots};
+use tidegate_overload::{
+    AdaptiveLimit, Breaker, BreakerSettings, PriorityLimit,
     adaptive::{Aimd, Bounds},
-    triage::{Arrival, Class},
-};
-use tidegate_engine::{
-    AccessControl, AccessList, AdaptiveLimit, Bandwidth, Bans, Breaker, Clock, PriorityLimit, Slots,
+    priority::{Arrival, Class},
 };
 use tidegate_tower::{
     AccessLayer, BandwidthLayer, ConcurrencyLayer, FactsLayer, GuardLayer, PoliteLayer, PriorityLayer,

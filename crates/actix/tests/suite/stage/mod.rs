@@ -4,7 +4,7 @@
 
 use actix_web::dev::ServerHandle;
 use std::{net::SocketAddr, sync::Arc};
-use tidegate_engine::{
+use tidegate_limiter::{
     Clock, ClockHand, Outage, Store, StoreError,
     store::{self, Pending},
 };

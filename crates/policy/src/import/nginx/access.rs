@@ -5,7 +5,7 @@ use crate::{
     model::{Access, Match, Network},
     source::Span,
 };
-use tidegate_engine::Prefix;
+use tidegate_access::Prefix;
 
 /// One `allow` or `deny`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Proxies that are trusted to say who a client is.
 
 use super::{Importer, level::Taken, lexer::Directive};
-use tidegate_engine::Prefix;
+use tidegate_access::Prefix;
 
 /// What is said of proxies.
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use crate::{
     model::{Expression, Glob, Key, List, Match, Network, Part, Values},
 };
 use std::collections::BTreeMap;
-use tidegate_engine::Prefix;
+use tidegate_access::Prefix;
 use tidegate_rule::request::Missing;
 
 /// `geo` and `map` blocks, by the names of their variables.

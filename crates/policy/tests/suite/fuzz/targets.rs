@@ -6,8 +6,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a finding is told")]
 
 use std::{any::Any, fmt::Display, io, net::IpAddr, path::Path, str::FromStr};
-use tidegate_core::{Demand, Micros, Quota, Ratio, Schedule, Share};
-use tidegate_engine::{BanRule, Prefix};
+use tidegate_access::{BanRule, Prefix};
+use tidegate_core::{Demand, Micros, Quota, Ratio, Share};
+use tidegate_overload::Schedule;
 use tidegate_policy::{
     Format, Policy,
     compile::{self, Compiler, Passage, PolicyAsked, PolicyGate},

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 use tidegate_core::{Decision, Outcome, Retry};
-use tidegate_engine::{Limiter, Outage};
+use tidegate_limiter::{Limiter, Outage};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::servers::{RedisServer, Value};
 

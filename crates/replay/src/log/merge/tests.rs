@@ -6,7 +6,7 @@ use crate::{
     run::Replay,
 };
 use std::{path::Path, sync::Arc};
-use tidegate_engine::TopKeys;
+use tidegate_limiter::TopKeys;
 use tidegate_policy::Policy;
 
 const POLICY: &str = "\

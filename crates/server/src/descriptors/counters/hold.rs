@@ -1,7 +1,7 @@
 //! What was counted, and can still be given back.
 
 use std::{sync::Arc, time::Duration};
-use tidegate_engine::{Addition, Claim, Reservation, Tally};
+use tidegate_limiter::{Addition, Claim, Reservation, Tally};
 
 /// What was counted for one descriptor, and can still be given back.
 #[derive(Debug)]

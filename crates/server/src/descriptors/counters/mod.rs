@@ -18,7 +18,7 @@ use super::settings::ServiceSettings;
 use shared::SharedCounters;
 use std::{sync::Arc, time::Duration};
 use store::{Patience, Punctual};
-use tidegate_engine::{
+use tidegate_limiter::{
     Ahead, BuildError, Capacity, Clock, Limiter, LimiterBuilder, Outage, Store, StoreError,
 };
 use tidegate_policy::descriptors::Unit;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{CarryOver, Decision, Quota};
-use tidegate_engine::{BuildError, Capacity, Check, Claim, Limiter, StoreError, reserve_all};
+use tidegate_limiter::{BuildError, Capacity, Check, Claim, Limiter, StoreError, reserve_all};
 
 /// The limiter of one place. It is made when it is first asked for, so that files may have more limits than are used, and it
 /// stays when files are read again.

@@ -15,7 +15,7 @@ use super::{
 use crate::descriptors::settings::{SharedKeys, WindowTime};
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 use tidegate_core::Micros;
-use tidegate_engine::{Addition, BuildError, Outage, StoreError, Tally};
+use tidegate_limiter::{Addition, BuildError, Outage, StoreError, Tally};
 use tidegate_policy::descriptors::Unit;
 
 /// Counts of all keys, by unit, where others count as well.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 use tidegate_core::{Micros, Quota};
-use tidegate_engine::{
+use tidegate_limiter::{
     Addition, Clock, Outage, Store, StoreError, Tally,
     store::{Pending, Reply, Request},
 };

@@ -7,7 +7,7 @@
 use super::{Hold, Home, Shelf, key::CountedKey};
 use std::collections::HashMap;
 use tidegate_core::{Decision, Quota};
-use tidegate_engine::{BuildError, Check, Limiter, StoreError, decide_all, reserve_all};
+use tidegate_limiter::{BuildError, Check, Limiter, StoreError, decide_all, reserve_all};
 use tidegate_policy::descriptors::Unit;
 
 /// So many hits of one key can be told apart in one unit; whoever has more is over every limit.

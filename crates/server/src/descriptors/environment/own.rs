@@ -3,7 +3,7 @@
 use super::{EnvironmentError, variables::Variables};
 use crate::descriptors::{Counting, HeaderNames, TellBody, TellHeaders};
 use std::{fmt, time::Duration};
-use tidegate_engine::Outage;
+use tidegate_limiter::Outage;
 use tidegate_policy::model::Tls;
 
 /// What only we know, as the environment says it.

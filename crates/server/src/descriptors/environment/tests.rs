@@ -1,6 +1,6 @@
 use super::*;
 use crate::descriptors::{TellBody, TellHeaders};
-use tidegate_engine::Outage;
+use tidegate_limiter::Outage;
 
 fn read(pairs: &[(&str, &str)]) -> Result<Environment, EnvironmentError> {
     Environment::read(pairs.iter().copied())

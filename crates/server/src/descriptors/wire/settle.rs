@@ -29,7 +29,7 @@ use axum::{
 use http::{StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 use std::{sync::Arc, time::Duration};
-use tidegate_engine::Clock;
+use tidegate_limiter::Clock;
 
 /// What is held for clients, and who may do what.
 pub(crate) struct SettleDesk {

@@ -2,7 +2,7 @@
 
 use http::Request;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
-use tidegate_engine::{
+use tidegate_limiter::{
     Clock, ClockHand, Outage, Store, StoreError,
     store::{self, Pending},
 };

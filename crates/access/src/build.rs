@@ -1,0 +1,214 @@
+//! Entries of a list to be, and everything that is wrong with them.
+
+use super::{
+    keys::Keys,
+    list::{AccessList, Stance},
+    prefix::Prefix,
+    ranges::{Entry, Ranges},
+    text,
+};
+use std::{
+    error, fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+use tidegate_core::SettingError;
+
+/// Entries of an [`AccessList`], in any order. What is wrong with them is said when the list is built, all at once.
+///
+/// ```
+/// use std::net::Ipv4Addr;
+/// use tidegate_access::{Access, AccessList, Prefix};
+///
+/// let mut builder = AccessList::builder().allow(Ipv4Addr::new(10, 1, 2, 3)).allow_key("alice");
+/// for prefix in ["10.0.0.0/8", "2001:db8::/32"] {
+///     builder = builder.deny(prefix.parse::<Prefix>()?);
+/// }
+/// let list = builder.build()?;
+/// assert_eq!(list.check([10, 1, 2, 3]), Access::Allowed);
+/// assert_eq!(list.check([10, 1, 2, 4]), Access::Denied);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct AccessListBuilder {
+    v4: Vec<Given<(u32, u8)>>,
+    v6: Vec<Given<(u128, u8)>>,
+    keys: Vec<Given<Box<str>>>,
+    problems: Vec<ListProblem>,
+}
+
+/// An entry, what it does, and the line that it was read from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Given<T> {
+    what: T,
+    answer: u8,
+    line: Option<u32>,
+}
+
+/// Prefixes of a family, or keys, at most: as many as a table can number.
+const MOST: usize = 1 << 29;
+
+impl AccessListBuilder {
+    /// Lets an address or a prefix in.
+    #[must_use]
+    pub fn allow(mut self, prefix: impl Into<Prefix>) -> Self {
+        self.add(prefix.into(), Stance::Allow, None);
+        self
+    }
+
+    /// Keeps an address or a prefix out.
+    #[must_use]
+    pub fn deny(mut self, prefix: impl Into<Prefix>) -> Self {
+        self.add(prefix.into(), Stance::Deny, None);
+        self
+    }
+
+    /// Lets a key in.
+    #[must_use]
+    pub fn allow_key(mut self, key: impl Into<Box<str>>) -> Self {
+        self.add_key(key.into(), Stance::Allow, None);
+        self
+    }
+
+    /// Keeps a key out.
+    #[must_use]
+    pub fn deny_key(mut self, key: impl Into<Box<str>>) -> Self {
+        self.add_key(key.into(), Stance::Deny, None);
+        self
+    }
+
+    /// Reads entries, one per line; those that do not say `allow` or `deny` do as `otherwise` says. Behind a `#` at
+    /// the start of a line or after a space is a comment.
+    ///
+    /// ```
+    /// use tidegate_access::{AccessList, Stance};
+    ///
+    /// let text = "192.0.2.7\n10.0.0.1/8  # a comment\nallow key alice";
+    /// let error = AccessList::builder().text(text, Stance::Deny).build().unwrap_err();
+    /// assert_eq!(
+    ///     error.to_string(),
+    ///     "line 2: `10.0.0.1/8` has bits set behind the first 8; \
+    ///      write `10.0.0.0/8`, or `10.0.0.1` for the one address",
+    /// );
+    /// ```
+    #[must_use]
+    pub fn text(mut self, text: &str, otherwise: Stance) -> Self {
+        text::read(text, otherwise, &mut self);
+        self
+    }
+
+    /// The list, or all that is wrong with it: lines that could not be read, and entries that are both allowed and
+    /// denied.
+    pub fn build(mut self) -> Result<AccessList, ListError> {
+        let most = self.v4.len().max(self.v6.len()).max(self.keys.len());
+        if let Err(error) = SettingError::refuse_outside("a number of entries", most, 0, MOST) {
+            self.problems.push(ListProblem { line: None, error });
+            return Err(ListError { problems: self.problems });
+        }
+        settle(&mut self.v4, &mut self.problems, |(first, bits)| {
+            Prefix::around(Ipv4Addr::from(*first).into(), *bits).to_string()
+        });
+        settle(&mut self.v6, &mut self.problems, |(first, bits)| {
+            Prefix::around(Ipv6Addr::from(*first).into(), *bits).to_string()
+        });
+        settle(&mut self.keys, &mut self.problems, |key| format!("key {key}"));
+        if !self.problems.is_empty() {
+            self.problems.sort_by_key(|problem| problem.line);
+            return Err(ListError { problems: self.problems });
+        }
+        Ok(AccessList {
+            entries: self.v4.len() + self.v6.len() + self.keys.len(),
+            v4: Ranges::new(&entries(self.v4)),
+            v6: Ranges::new(&entries(self.v6)),
+            keys: Keys::new(self.keys.iter().map(|key| (&*key.what, key.answer))),
+        })
+    }
+
+    pub(super) fn add(&mut self, prefix: Prefix, stance: Stance, line: Option<u32>) {
+        let (bits, answer) = (prefix.bits(), stance.code());
+        match prefix.first() {
+            IpAddr::V4(first) => self.v4.push(Given { what: (first.into(), bits), answer, line }),
+            IpAddr::V6(first) => self.v6.push(Given { what: (first.into(), bits), answer, line }),
+        }
+    }
+
+    pub(super) fn add_key(&mut self, key: Box<str>, stance: Stance, line: Option<u32>) {
+        self.keys.push(Given { what: key, answer: stance.code(), line });
+    }
+
+    pub(super) fn blame(&mut self, line: u32, error: SettingError) {
+        self.problems.push(ListProblem { line: Some(line), error });
+    }
+}
+
+/// Everything that is wrong with a list. Prints one line for each, and at most twenty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListError {
+    problems: Vec<ListProblem>,
+}
+
+/// One thing that is wrong with a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListProblem {
+    /// The line, counted from one, if it was read from a text.
+    pub line: Option<u32>,
+    /// What is wrong there, and what to write instead.
+    pub error: SettingError,
+}
+
+const PRINTED: usize = 20;
+
+impl ListError {
+    /// All problems, in the order of the lines.
+    pub fn problems(&self) -> &[ListProblem] {
+        &self.problems
+    }
+}
+
+impl fmt::Display for ListError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().take(PRINTED).enumerate() {
+            let end = if index == 0 { "" } else { "\n" };
+            write!(f, "{end}{problem}")?;
+        }
+        match self.problems.len().saturating_sub(PRINTED) {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
+    }
+}
+
+impl fmt::Display for ListProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "line {line}: {}", self.error),
+            None => self.error.fmt(f),
+        }
+    }
+}
+
+impl error::Error for ListError {}
+
+/// Sorts entries, drops those that were given twice, and finds those that contradict each other.
+fn settle<T: Ord>(given: &mut Vec<Given<T>>, problems: &mut Vec<ListProblem>, name: impl Fn(&T) -> String) {
+    given.sort_unstable();
+    given.dedup_by(|later, kept| {
+        let same = later.what == kept.what;
+        // Sorted: the one that allows comes first.
+        if same && later.answer != kept.answer {
+            let on = |line: Option<u32>| line.map_or(String::new(), |line| format!(" on line {line}"));
+            let name = name(&kept.what);
+            problems.push(ListProblem {
+                line: later.line.max(kept.line),
+                error: SettingError::new(
+                    format!("`{name}` is allowed{} and denied{}", on(kept.line), on(later.line)),
+                    "remove one of the two",
+                ),
+            });
+        }
+        same
+    });
+}
+
+fn entries<W>(given: Vec<Given<(W, u8)>>) -> Vec<Entry<W>> {
+    given.into_iter().map(|it| Entry { first: it.what.0, bits: it.what.1, answer: it.answer }).collect()
+}

@@ -1,0 +1,231 @@
+//! Addresses that share their first bits: `10.0.0.0/8`, `2001:db8::/32`.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+use tidegate_core::SettingError;
+
+/// An address, or all addresses that share their first bits.
+///
+/// An IPv4 address that is mapped into IPv6 is the IPv4 address, and so are prefixes of them; no IPv6 prefix speaks for
+/// IPv4 in any other way, not even `::/0`.
+///
+/// ```
+/// use tidegate_access::Prefix;
+///
+/// let prefix: Prefix = "::ffff:10.0.0.0/104".parse()?;
+/// assert_eq!(prefix.to_string(), "10.0.0.0/8");
+/// assert!(prefix.contains("10.1.2.3".parse().unwrap()));
+/// assert_eq!("192.0.2.7".parse::<Prefix>()?.bits(), 32);
+/// assert!("10.0.0.1/8".parse::<Prefix>().is_err()); // write 10.0.0.0/8
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    first: IpAddr,
+    bits: u8,
+}
+
+/// Bits in front of the IPv4 address in a mapped one.
+const MAPPED: u8 = 96;
+
+impl Prefix {
+    /// All addresses that share the first `bits` with this one, whose other bits must be zero.
+    pub fn new(address: IpAddr, bits: u8) -> Result<Self, SettingError> {
+        let (most, family) = match address {
+            IpAddr::V4(_) => (32, "IPv4"),
+            IpAddr::V6(_) => (128, "IPv6"),
+        };
+        if bits > most {
+            let problem = format!("`{address}/{bits}`: an {family} address has {most} bits");
+            return Err(SettingError::new(problem, format!("write `{address}` for the one address")));
+        }
+        let first = masked(address, bits);
+        if first != address {
+            return Err(SettingError::new(
+                format!("`{address}/{bits}` has bits set behind the first {bits}"),
+                format!("write `{}`, or `{address}` for the one address", Self { first, bits }),
+            ));
+        }
+        Ok(match (first, address.to_canonical()) {
+            // Of a mapped address no shorter prefix gets here: its ones would stand behind.
+            (IpAddr::V6(_), first @ IpAddr::V4(_)) => Self { first, bits: bits.saturating_sub(MAPPED) },
+            _ => Self { first, bits },
+        })
+    }
+
+    /// The first of its addresses.
+    pub fn first(&self) -> IpAddr {
+        self.first
+    }
+
+    /// How many bits its addresses share.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Whether the address is one of them.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_ipv4() == self.first.is_ipv4() && masked(address, self.bits) == self.first
+    }
+
+    /// The addresses that share so many bits with this one.
+    pub(crate) fn around(address: IpAddr, bits: u8) -> Self {
+        Self { first: masked(address, bits), bits }
+    }
+}
+
+/// One address.
+impl From<IpAddr> for Prefix {
+    fn from(address: IpAddr) -> Self {
+        let first = address.to_canonical();
+        Self { first, bits: if first.is_ipv4() { 32 } else { 128 } }
+    }
+}
+
+impl From<Ipv4Addr> for Prefix {
+    fn from(address: Ipv4Addr) -> Self {
+        IpAddr::from(address).into()
+    }
+}
+
+impl From<Ipv6Addr> for Prefix {
+    fn from(address: Ipv6Addr) -> Self {
+        IpAddr::from(address).into()
+    }
+}
+
+/// Reads an address, or an address and the number of bits: `192.0.2.7`, `10.0.0.0/8`, `2001:db8::/32`.
+impl FromStr for Prefix {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let text = text.trim();
+        let (address, bits) = match text.split_once('/') {
+            None => (text, None),
+            Some((address, bits)) => (address, Some(bits)),
+        };
+        let Ok(address) = address.parse::<IpAddr>() else { return Err(no_address(text, address)) };
+        let Some(bits) = bits else { return Ok(address.into()) };
+        match bits.parse::<u8>() {
+            // `+8` and `08` are numbers to the parser, and slips to everybody else.
+            Ok(number) if number.to_string() == bits => Self::new(address, number),
+            _ => Err(no_bits(address, bits)),
+        }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.first, self.bits) {
+            (IpAddr::V4(_), 32) | (IpAddr::V6(_), 128) => self.first.fmt(f),
+            (first, bits) => write!(f, "{first}/{bits}"),
+        }
+    }
+}
+
+fn masked(address: IpAddr, bits: u8) -> IpAddr {
+    let rest = u32::from(bits);
+    match address {
+        IpAddr::V4(it) => Ipv4Addr::from(u32::from(it) & !u32::MAX.checked_shr(rest).unwrap_or(0)).into(),
+        IpAddr::V6(it) => Ipv6Addr::from(u128::from(it) & !u128::MAX.checked_shr(rest).unwrap_or(0)).into(),
+    }
+}
+
+/// What is wrong with an address, as far as it can be guessed.
+fn no_address(text: &str, address: &str) -> SettingError {
+    let without_port = |text: &str| text.parse::<std::net::SocketAddr>().ok().map(|it| it.ip());
+    let without_brackets = |text: &str| text.strip_prefix('[')?.strip_suffix(']')?.parse::<IpAddr>().ok();
+    let without_zone = |text: &str| text.split_once('%')?.0.parse::<IpAddr>().ok();
+    let guess = without_port(address).or_else(|| without_brackets(address)).or_else(|| without_zone(address));
+    let fix = match guess {
+        Some(address) => format!("write `{address}`, without port, brackets or zone"),
+        None if address.contains('-') => "write a range as prefixes, as in `192.0.2.0/25`".to_owned(),
+        None => "write an address as `192.0.2.7`, or a prefix as `10.0.0.0/8` or `2001:db8::/32`".to_owned(),
+    };
+    SettingError::new(format!("`{text}` is not an address"), fix)
+}
+
+/// What is wrong with the number of bits.
+fn no_bits(address: IpAddr, bits: &str) -> SettingError {
+    let mask = bits.parse::<Ipv4Addr>().ok().map(u32::from);
+    let fix = match mask {
+        Some(mask) if address.is_ipv4() && mask.count_ones() == mask.leading_ones() => {
+            format!("write `{}`", Prefix::around(address, mask.leading_ones() as u8))
+        }
+        _ => format!("write the number of bits that count, as in `{}`", example(address)),
+    };
+    SettingError::new(format!("`{address}/{bits}`: `{bits}` is not a number of bits"), fix)
+}
+
+fn example(address: IpAddr) -> Prefix {
+    Prefix::around(address, if address.is_ipv4() { 24 } else { 64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_prints() {
+        for (text, printed) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("192.0.2.7/32", "192.0.2.7"),
+            (" 10.0.0.0/8 ", "10.0.0.0/8"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("2001:DB8::/32", "2001:db8::/32"),
+            ("2001:db8::1/128", "2001:db8::1"),
+            ("::/0", "::/0"),
+            ("::1", "::1"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+            ("::ffff:192.0.2.7/128", "192.0.2.7"),
+        ] {
+            let prefix: Prefix = text.parse().unwrap();
+            assert_eq!(prefix.to_string(), printed);
+            assert_eq!(printed.parse(), Ok(prefix));
+        }
+    }
+
+    #[test]
+    fn says_what_to_write_instead() {
+        for (text, fix) in [
+            ("10.0.0.1/8", "write `10.0.0.0/8`, or `10.0.0.1` for the one address"),
+            ("2001:db8::1/32", "write `2001:db8::/32`, or `2001:db8::1` for the one address"),
+            ("::ffff:10.0.0.1/104", "write `::ffff:10.0.0.0/104`, or `::ffff:10.0.0.1` for the one address"),
+            ("::ffff:0:0/90", "write `::ffc0:0:0/90`, or `::ffff:0.0.0.0` for the one address"),
+            ("10.0.0.0/33", "write `10.0.0.0` for the one address"),
+            ("::/129", "write `::` for the one address"),
+            ("10.0.0.0/255.0.0.0", "write `10.0.0.0/8`"),
+            ("10.0.0.0/255.0.255.0", "write the number of bits that count, as in `10.0.0.0/24`"),
+            ("10.0.0.0/", "write the number of bits that count, as in `10.0.0.0/24`"),
+            ("10.0.0.0/08", "write the number of bits that count, as in `10.0.0.0/24`"),
+            ("10.0.0.0/-1", "write the number of bits that count, as in `10.0.0.0/24`"),
+            ("2001:db8::/999", "write the number of bits that count, as in `2001:db8::/64`"),
+            ("192.0.2.7:80", "write `192.0.2.7`, without port, brackets or zone"),
+            ("[2001:db8::1]:80", "write `2001:db8::1`, without port, brackets or zone"),
+            ("[2001:db8::1]", "write `2001:db8::1`, without port, brackets or zone"),
+            ("fe80::1%eth0", "write `fe80::1`, without port, brackets or zone"),
+            ("192.0.2.1-192.0.2.9", "write a range as prefixes, as in `192.0.2.0/25`"),
+            ("", "write an address as `192.0.2.7`, or a prefix as `10.0.0.0/8` or `2001:db8::/32`"),
+            ("10.0.0/8", "write an address as `192.0.2.7`, or a prefix as `10.0.0.0/8` or `2001:db8::/32`"),
+            ("010.0.0.1", "write an address as `192.0.2.7`, or a prefix as `10.0.0.0/8` or `2001:db8::/32`"),
+            ("alice", "write an address as `192.0.2.7`, or a prefix as `10.0.0.0/8` or `2001:db8::/32`"),
+        ] {
+            let error = text.parse::<Prefix>().unwrap_err();
+            assert_eq!(error.fix(), fix, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mapped_address_is_the_ipv4_address_and_no_other() {
+        let mapped: IpAddr = "::ffff:10.1.2.3".parse().unwrap();
+        let contains = |prefix: &str| prefix.parse::<Prefix>().unwrap().contains(mapped);
+        assert!(contains("10.0.0.0/8") && contains("::ffff:10.0.0.0/104") && contains("0.0.0.0/0"));
+        assert!(!contains("::/0") && !contains("::/80") && !contains("11.0.0.0/8"));
+    }
+}

@@ -1,0 +1,97 @@
+//! Limited streams: an item passes whole, and is repaid before the next.
+
+use super::shaped::{Parts, Shaped};
+use bytes::{Bytes, BytesMut};
+use futures_core::Stream;
+use std::{
+    borrow::Cow,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+/// How many bytes an item of a stream counts for. Anything can be given a length; an error has none.
+///
+/// ```
+/// use tidegate_bandwidth::ByteLen;
+///
+/// struct Message { head: [u8; 16], text: String }
+///
+/// impl ByteLen for Message {
+///     fn byte_len(&self) -> usize {
+///         self.head.len() + self.text.len()
+///     }
+/// }
+/// let message: Result<_, ()> = Ok(Message { head: [0; 16], text: "four".into() });
+/// assert_eq!(message.byte_len(), 20);
+/// ```
+pub trait ByteLen {
+    /// The number of bytes.
+    fn byte_len(&self) -> usize;
+}
+
+macro_rules! lengths {
+    ($($item:ty),+ $(,)?) => {
+        $(impl ByteLen for $item {
+            fn byte_len(&self) -> usize {
+                self.len()
+            }
+        })+
+    };
+}
+
+lengths!([u8], str, String, Vec<u8>, Bytes, BytesMut);
+
+impl<const N: usize> ByteLen for [u8; N] {
+    fn byte_len(&self) -> usize {
+        N
+    }
+}
+
+macro_rules! pointers {
+    ($($pointer:ty),+ $(,)?) => {
+        $(impl<T: ByteLen + ?Sized> ByteLen for $pointer {
+            fn byte_len(&self) -> usize {
+                (**self).byte_len()
+            }
+        })+
+    };
+}
+
+pointers!(&T, Box<T>, Arc<T>, Rc<T>);
+
+impl<T: ByteLen + ToOwned + ?Sized> ByteLen for Cow<'_, T> {
+    fn byte_len(&self) -> usize {
+        (**self).byte_len()
+    }
+}
+
+impl<T: ByteLen, E> ByteLen for Result<T, E> {
+    fn byte_len(&self) -> usize {
+        self.as_ref().map_or(0, T::byte_len)
+    }
+}
+
+impl<S: Stream> Stream for Shaped<S>
+where
+    S::Item: ByteLen,
+{
+    type Item = S::Item;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
+        let Parts { inner, tap } = self.reading();
+        let Some(tap) = tap else { return inner.poll_next(context) };
+        ready!(tap.poll_item(context));
+        let end = inner.poll_next(context);
+        match &end {
+            Poll::Ready(Some(item)) => tap.item_moved(item.byte_len()),
+            Poll::Ready(None) | Poll::Pending => tap.rest(),
+        }
+        end
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.get_ref().size_hint()
+    }
+}

@@ -1,0 +1,59 @@
+//! The keys that are denied most, in a fixed amount of memory.
+
+use crate::{
+    sync::{Mutex, lock},
+    top_keys::TopKeys,
+};
+use std::fmt;
+
+/// A key that was denied often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeniedKey {
+    /// The key as it is written out, cut after 128 characters.
+    pub key: String,
+    /// How often it was denied; at most this often.
+    pub denials: u64,
+    /// By how much the count may be too high.
+    pub error: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Denied(Mutex<TopKeys>);
+
+const LONGEST_NAME: usize = 128;
+
+impl Denied {
+    pub(crate) fn new(places: usize) -> Self {
+        Self(Mutex::new(TopKeys::new(places)))
+    }
+
+    #[cold]
+    pub(crate) fn note(&self, owner: u64, key: &dyn fmt::Display) {
+        lock(&self.0).add(owner, 1, || short_name(key));
+    }
+
+    /// The keys that were denied most, most first.
+    pub(crate) fn top(&self) -> Vec<DeniedKey> {
+        let top = lock(&self.0).top().into_iter();
+        top.map(|key| DeniedKey { key: key.name, denials: key.count, error: key.error }).collect()
+    }
+}
+
+/// The key as it is written out, without ever building more of it than is kept.
+pub fn short_name(key: &dyn fmt::Display) -> String {
+    struct Short(String);
+    impl fmt::Write for Short {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            for character in text.chars() {
+                if self.0.len() + character.len_utf8() > LONGEST_NAME {
+                    return Err(fmt::Error);
+                }
+                self.0.push(character);
+            }
+            Ok(())
+        }
+    }
+    let mut name = Short(String::new());
+    let _cut_short = fmt::write(&mut name, format_args!("{key}"));
+    name.0
+}

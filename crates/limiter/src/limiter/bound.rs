@@ -1,0 +1,80 @@
+//! What a limiter admits at most, outages of its store included.
+
+use std::fmt;
+use tidegate_core::{Bound, Micros};
+
+/// The worst case of one quota of a [`Limiter`](super::Limiter), with and without the store.
+///
+/// ```
+/// use tidegate_core::Micros;
+/// use tidegate_limiter::{Limiter, OutageBound};
+///
+/// let limiter = Limiter::new("5/min")?;
+/// let bound = limiter.bounds()[0];
+/// assert_eq!(bound.during_outage, OutageBound::NoStore);
+/// assert_eq!(bound.in_any(Micros::from_secs(60), 3), Some(30), "three processes, each 5 at once and 5 a minute");
+/// # Ok::<(), tidegate_limiter::BuildError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FleetBound {
+    /// What all processes admit together while the store decides; where there is no store, what each of them admits.
+    pub usual: Bound,
+    /// What is admitted while the store is unavailable.
+    pub during_outage: OutageBound,
+}
+
+/// What is admitted at most while the store is unavailable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OutageBound {
+    /// There is no store: each process counts by itself, always.
+    NoStore,
+    /// Nothing: `Outage::Closed`.
+    Nothing,
+    /// Each process admits up to the whole bound, what the store has granted it included: `Outage::Local` with
+    /// one node.
+    WholePerProcess,
+    /// Each process admits up to this share, on top of what the store grants: `Outage::Local` with several nodes. A
+    /// share is at least one token, so all shares together can be more than the quota.
+    SharePerProcess(Bound),
+    /// Everything, a decision that misses its deadline included: `Outage::Open`.
+    Everything,
+}
+
+impl FleetBound {
+    /// The most that `processes` processes admit together in any stretch of time of this length, however often the store is unavailable
+    /// in it; `None` if nothing bounds it. A process that is started again counts as another one.
+    pub fn in_any(&self, window: Micros, processes: u64) -> Option<u64> {
+        let usual = self.usual.in_any(window);
+        match self.during_outage {
+            OutageBound::NoStore | OutageBound::WholePerProcess => Some(usual.saturating_mul(processes)),
+            OutageBound::Nothing => Some(usual),
+            OutageBound::SharePerProcess(share) => {
+                Some(usual.saturating_add(share.in_any(window).saturating_mul(processes)))
+            }
+            OutageBound::Everything => None,
+        }
+    }
+}
+
+impl fmt::Display for FleetBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { usual, during_outage } = self;
+        write!(f, "{usual}, {during_outage}")
+    }
+}
+
+impl fmt::Display for OutageBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::NoStore {
+            return f.write_str("in each process");
+        }
+        f.write_str("in all processes together; while the store is unavailable ")?;
+        match self {
+            Self::NoStore | Self::Nothing => f.write_str("nothing is admitted"),
+            Self::WholePerProcess => f.write_str("in each process"),
+            Self::SharePerProcess(share) => write!(f, "each process adds {share}"),
+            Self::Everything => f.write_str("there is no bound"),
+        }
+    }
+}

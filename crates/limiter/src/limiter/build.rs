@@ -1,0 +1,421 @@
+//! Settings of limiters, and why one could not be made.
+
+#[cfg(feature = "tokio")]
+use super::{Ahead, Outage, remote::Remote};
+use super::{FullListener, Limiter, Memory, Overflow, TableSize};
+#[cfg(feature = "tokio")]
+use crate::store::Store;
+use crate::{
+    clock::Clock,
+    denied::Denied,
+    memory::{Former, Layout, Space, Table},
+    store::Choice,
+    throttle::Throttle,
+    wait::{Lines, Manner},
+};
+use std::{convert::Infallible, error, fmt, sync::Arc, time::Duration};
+#[cfg(feature = "tokio")]
+use tidegate_core::CarryOver;
+use tidegate_core::{Kind, Micros, Quota, QuotaError, SettingError};
+
+/// How much memory a limiter may take, fixed when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capacity {
+    /// Room for this many keys that are limited at the same time.
+    Keys(u64),
+    /// As many keys as fit in this many bytes.
+    Bytes(u64),
+}
+
+/// Memory that a limiter takes at most unless told otherwise; untouched parts of it cost nothing.
+const DEFAULT_CAPACITY: Capacity = Capacity::Bytes(64 << 20);
+/// Places in a waiting line unless told otherwise.
+const DEFAULT_PLACES: usize = 1_024;
+
+/// Settings of a [`Limiter`] or a [`Throttle`].
+#[derive(Clone, Debug)]
+pub struct LimiterBuilder {
+    clock: Option<Clock>,
+    capacity: Capacity,
+    overflow: Overflow,
+    on_full: Option<FullListener>,
+    watched: usize,
+    places: usize,
+    place_ttl: Micros,
+    /// What the limiter that this one replaces counts, and how it knows its keys.
+    replaced: Option<(Vec<Former>, foldhash::quality::RandomState)>,
+    #[cfg(feature = "tokio")]
+    shared: Shared,
+}
+
+/// Settings of a limiter in a store.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shared {
+    pub(super) name: String,
+    pub(super) store: Option<Arc<dyn Store>>,
+    pub(super) outage: Outage,
+    pub(super) carry_over: CarryOver,
+    pub(super) ahead: Option<Ahead>,
+}
+
+impl Default for LimiterBuilder {
+    fn default() -> Self {
+        Self {
+            clock: None,
+            capacity: DEFAULT_CAPACITY,
+            overflow: Overflow::default(),
+            on_full: None,
+            watched: 0,
+            places: DEFAULT_PLACES,
+            place_ttl: Micros::MAX,
+            replaced: None,
+            #[cfg(feature = "tokio")]
+            shared: Shared::default(),
+        }
+    }
+}
+
+/// Where state lives.
+#[cfg(feature = "tokio")]
+impl LimiterBuilder {
+    /// The name of the limiter in its store: all processes that share the store use the same one for the same purpose.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.shared.name);
+        self
+    }
+
+    /// The store; the memory of this process by default. A limiter in a store needs a [name](Self::name).
+    #[must_use]
+    pub fn store(self, store: impl Store) -> Self {
+        self.shared_store(Arc::new(store))
+    }
+
+    /// The same, for a store that several limiters have: only these are decided together in one round trip.
+    #[must_use]
+    pub fn shared_store(mut self, store: Arc<dyn Store>) -> Self {
+        self.shared.store = Some(store);
+        self
+    }
+
+    /// What is decided while the store is unavailable.
+    #[must_use]
+    pub fn on_outage(mut self, outage: Outage) -> Self {
+        self.shared.outage = outage;
+        self
+    }
+
+    /// How keys in a store carry over what they used when another process, or an earlier one, had other quotas.
+    #[must_use]
+    pub fn carry_over(mut self, carry_over: CarryOver) -> Self {
+        self.shared.carry_over = carry_over;
+        self
+    }
+
+    /// Takes tokens of busy keys ahead and spends them in this process: a decision then costs no round trip. What is
+    /// admitted stays within the bound that [`Limiter::bounds`] returns. Not for permits, tiers and limiters in memory.
+    #[must_use]
+    pub fn ahead(mut self, ahead: Ahead) -> Self {
+        self.shared.ahead = Some(ahead);
+        self
+    }
+}
+
+impl LimiterBuilder {
+    /// The clock; the machine's exact one by default. A limiter in a store counts by the clock of the store, and waits by this one.
+    #[must_use]
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock: Some(clock), ..self }
+    }
+
+    /// The hard bound on memory; 64 MiB unless told otherwise.
+    #[must_use]
+    pub fn capacity(self, capacity: Capacity) -> Self {
+        Self { capacity, ..self }
+    }
+
+    /// What happens to new keys when there is no room.
+    #[must_use]
+    pub fn overflow(self, overflow: Overflow) -> Self {
+        Self { overflow, ..self }
+    }
+
+    /// Has a full table told of: when a key finds no room, and then once a minute as long as that happens. The listener is called
+    /// in the middle of a decision: it must not take long, and must not ask this limiter.
+    #[must_use]
+    pub fn on_full(self, listener: impl Fn(TableSize) + Send + Sync + 'static) -> Self {
+        Self { on_full: Some(FullListener(Arc::new(listener))), ..self }
+    }
+
+    /// Watches which keys [`Limiter::check`] and [`Limiter::check_cost`] deny most, keeping the names of up to `keys`
+    /// of them.
+    #[must_use]
+    pub fn watch_denied(self, keys: usize) -> Self {
+        Self { watched: keys, ..self }
+    }
+
+    /// How many callers may wait in line, over all keys; 1024 unless told otherwise.
+    #[must_use]
+    pub fn waiting_places(self, places: usize) -> Self {
+        Self { places, ..self }
+    }
+
+    /// How long a caller may stand in line at the longest, whatever deadline it came with.
+    #[must_use]
+    pub fn waiting_ttl(self, ttl: Duration) -> Self {
+        Self { place_ttl: ttl.into(), ..self }
+    }
+
+    /// Makes room for what another limiter knows, so that the new one can [take it over](Limiter::take_over). For changes that a limiter
+    /// cannot make while it runs: another algorithm, other windows, a longer log, more or fewer quotas.
+    #[must_use]
+    pub fn replacing(self, old: &Limiter) -> Self {
+        match old.memory() {
+            Some(old) => self.replacing_memory(old),
+            None => self,
+        }
+    }
+
+    pub(super) fn replacing_memory(self, old: &Memory) -> Self {
+        Self { replaced: Some((old.space().former(), old.hasher())), ..self }
+    }
+
+    /// The same table, for what a process counts beside a store, on the clock of the machine.
+    #[cfg(feature = "tokio")]
+    pub(super) fn for_outages(self) -> Self {
+        Self { clock: None, watched: 0, replaced: None, shared: Shared::default(), ..self }
+    }
+
+    /// A limiter of one quota.
+    pub fn build<Q>(self, quota: Q) -> Result<Limiter, BuildError>
+    where
+        Q: TryInto<Quota>,
+        BuildError: From<Q::Error>,
+    {
+        let quota = quota.try_into()?;
+        self.build_all(&[quota])
+    }
+
+    /// A limiter of several quotas, charged together or not at all.
+    pub fn build_all(self, quotas: &[Quota]) -> Result<Limiter, BuildError> {
+        self.build_choice(quotas, Choice::All)
+    }
+
+    /// A limiter of several tiers: each call says by which of them a key is limited, see [`crate::Bucket::tier`].
+    /// A key that changes its tier keeps what it has used. All tiers count by the same algorithm; none takes tokens ahead.
+    ///
+    /// ```
+    /// use tidegate_limiter::Limiter;
+    ///
+    /// let (free, pro) = (0, 1);
+    /// let limiter = Limiter::builder().build_tiers(&["2/min".parse()?, "100/min".parse()?])?;
+    /// let alice = limiter.blocking().key("alice");
+    /// assert!(alice.tier(free).unwrap().check(2).is_allowed());
+    /// assert!(!alice.tier(free).unwrap().check(1).is_allowed());
+    /// assert_eq!(alice.tier(pro).unwrap().peek(1).remaining(), 98);
+    /// # Ok::<(), tidegate_limiter::BuildError>(())
+    /// ```
+    pub fn build_tiers(self, quotas: &[Quota]) -> Result<Limiter, BuildError> {
+        Self::refuse_mixed_tiers(quotas)?;
+        self.build_choice(quotas, Choice::Tier)
+    }
+
+    fn refuse_mixed_tiers(quotas: &[Quota]) -> Result<(), BuildError> {
+        let Some((first, rest)) = quotas.split_first() else { return Err(BuildError::NoQuota) };
+        match rest.iter().find(|quota| quota.kind().name() != first.kind().name()) {
+            None => Ok(()),
+            Some(other) => Err(BuildError::MixedTiers { first: first.to_string(), other: other.to_string() }),
+        }
+    }
+
+    fn build_choice(self, quotas: &[Quota], choice: Choice) -> Result<Limiter, BuildError> {
+        #[cfg(feature = "tokio")]
+        if let Some(store) = self.shared.store.clone() {
+            return Remote::build(self, store, quotas, choice).map(Limiter::in_store);
+        }
+        self.build_memory(quotas, choice).map(Limiter::in_memory)
+    }
+
+    /// What counts in memory, wherever the limiter is to count.
+    pub(crate) fn build_memory(self, quotas: &[Quota], choice: Choice) -> Result<Memory, BuildError> {
+        let layout = match choice {
+            Choice::All => Layout::Together,
+            Choice::Tier => Layout::Tiers,
+        };
+        if quotas.is_empty() {
+            return Err(BuildError::NoQuota);
+        }
+        let (former, hasher) = self.replaced.clone().unwrap_or_default();
+        let width = Space::width(quotas, layout, &former);
+        let keys = match self.capacity {
+            Capacity::Keys(keys) => keys,
+            Capacity::Bytes(bytes) => Table::keys_for(bytes, width),
+        };
+        if keys == 0 {
+            return Err(BuildError::NoRoom);
+        }
+        let lines = self.lines(manner(quotas));
+        let clock = self.clock.unwrap_or_default();
+        let mut space = Space::new(quotas, layout, keys, clock.now(), &former)
+            .map_err(|error| BuildError::OutOfMemory { keys, bytes: error.bytes })?;
+        if let Some(listener) = self.on_full {
+            space.listen(listener);
+        }
+        let counts_permits = quotas.iter().any(|quota| matches!(quota.kind(), Kind::Concurrency(_)));
+        let overflow = if counts_permits { Overflow::Deny } else { self.overflow };
+        let denied = (self.watched > 0).then(|| Denied::new(self.watched));
+        Ok(Memory::from_parts(space, clock, hasher, overflow, denied, lines))
+    }
+
+    /// The clock, if it is not to be the machine's.
+    #[cfg(feature = "tokio")]
+    pub(super) fn given_clock(&self) -> Option<Clock> {
+        self.clock.clone()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Lines with as many places as were asked for.
+    pub(crate) fn lines(&self, manner: Manner) -> Lines {
+        Lines::new(manner, self.places, self.place_ttl)
+    }
+
+    /// A throttle: one bucket, no keys.
+    pub(crate) fn build_throttle(self, quota: Quota) -> Result<Throttle, BuildError> {
+        let clock = self.clock.clone().unwrap_or_default();
+        let lines = self.lines(manner(&[quota]));
+        Throttle::from_parts(quota, clock, lines)
+    }
+}
+
+/// Shapers promise a time to each caller; with any other quota callers stand in line.
+fn manner(quotas: &[Quota]) -> Manner {
+    let shapes =
+        |quota: &Quota| matches!(quota.kind(), Kind::LeakyBucket(_) | Kind::Smooth(_) | Kind::WarmUp(_));
+    match quotas.iter().any(shapes) {
+        true => Manner::Reserve,
+        false => Manner::Line,
+    }
+}
+
+/// Why a limiter could not be made or changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The quota is not one.
+    Quota(QuotaError),
+    /// A setting makes no sense.
+    Setting(SettingError),
+    /// No quota was given.
+    NoQuota,
+    /// A limiter in a store has no name.
+    NoName,
+    /// The capacity leaves no room for a single key.
+    NoRoom,
+    /// The machine has not the memory that was asked for.
+    OutOfMemory {
+        /// Keys that the limiter was to hold.
+        keys: u64,
+        /// What they would have taken.
+        bytes: u64,
+    },
+    /// A quota that counts something else than what it is given for.
+    Unfit {
+        /// What was given.
+        quota: String,
+        /// What is needed.
+        wanted: &'static str,
+    },
+    /// Tiers that count by different algorithms.
+    MixedTiers {
+        /// The first tier.
+        first: String,
+        /// One that does not fit it.
+        other: String,
+    },
+    /// A running limiter cannot take this quota.
+    DifferentQuota {
+        /// What it counts.
+        old: String,
+        /// What it was to count.
+        new: String,
+    },
+}
+
+impl BuildError {
+    /// A quota of the wrong kind.
+    #[doc(hidden)]
+    pub fn unfit(quota: &Quota, wanted: &'static str) -> Self {
+        Self::Unfit { quota: quota.to_string(), wanted }
+    }
+
+    #[doc(hidden)]
+    pub fn different_quota(old: &[Quota], new: &[Quota]) -> Self {
+        let list =
+            |quotas: &[Quota]| quotas.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        Self::DifferentQuota { old: list(old), new: list(new) }
+    }
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quota(error) => error.fmt(f),
+            Self::Setting(error) => error.fmt(f),
+            Self::NoQuota => f.write_str("no quota was given; give at least one"),
+            Self::NoName => {
+                f.write_str("a limiter in a store needs a name; give one with `LimiterBuilder::name`")
+            }
+            Self::NoRoom => f.write_str("a capacity of zero keys; give room for at least one"),
+            Self::OutOfMemory { keys, bytes } => {
+                write!(
+                    f,
+                    "{keys} keys would take {bytes} bytes, more than there are; give a smaller capacity"
+                )
+            }
+            Self::Unfit { quota, wanted } => write!(f, "`{quota}` does not fit here; give {wanted}"),
+            Self::MixedTiers { first, other } => {
+                write!(
+                    f,
+                    "tiers `{first}` and `{other}` count by different algorithms; use one for all tiers"
+                )
+            }
+            Self::DifferentQuota { old, new } => {
+                write!(f, "`{old}` cannot become `{new}` while running; make a new limiter for it")
+            }
+        }
+    }
+}
+
+impl error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Quota(error) => Some(error),
+            Self::Setting(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<QuotaError> for BuildError {
+    fn from(error: QuotaError) -> Self {
+        Self::Quota(error)
+    }
+}
+
+impl From<SettingError> for BuildError {
+    fn from(error: SettingError) -> Self {
+        Self::Setting(error)
+    }
+}
+
+/// A quota that was made in code is one already.
+impl From<Infallible> for BuildError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}

@@ -1,0 +1,61 @@
+//! No memory beyond the bound that was given, and none of it before a key needs it.
+//!
+//! Alone in their file, and one after the other: they look at what the whole process takes.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use std::{
+    fs,
+    sync::{Mutex, PoisonError},
+};
+use tidegate_core::CarryOver;
+use tidegate_limiter::{Capacity, Clock, Limiter};
+
+const MEBIBYTE: u64 = 1 << 20;
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// What this process has in memory, where a page is 4 KiB at least.
+fn resident() -> u64 {
+    let pages = fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4_096
+}
+
+/// Whoever has waited is forgotten: lines are kept for the keys in which somebody stands.
+#[test]
+fn lines_that_are_empty_take_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Bytes(MEBIBYTE));
+    let limiter = builder.build("100/min").unwrap();
+    let before = resident();
+    for key in 0..300_000_u64 {
+        assert!(limiter.blocking().key(&key).acquire(0).is_allowed());
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 8 * MEBIBYTE, "{} MiB in memory", grown / MEBIBYTE);
+}
+
+#[test]
+fn a_change_of_quota_touches_only_what_is_used() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (quota, other) in [
+        ("100/min", "200/min"),
+        ("100/min sliding-window", "50/min sliding-window"),
+        ("9 at once", "8 at once"),
+    ] {
+        let before = resident();
+        let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Bytes(128 * MEBIBYTE));
+        let limiter = builder.build(quota).unwrap();
+        for key in 0..4_u64 {
+            limiter.check(&key);
+        }
+        for quota in [other, quota, other] {
+            limiter.change(quota, CarryOver::Keep).unwrap();
+            assert!(limiter.stats().unwrap().bytes > 120 * MEBIBYTE);
+        }
+        // Four keys are on four pages, of 2 MiB each where the operating system likes large ones.
+        let grown = resident().saturating_sub(before);
+        assert!(grown < 32 * MEBIBYTE, "{quota}: {} MiB in memory", grown / MEBIBYTE);
+    }
+}

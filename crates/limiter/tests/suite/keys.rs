@@ -1,0 +1,393 @@
+//! Many keys in little room: they are independent, forgetting loses nothing, and a flood frees nobody.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use proptest::{prelude::*, test_runner::TestCaseResult};
+use std::{collections::HashMap, time::Duration};
+use tidegate_core::{CarryOver, Decision, Demand, Micros, Quota};
+use tidegate_limiter::{Capacity, Clock, ClockHand, Limiter, LimiterBuilder, Overflow};
+use tidegate_testkit::{Plain, Subject, strategy::*};
+
+fn builder(keys: u64) -> (LimiterBuilder, ClockHand) {
+    let (clock, hand) = Clock::manual();
+    (Limiter::builder().clock(clock).capacity(Capacity::Keys(keys)).overflow(Overflow::Share), hand)
+}
+
+/// Cells of the smallest table: as many keys can be limited at a time in any table.
+const FEWEST_CELLS: usize = 8;
+
+/// What is known of each key without any bound on memory, and until when the store must know it too.
+struct Unbounded {
+    quota: Quota,
+    keys: HashMap<u64, (Plain, Micros)>,
+}
+
+impl Unbounded {
+    fn live(&self, now: Micros) -> usize {
+        self.keys.values().filter(|(_, until)| *until >= now).count()
+    }
+
+    fn has_room(&self, key: u64, now: Micros) -> bool {
+        let known = self.keys.get(&key).is_some_and(|(_, until)| *until >= now);
+        known || self.live(now) < FEWEST_CELLS
+    }
+
+    fn check(&mut self, key: u64, now: Micros, cost: u64) -> Decision {
+        let (plain, until) = self.keys.entry(key).or_insert_with(|| (Plain::new(self.quota), Micros::ZERO));
+        let decision = plain.decide(now, Demand::now(cost)).decision;
+        *until = now.plus(decision.reset_after()).max(*until);
+        decision
+    }
+}
+
+#[test]
+fn forgetting_loses_nothing() {
+    let callers = proptest::collection::vec((pauses(), 0_u64..60, costs()), 1..120);
+    hold((callers, prop_oneof![Just(1_u64), Just(7), Just(40)]), |sample, (story, capacity)| {
+        let (builder, hand) = builder(capacity);
+        hand.set(sample.start);
+        let limiter = builder.build(sample.quota).unwrap();
+        let mut model = Unbounded { quota: sample.quota, keys: HashMap::new() };
+        let mut moment = Moment::start_of(&sample);
+        let counts_permits = sample.quota.rate().is_none();
+        for (pause, key, cost) in story {
+            moment.pass(pause);
+            hand.set(moment.now);
+            if counts_permits || !model.has_room(key, moment.now) {
+                continue;
+            }
+            let cost = cost.under(sample.quota.limit());
+            let expected = model.check(key, moment.now, cost);
+            let decision = limiter.check_cost(&key, cost);
+            prop_assert_eq!(decision, expected, "key {} at {}", key, moment.now);
+            moment.hear(&decision);
+        }
+        prop_assert_eq!(limiter.stats().unwrap().overflowed, 0);
+        Ok(())
+    });
+}
+
+#[test]
+fn keys_are_independent() {
+    let callers = proptest::collection::vec((pauses(), 0_u64..5, costs(), 0_u8..12), 1..60);
+    hold(callers, |sample, story| {
+        let (builder, hand) = builder(100);
+        hand.set(sample.start);
+        let limiter = builder.build(sample.quota).unwrap();
+        let mut models: Vec<_> = (0..5).map(|_| Plain::new(sample.quota)).collect();
+        let mut moment = Moment::start_of(&sample);
+        let counts_permits = sample.quota.rate().is_none();
+        let mut held = Vec::new();
+        for (pause, key, cost, deed) in story {
+            moment.pass(pause);
+            hand.set(moment.now);
+            let model = &mut models[key as usize];
+            if counts_permits {
+                let (permit, step) =
+                    (limiter.blocking().key(&key).permit(), model.decide(moment.now, Demand::now(1)));
+                prop_assert_eq!(*permit.decision(), step.decision, "key {} at {}", key, moment.now);
+                held.push((key, permit, step.receipt));
+                if deed < 6 {
+                    let (key, permit, receipt) = held.swap_remove(usize::from(deed) % held.len());
+                    drop(permit);
+                    models[key as usize].refund(moment.now, receipt, receipt.cost);
+                }
+                continue;
+            }
+            if deed == 0 {
+                limiter.blocking().key(&key).reset().unwrap();
+                *model = Plain::new(sample.quota);
+            }
+            let cost = cost.under(sample.quota.limit());
+            let expected = model.decide(moment.now, Demand::now(cost)).decision;
+            prop_assert_eq!(limiter.check_cost(&key, cost), expected, "key {} at {}", key, moment.now);
+            moment.hear(&expected);
+        }
+        Ok(())
+    });
+}
+
+/// A change brings every key over that is there, in both representations, and new keys start under the new quota.
+#[test]
+fn a_change_reaches_every_key() {
+    for (old, new) in
+        [("10/s", "40/s"), ("10000000007/s burst 10", "40/s"), ("10/min sliding-log", "4/min sliding-log")]
+    {
+        for how in [CarryOver::Keep, CarryOver::Reset] {
+            let (old, new): (Quota, Quota) = (old.parse().unwrap(), new.parse().unwrap());
+            let (builder, hand) = builder(200);
+            hand.set(Micros::from_secs(7));
+            let limiter = builder.build(old).unwrap();
+            let mut models: Vec<_> = (0..150_u64).map(|_| Plain::new(old)).collect();
+            for (key, model) in (0_u64..).zip(&mut models) {
+                let cost = key % 11;
+                let expected = model.decide(Micros::from_secs(7), Demand::now(cost)).decision;
+                assert_eq!(limiter.check_cost(&key, cost), expected);
+            }
+            for (quota, times) in [(new, 1), (new, 2)] {
+                limiter.change(quota, how).unwrap();
+                assert_eq!(limiter.quotas(), [quota], "{times}");
+                models.iter_mut().for_each(|model| model.change(Micros::from_secs(7), quota, how));
+            }
+            for (key, model) in (0_u64..).zip(&models) {
+                let expected = model.would(Micros::from_secs(7), Demand::probe(1)).decision;
+                assert_eq!(
+                    limiter.blocking().key(&key).peek(1),
+                    expected,
+                    "{old} to {new} {how:?}, key {key}"
+                );
+            }
+            assert_eq!(limiter.blocking().key("new").peek(0).remaining(), new.limit());
+        }
+    }
+}
+
+/// Quotas of one word and of several.
+const BOTH: [&str; 3] = ["5/min", "10000000007 per 10s burst 5", "5/min sliding-log"];
+
+#[test]
+fn a_flood_of_new_keys_frees_nobody() {
+    for overflow in [Overflow::Replace, Overflow::Share, Overflow::Deny] {
+        for quota in BOTH {
+            let (builder, hand) = builder(100);
+            let limiter = builder.overflow(overflow).build(quota).unwrap();
+            hand.set(Micros::from_secs(3));
+            assert!(limiter.check_cost("attacker", 5).is_allowed());
+            let denied = limiter.check("attacker");
+            assert!(!denied.is_granted());
+            let flood = limiter.stats().unwrap().capacity * 10;
+            let admitted = (0..flood).filter(|key| limiter.check_cost(key, 5).is_allowed()).count() as u64;
+            let stats = limiter.stats().unwrap();
+            assert_eq!(limiter.check("attacker"), denied, "{quota} {overflow:?}");
+            // Every cell admitted one burst, and under sharing so did every shared one; all else was counted.
+            let cells = stats.used - 1;
+            let shared = if overflow == Overflow::Deny { 0 } else { 100 };
+            assert!((cells..=cells + shared).contains(&admitted), "{admitted} of {cells} cells");
+            assert_eq!(stats.overflowed, flood - cells);
+            assert_eq!(stats.live, stats.used);
+            assert!(stats.used >= 70 && stats.used <= stats.capacity, "{stats:?}");
+            assert_eq!(stats.replaced, 0, "all of them are limited");
+        }
+    }
+}
+
+#[test]
+fn who_found_no_room_keeps_its_debt_when_it_finds_some() {
+    for quota in ["5/min", "5/min sliding-log"] {
+        let (builder, hand) = builder(1);
+        let limiter = builder.build(quota).unwrap();
+        hand.set(Micros::from_secs(1));
+        let held = (0..8_u64).filter(|key| limiter.check_cost(key, 2).is_allowed()).count();
+        assert_eq!((held, limiter.stats().unwrap().overflowed), (8, 0));
+        assert!(limiter.check_cost("late", 5).is_allowed());
+        assert!(!limiter.check("later").is_granted(), "both share one cell");
+        assert_eq!(limiter.stats().unwrap().overflowed, 2);
+        (0..8_u64).for_each(|key| limiter.blocking().key(&key).reset().unwrap());
+        hand.advance(Duration::from_micros(1));
+        assert!(!limiter.check("late").is_granted(), "{quota}: the debt moved with it");
+        assert_eq!(limiter.stats().unwrap().overflowed, 2, "there was room");
+        hand.advance(Duration::from_secs(61));
+        assert_eq!(limiter.check("late").remaining(), 4);
+    }
+}
+
+#[test]
+fn a_refund_finds_the_cell_that_was_charged() {
+    for quota in BOTH {
+        let (builder, hand) = builder(1);
+        let limiter = builder.build(quota).unwrap();
+        hand.set(Micros::from_secs(1));
+        let full = (0..8_u64).map(|key| limiter.check(&key)).filter(Decision::is_allowed).count();
+        assert_eq!(full, 8);
+        let shared = limiter.blocking().key("late").reserve(5, Duration::ZERO);
+        assert!(shared.decision().is_allowed());
+        assert!(!limiter.check("late").is_granted());
+        shared.cancel();
+        assert_eq!(limiter.blocking().key("late").peek(0).remaining(), 5, "{quota}");
+        (0..8_u64).for_each(|key| assert_eq!(limiter.blocking().key(&key).peek(0).remaining(), 4));
+    }
+}
+
+#[test]
+fn without_room_permits_are_denied_and_say_so() {
+    let (builder, hand) = builder(1);
+    let limiter = builder.overflow(Overflow::Share).build("1 at once").unwrap();
+    let permits: Vec<_> = (0..8_u64).map(|key| limiter.blocking().key(&key).permit()).collect();
+    assert!(permits.iter().all(|permit| permit.decision().is_allowed()));
+    let late = limiter.blocking().key("late").permit();
+    assert!(!late.decision().is_granted());
+    assert_eq!(late.decision().retry_after(), Some(Micros::from_secs(1)));
+    drop(permits);
+    drop(late);
+    hand.advance(Duration::from_micros(1));
+    assert!(
+        limiter.blocking().key("late").permit().decision().is_allowed(),
+        "a cell of the released ones is free"
+    );
+}
+
+fn check_all(limiter: &Limiter, keys: std::ops::Range<u64>) {
+    for key in keys {
+        limiter.check(&key);
+    }
+}
+
+fn check_often(limiter: &Limiter, key: &str, times: u64) {
+    for _ in 0..times {
+        limiter.check(key);
+    }
+}
+
+#[test]
+fn stats_tell_how_full_it_is() {
+    for quota in BOTH {
+        let (builder, hand) = builder(1_000);
+        let limiter = builder.build(quota).unwrap();
+        hand.set(Micros::from_secs(1));
+        let empty = limiter.stats().unwrap();
+        assert_eq!((empty.live, empty.used, empty.overflowed), (0, 0, 0));
+        assert!(empty.capacity >= 1_000 && empty.bytes >= 16_000, "{empty:?}");
+        check_all(&limiter, 0..700);
+        let full = limiter.stats().unwrap();
+        assert_eq!((full.live, full.used, full.overflowed), (700, 700, 0), "{quota}");
+        limiter.blocking().key(&0_u64).reset().unwrap();
+        hand.advance(Duration::from_micros(1));
+        assert_eq!(limiter.stats().unwrap().live, 699);
+        hand.advance(Duration::from_secs(121));
+        let spent = limiter.stats().unwrap();
+        assert_eq!((spent.live, spent.used), (0, 700));
+        // Cells are used again before memory is.
+        for round in 1..6 {
+            check_all(&limiter, round * 1_000..round * 1_000 + 700);
+            assert_eq!((limiter.stats().unwrap().live, limiter.stats().unwrap().overflowed), (700, 0));
+            hand.advance(Duration::from_secs(121));
+        }
+        assert!(
+            limiter.stats().unwrap().used <= limiter.stats().unwrap().capacity,
+            "{:?}",
+            limiter.stats().unwrap()
+        );
+    }
+}
+
+#[test]
+fn bytes_bound_the_memory() {
+    for (bytes, quota) in
+        [(1 << 20, "5/min"), (1 << 16, "5/min sliding-log"), (1 << 22, "100/min sliding-strict 60")]
+    {
+        let (builder, _hand) = builder(1);
+        let limiter = builder.capacity(Capacity::Bytes(bytes)).build(quota).unwrap();
+        let stats = limiter.stats().unwrap();
+        assert!(stats.bytes <= bytes && stats.capacity >= 1, "{quota}: {stats:?}");
+    }
+}
+
+fn top(limiter: &Limiter) -> Vec<(String, u64, u64)> {
+    limiter.top_denied().into_iter().map(|it| (it.key, it.denials, it.error)).collect()
+}
+
+#[test]
+fn the_most_denied_are_known_by_name() {
+    let (builder, _hand) = builder(100);
+    let limiter = builder.watch_denied(3).build("1/h").unwrap();
+    for (key, calls) in [("ann", 5), ("bob", 3), ("cyd", 2)] {
+        check_often(&limiter, key, calls);
+    }
+    let known = [("ann", 4, 0), ("bob", 2, 0), ("cyd", 1, 0)];
+    assert_eq!(top(&limiter), known.map(|(key, denials, error)| (key.to_owned(), denials, error)));
+    // A newcomer takes the last place, with its count as the possible error.
+    check_often(&limiter, "dan", 2);
+    assert_eq!(top(&limiter)[1..], [("bob".into(), 2, 0), ("dan".into(), 2, 1)]);
+    // A long name is cut between characters.
+    check_often(&limiter, &"ä".repeat(1_000_000), 9);
+    assert!(top(&limiter)[0].0.len() <= 128 && top(&limiter)[0].1 == 10);
+
+    let unwatched = Limiter::new("1/h").unwrap();
+    unwatched.check_cost("ann", 2);
+    assert!(unwatched.top_denied().is_empty());
+}
+
+/// Never fewer than counted, never by more than the error that is admitted.
+#[test]
+fn counts_of_denials_are_within_their_error() {
+    let story = proptest::collection::vec(0_u8..12, 0..200);
+    let law = |story: Vec<u8>| -> TestCaseResult {
+        let (builder, _hand) = builder(100);
+        let limiter = builder.watch_denied(4).build("1/h").unwrap();
+        let mut truth: HashMap<String, u64> = HashMap::new();
+        for key in &story {
+            if !limiter.check(key).is_granted() {
+                *truth.entry(format!("{key:?}")).or_default() += 1;
+            }
+        }
+        let top = top(&limiter);
+        prop_assert!(top.len() <= 4);
+        for (key, denials, error) in &top {
+            prop_assert!(denials - error <= truth[key] && truth[key] <= *denials, "{key}: {top:?}");
+        }
+        Ok(())
+    };
+    runner().run(&story, law).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+#[test]
+fn a_reset_settles_what_was_outstanding() {
+    for quota in ["10/s", "10/s sliding-log", "10/s fixed-window", "9999991/s burst 10"] {
+        let (clock, _hand) = Clock::manual();
+        let limiter = Limiter::builder().clock(clock).build(quota).unwrap();
+        let limit = limiter.quotas()[0].limit();
+        let bucket = limiter.blocking().key("alice");
+        let reservation = bucket.reserve(limit, Duration::ZERO);
+        bucket.reset().unwrap();
+        assert!(bucket.check(limit).is_allowed(), "{quota}");
+        drop(reservation);
+        assert!(!bucket.check(1).is_allowed(), "{quota}: a refund after a reset created tokens");
+    }
+}
+
+#[test]
+fn a_reset_leaves_what_other_keys_have_outstanding() {
+    for quota in ["10/s", "10/s sliding-log"] {
+        let (clock, _hand) = Clock::manual();
+        let limiter = Limiter::builder().clock(clock).build(quota).unwrap();
+        let keys = 0..100_u32;
+        let reservations: Vec<_> =
+            keys.clone().map(|key| limiter.blocking().key(&key).reserve(10, Duration::ZERO)).collect();
+        limiter.blocking().key(&1_000_000_u32).check(1);
+        limiter.blocking().key(&1_000_000_u32).reset().unwrap();
+        drop(reservations);
+        let whole = keys.filter(|key| limiter.blocking().key(key).peek(0).remaining() == 10).count();
+        // A key may share its counter with the one that was reset: one in five hundred does.
+        assert!(whole >= 95, "{quota}: only {whole} of 100 got everything back");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    /// Law 10: whoever is denied stays denied for as long as it was told, whatever other keys do.
+    #[test]
+    fn no_flood_frees_a_limited_key(
+        sample in any_sample(),
+        steps in prop::collection::vec((0..60_u64, 1..4_u64, 0..3_000_u64), 1..300),
+        overflow in prop::sample::select(vec![Overflow::Replace, Overflow::Share, Overflow::Deny]),
+    ) {
+        let (builder, hand) = builder(1);
+        let limiter = builder.overflow(overflow).build(sample.quota).unwrap();
+        let (mut denied, mut now) = (HashMap::new(), Micros::from_secs(1));
+        for (key, cost, pause) in steps {
+            now = now.plus(Micros::new(sample.period.get().saturating_mul(pause) / 20_000));
+            hand.set(now);
+            let overflowed = limiter.size().unwrap().overflowed;
+            let decision = limiter.check_cost(&key, cost);
+            let has_room = limiter.size().unwrap().overflowed == overflowed;
+            if denied.get(&key).is_some_and(|until: &Micros| now < *until) {
+                prop_assert!(!decision.is_allowed(), "{} {overflow:?}: {key} at {now}", sample.quota);
+            }
+            // What one token waits for, any cost does.
+            if let (1, Some(retry), true) = (cost, decision.retry_after(), has_room) {
+                denied.insert(key, now.plus(retry));
+            }
+        }
+    }
+}

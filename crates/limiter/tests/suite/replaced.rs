@@ -1,0 +1,218 @@
+//! A limiter in memory that another one replaces, over and over, under random quotas and with tables of other sizes.
+//!
+//! The laws of a change of quota hold: admissions stay within the largest bound, denials are no longer than the slowest quota's and
+//! write nothing, and a change that is taken back at once restores the state. Decisions are those of [`Entries`], the model.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use proptest::{prelude::*, sample::Index, test_runner::TestCaseResult};
+use tidegate_core::{CarryOver, Decision, Demand, Entries, Micros, Outcome, Quota, Retry};
+use tidegate_limiter::{Capacity, Clock, ClockHand, Limiter};
+use tidegate_testkit::{
+    Plain, Subject,
+    bound::{Admission, check, check_restored, is_shaper, longest_retry, may_be_forgiven, sum_of_largest},
+    strategy::*,
+};
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+#[derive(Clone, Debug)]
+enum Deed {
+    Check(Index, Cost),
+    /// By a limiter of one of the quotas with a table of one of the sizes.
+    Replace(Index, Index),
+    /// By another one, and back without time in between.
+    ReplaceAndBack(Index, Index),
+}
+
+fn deeds() -> impl Strategy<Value = Vec<(Pause, Deed)>> {
+    let any = any::<Index>;
+    let deed = prop_oneof![
+        8 => (any(), costs()).prop_map(|(key, cost)| Deed::Check(key, cost)),
+        2 => (any(), any()).prop_map(|(quota, size)| Deed::Replace(quota, size)),
+        1 => (any(), any()).prop_map(|(quota, size)| Deed::ReplaceAndBack(quota, size)),
+    ];
+    let pauses = prop_oneof![pauses().boxed(), short_pauses().boxed()];
+    prop::collection::vec((pauses, deed), 1..80)
+}
+
+/// Tables of one group of cells, of several, and of as many as a size allows.
+const SIZES: [Capacity; 4] =
+    [Capacity::Keys(1), Capacity::Keys(4), Capacity::Keys(1_000), Capacity::Bytes(64 << 10)];
+
+/// What is known of a key beside the limiter.
+struct Known {
+    entries: Entries,
+    /// Each quota as if it alone had admitted everything.
+    alone: Vec<Plain>,
+    admissions: Vec<Admission>,
+}
+
+struct Replaced {
+    samples: Vec<Sample>,
+    /// The one that counts.
+    sample: Sample,
+    limiter: Limiter,
+    clock: Clock,
+    hand: ClockHand,
+    keys: [Known; KEYS.len()],
+}
+
+impl Replaced {
+    fn new(samples: Vec<Sample>) -> Self {
+        let (clock, hand) = Clock::manual();
+        hand.set(samples[0].start);
+        let limiter = Limiter::builder().clock(clock.clone()).capacity(SIZES[1]).build(samples[0].quota);
+        let keys = KEYS.map(|_| Known {
+            entries: Entries::new(),
+            alone: samples.iter().map(|sample| Plain::new(sample.quota)).collect(),
+            admissions: Vec::new(),
+        });
+        Self { sample: samples[0], samples, limiter: limiter.unwrap(), clock, hand, keys }
+    }
+
+    /// Goes on with a new limiter; `false` when more was used than its quota can count, and the rest is forgiven.
+    fn replace(&mut self, now: Micros, sample: Sample, size: Capacity) -> bool {
+        let builder = Limiter::builder().clock(self.clock.clone()).capacity(size).replacing(&self.limiter);
+        let next = builder.build(sample.quota).unwrap();
+        next.take_over(&self.limiter);
+        (self.limiter, self.sample) = (next, sample);
+        self.keys.iter_mut().for_each(|key| key.entries.change(&[sample.quota], CarryOver::Keep, now));
+        let mut entries = self.keys.iter().flat_map(|key| key.entries.all());
+        !entries.any(|entry| may_be_forgiven(&entry.writer, entry.words.iter().copied()))
+    }
+
+    fn check(&mut self, now: Micros, key: usize, cost: Cost) -> Result<Decision, TestCaseError> {
+        let cost = cost.under(self.sample.quota.limit());
+        // The bound of a shaper is about calls that cost one.
+        let cost = if self.samples.iter().any(|it| is_shaper(&it.quota)) { cost.min(1) } else { cost };
+        let before = self.peek(key);
+        let decision = self.limiter.check_cost(KEYS[key], cost);
+        let known = &mut self.keys[key];
+        let quotas: [Quota; 1] = [self.sample.quota];
+        let expected =
+            known.entries.decide(&quotas, CarryOver::Keep, now, Demand::now(cost)).remove(0).decision;
+        // A full key is not taken over, but Guava's arithmetic takes a digit from it when its rate changes.
+        if !is_shaper(&self.sample.quota) {
+            prop_assert_eq!(decision, expected, "`{}` of {} at {}", KEYS[key], cost, now);
+        }
+        match decision.outcome() {
+            Outcome::Allow => {
+                known.admissions.push(Admission { at: now, cost });
+                for alone in &mut known.alone {
+                    alone.decide(now, Demand::forced(cost));
+                }
+            }
+            Outcome::Delay(_) => prop_assert!(false, "a check does not wait"),
+            Outcome::Deny(retry) => {
+                if let Retry::After(wait) = retry {
+                    let longest = longest_retry(&self.samples, &known.alone, now);
+                    prop_assert!(wait <= longest, "a wait of {}, at most {}", wait, longest);
+                }
+                prop_assert_eq!(self.peek(key), before, "a denial writes nothing");
+            }
+        }
+        Ok(decision)
+    }
+
+    fn peek(&self, key: usize) -> Decision {
+        self.limiter.blocking().key(KEYS[key]).peek(1)
+    }
+
+    /// Replaces the limiter and takes that back at once; `false` as above.
+    fn replace_and_back(
+        &mut self,
+        now: Micros,
+        other: Sample,
+        size: Capacity,
+    ) -> Result<bool, TestCaseError> {
+        let (sample, before) = (self.sample, [0, 1, 2].map(|key| self.peek(key)));
+        if !self.replace(now, other, size) || !self.replace(now, sample, SIZES[1]) {
+            return Ok(false);
+        }
+        for (key, before) in before.into_iter().enumerate() {
+            check_restored(&sample, &before, &self.peek(key))?;
+        }
+        Ok(true)
+    }
+}
+
+/// Almost 18 years: a word may stand still after that.
+const LONGEST_RUN: Micros = Micros::new(1 << 49);
+
+fn laws_hold(samples: Vec<Sample>, deeds: Vec<(Pause, Deed)>) -> TestCaseResult {
+    let mut moment = Moment::start_of(&samples[0]);
+    let mut replaced = Replaced::new(samples);
+    for (pause, deed) in deeds {
+        moment.pass(pause);
+        if moment.now.since(replaced.samples[0].start) > LONGEST_RUN {
+            break;
+        }
+        replaced.hand.set(moment.now);
+        let is_counted = match deed {
+            Deed::Check(key, cost) => {
+                let decision = replaced.check(moment.now, key.index(KEYS.len()), cost)?;
+                moment.hear(&decision);
+                true
+            }
+            Deed::Replace(quota, size) => {
+                let sample = *quota.get(&replaced.samples);
+                replaced.replace(moment.now, sample, *size.get(&SIZES))
+            }
+            Deed::ReplaceAndBack(quota, size) => {
+                let sample = *quota.get(&replaced.samples);
+                replaced.replace_and_back(moment.now, sample, *size.get(&SIZES))?
+            }
+        };
+        if !is_counted {
+            break;
+        }
+    }
+    let samples = replaced.samples;
+    replaced
+        .keys
+        .into_iter()
+        .try_for_each(|key| check(key.admissions, |length| sum_of_largest(&samples, length)))
+}
+
+#[test]
+fn replaced_limiters_of_one_algorithm_obey_the_laws_of_change() {
+    let alike = alike().prop_filter("permits are given back where they were taken", |all| {
+        all.iter().all(|it| it.quota.rate().is_some())
+    });
+    hold_stories(alike);
+}
+
+#[test]
+fn replaced_limiters_of_any_algorithms_obey_the_laws_of_change() {
+    hold_stories(unlike());
+}
+
+fn hold_stories(samples: impl Strategy<Value = Vec<Sample>>) {
+    // As many as every algorithm has in other laws.
+    let cases = prop::test_runner::Config::default().cases * 9;
+    let law = |(samples, deeds): (Vec<Sample>, Vec<(Pause, Deed)>)| laws_hold(samples, deeds);
+    runner_of(cases).run(&(samples, deeds()), law).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+/// A smaller table drops the keys that have used least, not the ones that it comes to last.
+#[test]
+fn smaller_table_keeps_the_keys_that_are_limited() {
+    for (old, new) in
+        [("5/h", "5/h"), ("5/h", "4/h"), ("5/h sliding-log", "5/h sliding-log"), ("5/h", "5/h sliding-log")]
+    {
+        let (clock, _hand) = Clock::manual();
+        let builder = || Limiter::builder().clock(clock.clone());
+        let first = builder().capacity(Capacity::Keys(1_000)).build(old).unwrap();
+        let limited = ["a", "b", "c", "d"];
+        limited.iter().for_each(|key| _ = first.check_cost(key, 5));
+        (0..600_u64).for_each(|key| _ = first.check(&key));
+        let small = builder().capacity(Capacity::Keys(1)).replacing(&first).build(new).unwrap();
+        small.take_over(&first);
+        let back = builder().capacity(Capacity::Keys(1)).replacing(&small).build(old).unwrap();
+        back.take_over(&small);
+        for key in limited {
+            assert!(!back.check(key).is_allowed(), "{old} to {new}: `{key}` was limited");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Sixteen threads at once, against what one after the other would get: never more, and never fewer.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use std::{
+    sync::{
+        Barrier,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+use tidegate_core::{CarryOver, Decision, Micros, Quota};
+use tidegate_limiter::{Blocking, Capacity, Clock, Limiter, Overflow, Throttle};
+
+const THREADS: u64 = 16;
+
+/// Lets all threads start together, and adds up what they say.
+fn all_at_once(work: impl Fn(u64) -> u64 + Sync) -> u64 {
+    let (barrier, total) = (Barrier::new(THREADS as usize), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for index in 0..THREADS {
+            let (barrier, total, work) = (&barrier, &total, &work);
+            scope.spawn(move || {
+                barrier.wait();
+                total.fetch_add(work(index), Ordering::Relaxed);
+            });
+        }
+    });
+    total.into_inner()
+}
+
+fn count(times: u64, mut ask: impl FnMut(u64) -> bool) -> u64 {
+    (0..times).filter(|time| ask(*time)).count() as u64
+}
+
+/// All algorithms that count; the shapers admit by debt, one at a time.
+const BURSTS_OF_1000: [&str; 8] = [
+    "1000/min",
+    "10000000007 per 60s burst 1000",
+    "1000/min leaky-bucket queue 999 nodelay",
+    "1000/min fixed-window",
+    "1000/min fixed-window from-first-hit",
+    "1000/min sliding-window",
+    "1000/min sliding-strict 60",
+    "1000/min sliding-log",
+];
+
+#[test]
+fn a_standing_clock_admits_exactly_the_burst() {
+    for quota in BURSTS_OF_1000 {
+        let throttle = Throttle::builder().clock(Clock::manual().0).build(quota).unwrap();
+        let admitted = all_at_once(|_| count(200, |_| throttle.check().is_allowed()));
+        assert_eq!(admitted, 1_000, "{quota} as a throttle");
+
+        let limiter = Limiter::builder().clock(Clock::manual().0).build(quota).unwrap();
+        let admitted = all_at_once(|_| count(200, |_| limiter.check("hot").is_allowed()));
+        assert_eq!(admitted, 1_000, "{quota} as one hot key");
+
+        let limiter = Limiter::builder().clock(Clock::manual().0).build(quota).unwrap();
+        let admitted = all_at_once(|thread| {
+            let cost = 1 + thread % 2;
+            let large = cost * count(200, |time| limiter.check_cost(&(time % 3), cost).is_allowed());
+            large + count(600, |time| limiter.check(&(time % 3)).is_allowed())
+        });
+        assert_eq!(admitted, 3_000, "{quota}: every token of every key goes to somebody");
+    }
+}
+
+#[test]
+fn what_is_given_back_can_be_taken_again_and_no_more() {
+    for quota in ["100/min", "10000000007 per 60s burst 100", "100/min sliding-log", "100/min fixed-window"] {
+        let throttle = Throttle::builder().clock(Clock::manual().0).build(quota).unwrap();
+        let bucket = throttle.blocking();
+        let kept = all_at_once(|thread| {
+            count(300, |time| {
+                let tokens = bucket.reserve(1 + time % 3, Duration::ZERO);
+                let keeps = tokens.decision().is_granted() && (thread + time) % 3 == 0;
+                match keeps {
+                    true => drop(tokens.commit(1)),
+                    false => drop(tokens),
+                }
+                keeps
+            })
+        });
+        let (rest, _) = bucket.take_up_to(1_000);
+        assert_eq!(kept + rest, 100, "{quota}");
+    }
+}
+
+#[test]
+fn take_up_to_shares_out_all_there_is() {
+    for quota in BURSTS_OF_1000 {
+        let limiter = Limiter::builder().clock(Clock::manual().0).build(quota).unwrap();
+        let taken =
+            all_at_once(|thread| (0..50).map(|_| limiter.blocking().key("k").take_up_to(1 + thread).0).sum());
+        assert_eq!(taken, 1_000, "{quota}");
+    }
+}
+
+#[test]
+fn new_keys_get_one_cell_each() {
+    for quota in ["3/min", "3/min sliding-log"] {
+        let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Keys(400));
+        let limiter = builder.build(quota).unwrap();
+        // All threads meet the same keys for the first time.
+        let admitted = all_at_once(|_| count(400, |key| limiter.check(&key).is_allowed()));
+        let stats = limiter.stats().unwrap();
+        assert_eq!((admitted, stats.used, stats.overflowed), (1_200, 400, 0), "{quota}");
+    }
+}
+
+/// Cells go from key to key while others still look at them; every key is still admitted exactly its burst.
+#[test]
+fn cells_are_used_again_under_their_readers() {
+    for quota in ["1000000/s burst 2", "2 per 2us sliding-log", "10000000007/s burst 2"] {
+        let (clock, hand) = Clock::manual();
+        let builder = Limiter::builder().clock(clock).capacity(Capacity::Keys(1)).overflow(Overflow::Deny);
+        let limiter = builder.build(quota).unwrap();
+        // Each round has four keys of its own in a table of eight cells: those of the round before must go.
+        let (rounds, keys) = (300_u64, 4);
+        let admitted = AtomicU64::new(0);
+        let barrier = Barrier::new(THREADS as usize);
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (limiter, hand, barrier, admitted) = (&limiter, &hand, &barrier, &admitted);
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        if barrier.wait().is_leader() {
+                            hand.advance(Duration::from_micros(10));
+                        }
+                        barrier.wait();
+                        let allowed = count(2 * keys, |time| {
+                            limiter.check(&(round * keys + (thread + time) % keys)).is_allowed()
+                        });
+                        admitted.fetch_add(allowed, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(admitted.into_inner(), rounds * keys * 2, "{quota}");
+        assert_eq!(limiter.stats().unwrap().overflowed, 0);
+    }
+}
+
+/// Far more keys than cells, and a clock that runs: nobody gets more than bursts and rates add up to.
+#[test]
+fn a_crowded_table_admits_no_more_than_its_keys_may() {
+    for text in ["1000/s burst 2", "10000000007 per 10000000us burst 2", "2 per 2ms sliding-log"] {
+        let quota: Quota = text.parse().unwrap();
+        let (clock, hand) = Clock::manual();
+        let builder = Limiter::builder().clock(clock).capacity(Capacity::Keys(8)).overflow(Overflow::Share);
+        let limiter = builder.build(quota).unwrap();
+        let keys = 40;
+        let admitted: Vec<AtomicU64> = (0..keys).map(|_| AtomicU64::new(0)).collect();
+        all_at_once(|thread| {
+            count(2_000, |time| {
+                if thread == 0 && time % 4 == 0 {
+                    hand.advance(Duration::from_micros(100));
+                }
+                let key = (time * 7 + thread) % keys;
+                let allowed = limiter.check(&key).is_allowed();
+                admitted[key as usize].fetch_add(u64::from(allowed), Ordering::Relaxed);
+                allowed
+            })
+        });
+        let most = quota.bound().in_any(Micros::new(50_001));
+        for count in admitted.into_iter().map(AtomicU64::into_inner) {
+            assert!(count <= most, "{text}: {count} of {most}");
+        }
+    }
+}
+
+#[test]
+fn several_quotas_lose_nothing_between_them() {
+    let (clock, hand) = Clock::manual();
+    let quotas: Vec<Quota> =
+        ["100/s", "150/min", "120/min fixed-window"].iter().map(|text| text.parse().unwrap()).collect();
+    let limiter = Limiter::builder().clock(clock).build_all(&quotas).unwrap();
+    assert_eq!(all_at_once(|_| count(50, |_| limiter.check("k").is_allowed())), 100);
+    hand.advance(Duration::from_secs(1));
+    // The denied ones charged nothing: exactly the rest of the scarcest is left.
+    assert_eq!(all_at_once(|_| count(50, |_| limiter.check("k").is_allowed())), 20);
+}
+
+/// Asked in opposite orders, over limiters of both kinds: no circle of waiting, and all or none is charged.
+#[test]
+fn questions_in_any_order_do_not_lock_each_other_out() {
+    let build = |quota: &str| Limiter::builder().clock(Clock::manual().0).build(quota).unwrap();
+    let limiters = [build("1000/min"), build("900/min sliding-log"), build("2000/min")];
+    let all = all_at_once(|thread| {
+        count(500, |time| {
+            let mut asks: Vec<_> =
+                limiters.iter().flat_map(|limiter| [limiter.ask("a"), limiter.ask("b")]).collect();
+            let turn = (thread + time) as usize % asks.len();
+            asks.rotate_left(turn);
+            if thread % 2 == 0 {
+                asks.reverse();
+            }
+            Blocking::decide_all(&asks).iter().all(Decision::is_allowed)
+        })
+    });
+    assert_eq!(all, 900);
+    let left = |limiter: &Limiter| ["a", "b"].map(|key| limiter.blocking().key(key).peek(0).remaining());
+    assert_eq!(limiters.each_ref().map(left), [[100, 100], [0, 0], [1_100, 1_100]]);
+}
+
+#[test]
+fn permits_are_never_more_than_the_limit_and_all_come_back() {
+    let limiter = Limiter::builder().clock(Clock::manual().0).build("5 at once").unwrap();
+    let (inside, most) = (AtomicU64::new(0), AtomicU64::new(0));
+    let granted = all_at_once(|_| {
+        count(500, |time| {
+            let permit = limiter.blocking().key("pool").permit();
+            let granted = permit.decision().is_granted();
+            if granted {
+                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                if time % 3 == 0 {
+                    thread::yield_now();
+                }
+                inside.fetch_sub(1, Ordering::SeqCst);
+            }
+            drop(permit);
+            granted
+        })
+    });
+    assert!(granted >= 5 && most.into_inner() <= 5);
+    assert_eq!(limiter.blocking().key("pool").peek(0).remaining(), 5);
+}
+
+#[test]
+fn a_permit_comes_back_from_a_panic() {
+    let limiter = Limiter::builder().clock(Clock::manual().0).build("1 at once").unwrap();
+    let panicked = thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let _permit = limiter.blocking().key("pool").permit();
+            std::panic::resume_unwind(Box::new("as workers do"));
+        });
+        worker.join().is_err()
+    });
+    assert!(panicked);
+    assert_eq!(limiter.blocking().key("pool").peek(0).remaining(), 1);
+}
+
+/// The quota changes all the time; nothing hangs, and what is admitted stays within the larger one.
+#[test]
+fn changes_run_beside_decisions() {
+    let pairs = [
+        ("100/h", "300/h"),
+        ("10000000007/h burst 100", "600/h burst 300"),
+        ("300/h sliding-log", "100/h sliding-log"),
+        ("100/h fixed-window", "300/h fixed-window"),
+    ];
+    for (first, second) in pairs {
+        let how = CarryOver::Keep;
+        let builder = Limiter::builder().clock(Clock::manual().0).capacity(Capacity::Keys(50));
+        let limiter = builder.build(first).unwrap();
+        let other = Limiter::builder().clock(Clock::manual().0).build("1000000/h").unwrap();
+        let together = AtomicU64::new(0);
+        let admitted = all_at_once(|thread| match thread {
+            0 => {
+                for quota in [second, first, second].iter().cycle().take(60) {
+                    let _refused = limiter.change(*quota, how);
+                }
+                0
+            }
+            1..4 => count(400, |_| {
+                let asks = [limiter.ask(&0_u64), other.ask("k")];
+                let all = Blocking::decide_all(&asks).iter().all(Decision::is_allowed);
+                together.fetch_add(u64::from(all), Ordering::Relaxed);
+                all
+            }),
+            _ => count(400, |time| {
+                limiter.check(&(1 + time % 20));
+                limiter.check(&0_u64).is_allowed()
+            }),
+        });
+        // Waiting for nothing, each change may round one token against the callers, and none for them.
+        assert!(admitted <= 300, "{first} and {second} {how:?}: {admitted}");
+        let charged = 1_000_000 - other.blocking().key("k").peek(0).remaining();
+        assert_eq!(charged, together.into_inner(), "{first}: all or none");
+    }
+}
+
+#[test]
+fn a_running_clock_admits_no_more_than_the_bound() {
+    for text in BURSTS_OF_1000.iter().chain(&["1000/min smooth", "500/s warm-up 1s"]) {
+        let quota: Quota = text.parse().unwrap();
+        let (clock, hand) = Clock::manual();
+        let throttle = Throttle::builder().clock(clock.clone()).build(quota).unwrap();
+        let admitted = all_at_once(|thread| match thread {
+            0 => {
+                (0..1_000).for_each(|_| hand.advance(Duration::from_millis(90)));
+                0
+            }
+            _ => count(1_000, |_| throttle.check().is_allowed()),
+        });
+        let most = quota.bound().in_any(clock.now().plus(Micros::new(1)));
+        assert!(admitted <= most, "{text}: {admitted} of {most}");
+    }
+}
+
+/// As many tokens as callers, on the machine's clock: whoever comes with a time that is a little old by the time it
+/// is served still gets one.
+#[test]
+fn nobody_is_denied_for_a_time_that_is_a_little_old() {
+    for quota in BURSTS_OF_1000 {
+        let quota = quota
+            .replace("1000/min", "16/h")
+            .replace("burst 1000", "burst 16")
+            .replace("queue 999", "queue 15");
+        let limiter = Limiter::builder().capacity(Capacity::Keys(4_000)).build(quota.as_str()).unwrap();
+        let denied = all_at_once(|_| count(3_000, |key| !limiter.check(&key).is_allowed()));
+        assert_eq!(denied, 0, "{quota}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Tiers: a key is limited by the one that a call names, and keeps its history when that is another.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use proptest::{prelude::*, test_runner::TestCaseResult};
+use std::time::Duration;
+use tidegate_core::{CarryOver, Demand, Entries, Micros, Quota};
+use tidegate_limiter::{Capacity, Clock, ClockHand, Limiter, LimiterBuilder};
+use tidegate_testkit::{Plain, Subject, strategy::*};
+
+fn small() -> (LimiterBuilder, ClockHand) {
+    let (clock, hand) = Clock::manual();
+    (Limiter::builder().clock(clock).capacity(Capacity::Keys(8)), hand)
+}
+
+fn quotas(texts: &[&str]) -> Vec<Quota> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// When, for how much, under which tier, and whether the key is forgotten before.
+type Caller = (Pause, Cost, usize, u8);
+
+/// A key that changes its tier keeps what it used.
+#[test]
+fn tiers_share_a_history() {
+    let tier = || prop_oneof![3 => 0_usize..2, 1 => 0_usize..3];
+    let stories = |samples: BoxedStrategy<Sample>| {
+        let caller = (pauses(), costs(), tier(), 0_u8..8);
+        (proptest::collection::vec(samples, 2..4), proptest::collection::vec(caller, 1..30))
+    };
+    for (name, samples) in every_algorithm() {
+        let law = |(samples, story): (Vec<Sample>, Vec<Caller>)| -> TestCaseResult {
+            let (builder, hand) = small();
+            let mut moment = Moment::start_of(&samples[0]);
+            hand.set(moment.now);
+            let all: Vec<Quota> = samples.iter().map(|sample| sample.quota).collect();
+            let limiter = builder.build_tiers(&all).unwrap();
+            let mut model = Entries::new();
+            for (pause, cost, tier, deed) in story {
+                let tier = tier % all.len();
+                moment.pass(pause);
+                hand.set(moment.now);
+                let bucket = limiter.blocking().key("k").tier(tier).unwrap();
+                if deed == 0 {
+                    bucket.reset().unwrap();
+                    model.reset();
+                }
+                let demand = match name {
+                    "concurrency" => Demand::probe(cost.under(all[tier].limit())),
+                    _ => Demand::now(cost.under(all[tier].limit())),
+                };
+                let step = model.decide(&[all[tier]], CarryOver::Keep, moment.now, demand).remove(0);
+                let decision = bucket.check(demand.cost);
+                prop_assert_eq!(decision, step.decision, "{} at {}", demand.cost, moment.now);
+                prop_assert_eq!(decision.quota(), tier);
+                moment.hear(&decision);
+            }
+            Ok(())
+        };
+        let ran = runner().run(&stories(samples), law);
+        ran.unwrap_or_else(|broken| panic!("{name}: {broken}"));
+    }
+}
+
+#[test]
+fn permits_of_different_tiers_all_come_back() {
+    let (builder, _hand) = small();
+    let limiter = builder.build_tiers(&quotas(&["2 at once", "5 at once"])).unwrap();
+    let tier = |tier| limiter.blocking().key("k").tier(tier).unwrap();
+    let (free, pro) = (tier(0).permit(), tier(1).permit());
+    assert!(free.decision().is_allowed() && pro.decision().is_allowed());
+    drop(free);
+    assert_eq!(tier(1).peek(0).remaining(), 4);
+    drop(pro);
+    assert_eq!(tier(0).peek(0).remaining(), 2);
+    // A permit that is held when its key is forgotten is still held, under its own tier.
+    let held = tier(1).permit();
+    tier(1).reset().unwrap();
+    assert_eq!([0, 1].map(|it| tier(it).peek(0).remaining()), [1, 4]);
+    drop(held);
+    assert_eq!([0, 1].map(|it| tier(it).peek(0).remaining()), [2, 5]);
+}
+
+#[test]
+fn tokens_of_a_tier_that_was_left_do_not_come_back() {
+    let (builder, _hand) = small();
+    let limiter = builder.build_tiers(&quotas(&["10/min", "20/min"])).unwrap();
+    let tier = |tier| limiter.blocking().key("k").tier(tier).unwrap();
+    let tokens = tier(0).reserve(4, Duration::ZERO);
+    assert_eq!(tier(1).check(1).remaining(), 15);
+    drop(tokens);
+    assert_eq!(tier(1).peek(0).remaining(), 15);
+}
+
+/// Every tier changes to its successor, and the key's history with the tier that wrote it.
+#[test]
+fn a_change_of_all_tiers_keeps_history() {
+    for how in [CarryOver::Keep, CarryOver::Reset] {
+        let (builder, hand) = small();
+        let (old, new) = (quotas(&["10/min", "20/min", "40/min"]), quotas(&["7/min", "33/min", "41/min"]));
+        let limiter = builder.build_tiers(&old).unwrap();
+        hand.set(Micros::from_secs(7));
+        for (tier, quota) in old.iter().enumerate() {
+            assert!(limiter.blocking().key(&tier).tier(tier).unwrap().check(quota.limit() / 2).is_allowed());
+        }
+        limiter.change_all(&new, how).unwrap();
+        assert_eq!(limiter.quotas(), new);
+        for (tier, (old, new)) in old.iter().zip(&new).enumerate() {
+            let mut model = Plain::new(*old);
+            model.decide(Micros::from_secs(7), Demand::now(old.limit() / 2));
+            model.change(Micros::from_secs(7), *new, how);
+            let expected = model.would(Micros::from_secs(7), Demand::probe(1)).decision;
+            assert_eq!(
+                limiter.blocking().key(&tier).tier(tier).unwrap().peek(1),
+                expected,
+                "tier {tier} {how:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Additive increase, multiplicative decrease: one more while all goes well, a tenth less when a call is lost.
+//!
+//! ```text
+//!   limit ┤   ╱|  ╱|  ╱|   a call failed, or took longer than the timeout
+//!         │ ╱  |╱  |╱  |
+//!         ┼─────────────▶ calls
+//! ```
+//!
+//! Its surprise: it learns only from losses. As long as nothing fails it grows, whatever happens to latency.
+
+use super::{Bounds, Call, Controller};
+use crate::report::Report;
+use tidegate_core::{Micros, SettingError};
+
+/// Additive increase, multiplicative decrease.
+#[derive(Clone, Debug)]
+pub struct Aimd {
+    bounds: Bounds,
+    backoff: f64,
+    timeout: Micros,
+    limit: u32,
+}
+
+impl Aimd {
+    /// A limit that falls to nine tenths when a call fails or takes longer than five seconds.
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, backoff: 0.9, timeout: Micros::from_secs(5), limit: bounds.initial() }
+    }
+
+    /// What is left of the limit after a loss: from 0.5 to just under 1.
+    pub fn backoff(self, backoff: f64) -> Result<Self, SettingError> {
+        SettingError::refuse_outside("a backoff", backoff, 0.5, 0.999)?;
+        Ok(Self { backoff, ..self })
+    }
+
+    /// A call that takes longer counts as lost.
+    pub fn timeout(self, timeout: Micros) -> Result<Self, SettingError> {
+        SettingError::refuse_endless("a timeout", timeout)?;
+        Ok(Self { timeout, ..self })
+    }
+}
+
+impl Controller for Aimd {
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    fn record(&mut self, call: Call) -> u32 {
+        let is_lost = call.report == Report::Failure || call.latency() > self.timeout;
+        let limit = match call.report {
+            Report::Ignored => return self.limit,
+            _ if is_lost => (f64::from(self.limit) * self.backoff) as u32,
+            _ if u64::from(call.in_flight) * 2 >= u64::from(self.limit) => self.limit.saturating_add(1),
+            _ => self.limit,
+        };
+        self.limit = limit.clamp(self.bounds.floor(), self.bounds.ceiling());
+        self.limit
+    }
+}

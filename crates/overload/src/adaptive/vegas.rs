@@ -1,0 +1,123 @@
+//! TCP Vegas: guesses the queue from how much longer a call takes than one without load, and keeps it short.
+//!
+//! ```text
+//!   queue = limit · (1 − unloaded / latency)
+//!
+//!   0 ── grow fast ── threshold ── grow ── α ── stay ── β ── shrink ──▶ queue
+//! ```
+//!
+//! Its surprise: every so often it takes whatever it measures for the latency without load. Under a load that never
+//! pauses, the queue that it should have seen becomes part of its yardstick, and the limit grows by it.
+
+use super::{Bounds, Call, Controller};
+use crate::report::Report;
+use tidegate_core::SettingError;
+
+/// Keeps the estimated queue between two marks.
+#[derive(Clone, Debug)]
+pub struct Vegas {
+    bounds: Bounds,
+    decrease: Decrease,
+    smoothing: f64,
+    limit: f64,
+    /// The latency of a call that waits for nobody, in microseconds; unknown at first.
+    unloaded: Option<f64>,
+    calls: u64,
+    /// Where in its range the next probe falls: drawn anew for each, so that many instances do not probe together.
+    jitter: u64,
+}
+
+/// How a limit falls when the queue is too long or a call was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decrease {
+    /// By the number of its digits less one, and at least by one.
+    ByDigits,
+    /// To a half.
+    ByHalf,
+}
+
+/// A probe is due after so many calls for each place of the limit.
+const PROBE_MULTIPLIER: f64 = 30.0;
+
+impl Vegas {
+    /// A limit without smoothing that falls by the number of its digits.
+    pub fn new(bounds: Bounds) -> Self {
+        let limit = bounds.initial().into();
+        let jitter = 0x9e37_79b9_7f4a_7c15;
+        Self { bounds, decrease: Decrease::ByDigits, smoothing: 1.0, limit, unloaded: None, calls: 0, jitter }
+    }
+
+    /// How the limit falls.
+    #[must_use]
+    pub fn decrease(self, decrease: Decrease) -> Self {
+        Self { decrease, ..self }
+    }
+
+    /// How much of a new value is taken over at once, from just over 0 to 1.
+    pub fn smoothing(self, smoothing: f64) -> Result<Self, SettingError> {
+        SettingError::refuse_outside("a smoothing", smoothing, 0.001, 1.0)?;
+        Ok(Self { smoothing, ..self })
+    }
+
+    fn is_probe_due(&mut self) -> bool {
+        let share = 0.5 + (self.jitter >> 11) as f64 / (1_u64 << 54) as f64;
+        if (self.calls as f64) < share * PROBE_MULTIPLIER * self.limit {
+            return false;
+        }
+        // A step of xorshift.
+        self.jitter ^= self.jitter << 13;
+        self.jitter ^= self.jitter >> 7;
+        self.jitter ^= self.jitter << 17;
+        self.calls = 0;
+        true
+    }
+
+    /// The limit that this call speaks for; `None` to stay.
+    fn wanted(&self, call: &Call, latency: f64, unloaded: f64) -> Option<f64> {
+        let digits = f64::from((self.limit as u32).max(1).ilog10().max(1));
+        let (alpha, beta) = (3.0 * digits, 6.0 * digits);
+        let queue = ceil(self.limit * (1.0 - unloaded / latency));
+        let less = match self.decrease {
+            Decrease::ByDigits => self.limit - digits,
+            Decrease::ByHalf => self.limit / 2.0,
+        };
+        match queue {
+            _ if call.report == Report::Failure => Some(less),
+            _ if f64::from(call.in_flight) * 2.0 < self.limit => None,
+            _ if queue <= digits => Some(self.limit + beta),
+            _ if queue < alpha => Some(self.limit + digits),
+            _ if queue > beta => Some(less),
+            _ => None,
+        }
+    }
+}
+
+impl Controller for Vegas {
+    fn limit(&self) -> u32 {
+        self.limit as u32
+    }
+
+    fn record(&mut self, call: Call) -> u32 {
+        if call.report == Report::Ignored {
+            return self.limit();
+        }
+        let latency = call.latency().get() as f64;
+        self.calls += 1;
+        let known = self.unloaded.filter(|unloaded| latency >= *unloaded);
+        let Some(unloaded) = known.filter(|_| !self.is_probe_due()) else {
+            self.unloaded = Some(latency);
+            return self.limit();
+        };
+        if let Some(wanted) = self.wanted(&call, latency, unloaded) {
+            let wanted = self.bounds.clamp(wanted);
+            self.limit = self.limit * (1.0 - self.smoothing) + wanted * self.smoothing;
+        }
+        self.limit()
+    }
+}
+
+/// The next whole number; the values here are far below 2^53.
+fn ceil(value: f64) -> f64 {
+    let whole = value as u64 as f64;
+    if whole < value { whole + 1.0 } else { whole }
+}

@@ -1,0 +1,162 @@
+//! What a breaker remembers of past calls: the last so many, or those of the last seconds.
+
+use super::{
+    Leeway,
+    settings::{BreakerSettings, Over},
+};
+use crate::rolling::Rolling;
+use tidegate_core::Micros;
+
+/// How a call ended, in two bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome(u64);
+
+impl Outcome {
+    const FAILED: u64 = 1;
+    const SLOW: u64 = 2;
+    const BITS: usize = 2;
+    const MASK: u64 = 3;
+
+    pub(super) fn new(failed: bool, slow: bool) -> Self {
+        Self(u64::from(failed) * Self::FAILED + u64::from(slow) * Self::SLOW)
+    }
+
+    fn failures(self) -> u64 {
+        self.0 & Self::FAILED
+    }
+
+    fn slow(self) -> u64 {
+        (self.0 & Self::SLOW) / Self::SLOW
+    }
+}
+
+/// Calls, and how many of them failed or were slow; a call can be both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallCounts {
+    /// All calls.
+    pub calls: u64,
+    /// Those that failed.
+    pub failures: u64,
+    /// Those that were slow, whether they failed or not.
+    pub slow: u64,
+}
+
+impl CallCounts {
+    pub(super) fn add(&mut self, outcome: Outcome) {
+        self.calls += 1;
+        self.failures += outcome.failures();
+        self.slow += outcome.slow();
+    }
+
+    fn remove(&mut self, outcome: Outcome) {
+        self.calls -= 1;
+        self.failures -= outcome.failures();
+        self.slow -= outcome.slow();
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Window {
+    Calls(Ring),
+    Time(Rolling<3>),
+}
+
+impl Window {
+    /// An empty window.
+    pub(super) fn new(settings: &BreakerSettings) -> Self {
+        match settings.over {
+            Over::Time { window, buckets } => Self::Time(Rolling::of_checked(window, buckets)),
+            Over::Calls(calls) => Self::Calls(Ring::new(calls)),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        match self {
+            Self::Calls(ring) => ring.clear(),
+            Self::Time(rolling) => rolling.clear(),
+        }
+    }
+
+    /// Adds a call, and tells what the window holds then.
+    pub(super) fn record(&mut self, now: Micros, outcome: Outcome) -> CallCounts {
+        match self {
+            Self::Calls(ring) => ring.push(outcome),
+            Self::Time(rolling) => rolling.add(now, [1, outcome.failures(), outcome.slow()]),
+        }
+        self.counts(now)
+    }
+
+    pub(super) fn counts(&self, now: Micros) -> CallCounts {
+        match self {
+            Self::Calls(ring) => ring.counts,
+            Self::Time(rolling) => {
+                let [calls, failures, slow] = rolling.totals(now);
+                CallCounts { calls, failures, slow }
+            }
+        }
+    }
+
+    /// What it holds at worst after one more call, if that does not depend on time.
+    pub(super) fn at_worst(&self) -> Option<CallCounts> {
+        let Self::Calls(Ring { size, counts, .. }) = self else { return None };
+        let calls = (counts.calls + 1).min(*size as u64);
+        Some(CallCounts { calls, failures: counts.failures + 1, slow: counts.slow + 1 })
+    }
+
+    /// Quick successes, in a window that counts calls.
+    pub(super) fn succeed(&mut self, calls: u64) {
+        let Self::Calls(ring) = self else { return };
+        (0..calls.min(ring.size as u64)).for_each(|_| ring.push(Outcome::default()));
+    }
+
+    /// In a full window a quick success replaces a call that was no better: no rate can rise. If all were as good, it
+    /// leaves everything as it is.
+    pub(super) fn leeway(&self) -> Leeway {
+        match self {
+            Self::Calls(Ring { size, counts, .. }) if counts.calls == *size as u64 => {
+                match counts.failures + counts.slow {
+                    0 => Leeway::PassAndSucceed,
+                    _ => Leeway::PassAndCount,
+                }
+            }
+            _ => Leeway::Pass,
+        }
+    }
+}
+
+/// The last calls, two bits each.
+#[derive(Clone, Debug)]
+pub(super) struct Ring {
+    words: Box<[u64]>,
+    size: usize,
+    /// Where the next call goes; once the ring is full, the oldest one is there.
+    next: usize,
+    counts: CallCounts,
+}
+
+impl Ring {
+    const PER_WORD: usize = u64::BITS as usize / Outcome::BITS;
+
+    fn new(calls: u32) -> Self {
+        let size = calls.max(1) as usize;
+        let words = vec![0; size.div_ceil(Self::PER_WORD)].into();
+        Self { words, size, next: 0, counts: CallCounts::default() }
+    }
+
+    fn clear(&mut self) {
+        self.words.fill(0);
+        self.next = 0;
+        self.counts = CallCounts::default();
+    }
+
+    fn push(&mut self, outcome: Outcome) {
+        let shift = self.next % Self::PER_WORD * Outcome::BITS;
+        let Some(word) = self.words.get_mut(self.next / Self::PER_WORD) else { return };
+        if self.counts.calls == self.size as u64 {
+            self.counts.remove(Outcome(*word >> shift & Outcome::MASK));
+        }
+        *word = *word & !(Outcome::MASK << shift) | outcome.0 << shift;
+        self.counts.add(outcome);
+        self.next = if self.next + 1 == self.size { 0 } else { self.next + 1 };
+    }
+}

@@ -1,0 +1,190 @@
+//! Throttles that follow errors, for threads to share: by chance, and by a quota.
+
+use crate::{
+    ClientThrottleSettings, ErrorRateSettings, Rejection, Report, error_rate,
+    guard::{Guard, Settle},
+};
+use std::fmt;
+use tidegate_core::{Kind, Micros, Outcome, Quota, Retry, SettingError};
+use tidegate_limiter::{
+    BuildError, Clock, Throttle,
+    sync::{Mutex, lock},
+};
+
+/// Sheds calls by chance, the more of them the fewer are accepted; see [`error_rate`] for the rule.
+///
+/// ```
+/// use tidegate_overload::ClientThrottleSettings;
+/// use tidegate_overload::{ClientThrottle, Guard};
+///
+/// let throttle = ClientThrottle::new(ClientThrottleSettings::builder().build()?);
+/// throttle.try_pass()?.succeed();
+/// assert_eq!(throttle.chance(), 0.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ClientThrottle {
+    machine: Mutex<error_rate::ClientThrottleState>,
+    clock: Clock,
+}
+
+/// What a [`ClientThrottle`] must know of a call when it ends.
+#[derive(Debug)]
+pub struct ClientThrottleEntry {
+    began: Micros,
+}
+
+impl ClientThrottle {
+    /// A throttle on the machine's clock.
+    pub fn new(settings: ClientThrottleSettings) -> Self {
+        Self::with_clock(settings, Clock::default())
+    }
+
+    /// A throttle on this clock.
+    pub fn with_clock(settings: ClientThrottleSettings, clock: Clock) -> Self {
+        Self { machine: Mutex::new(error_rate::ClientThrottleState::new(settings)), clock }
+    }
+
+    /// How likely it is that the next call is shed: from 0 to 1.
+    pub fn chance(&self) -> f64 {
+        let machine = lock(&self.machine);
+        machine.chance(self.clock.now())
+    }
+
+    /// Calls in the window, with those that were shed, and how many of them were accepted.
+    pub fn counts(&self) -> [u64; 2] {
+        let machine = lock(&self.machine);
+        machine.counts(self.clock.now())
+    }
+}
+
+impl Guard for ClientThrottle {
+    fn enter(&self) -> Result<ClientThrottleEntry, Rejection> {
+        let roll = fastrand::f64();
+        let mut machine = lock(&self.machine);
+        let began = self.clock.now();
+        machine.try_pass(began, roll)?;
+        Ok(ClientThrottleEntry { began })
+    }
+}
+
+impl Settle for ClientThrottle {
+    type Entry = ClientThrottleEntry;
+
+    fn settle(&self, entry: ClientThrottleEntry, report: Report) {
+        let mut machine = lock(&self.machine);
+        machine.report(entry.began, report, self.clock.now());
+    }
+}
+
+impl fmt::Debug for ClientThrottle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientThrottle({}, {:?})", self.chance(), self.clock)
+    }
+}
+
+/// A quota that holds only while many calls come and too many of them fail. Otherwise all pass.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_overload::ErrorRateSettings;
+/// use tidegate_overload::{Guard, ErrorThrottle};
+///
+/// let settings = ErrorRateSettings::builder()
+///     .over_time(Duration::from_secs(10))
+///     .requests_over(2)
+///     .errors_over("50%".parse()?)
+///     .build()?;
+/// let throttle = ErrorThrottle::new(settings, "1/min")?;
+/// for _ in 0..3 {
+///     throttle.try_pass()?.fail();
+/// }
+/// throttle.try_pass()?.fail(); // the one per minute
+/// assert!(throttle.try_pass().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ErrorThrottle {
+    machine: Mutex<error_rate::ErrorRate>,
+    throttle: Throttle,
+    clock: Clock,
+}
+
+impl ErrorThrottle {
+    /// A throttle on the machine's clock. The quota is one of rates: `10/s`.
+    pub fn new<Q>(settings: ErrorRateSettings, quota: Q) -> Result<Self, BuildError>
+    where
+        Q: TryInto<Quota>,
+        BuildError: From<Q::Error>,
+    {
+        Self::with_clock(settings, quota, Clock::default())
+    }
+
+    /// A throttle on this clock.
+    pub fn with_clock<Q>(settings: ErrorRateSettings, quota: Q, clock: Clock) -> Result<Self, BuildError>
+    where
+        Q: TryInto<Quota>,
+        BuildError: From<Q::Error>,
+    {
+        Self::from_parts(settings, quota.try_into()?, clock)
+    }
+
+    fn from_parts(settings: ErrorRateSettings, quota: Quota, clock: Clock) -> Result<Self, BuildError> {
+        if matches!(quota.kind(), Kind::Concurrency(_)) {
+            let problem = format!("a quota of `{quota}` while calls fail");
+            return Err(SettingError::new(problem, "give a rate, as in `10/s`").into());
+        }
+        let throttle = Throttle::builder().clock(clock.clone()).build(quota)?;
+        Ok(Self { machine: Mutex::new(error_rate::ErrorRate::new(settings)), throttle, clock })
+    }
+
+    /// Whether the quota holds at this moment.
+    pub fn is_limiting(&self) -> bool {
+        let machine = lock(&self.machine);
+        machine.is_over(self.clock.now())
+    }
+
+    /// Calls in the window that came, that were answered, and that failed.
+    pub fn counts(&self) -> [u64; 3] {
+        let machine = lock(&self.machine);
+        machine.counts(self.clock.now())
+    }
+
+    /// Counts a call, and tells whether the quota holds for it.
+    fn note(&self) -> bool {
+        let mut machine = lock(&self.machine);
+        let now = self.clock.now();
+        let is_over = machine.is_over(now);
+        machine.note(now);
+        is_over
+    }
+}
+
+impl Guard for ErrorThrottle {
+    fn enter(&self) -> Result<(), Rejection> {
+        if !self.note() {
+            return Ok(());
+        }
+        match self.throttle.check().outcome() {
+            Outcome::Allow => Ok(()),
+            Outcome::Delay(wait) => Err(Rejection::OverQuota(Retry::After(wait))),
+            Outcome::Deny(retry) => Err(Rejection::OverQuota(retry)),
+        }
+    }
+}
+
+impl Settle for ErrorThrottle {
+    type Entry = ();
+
+    fn settle(&self, (): (), report: Report) {
+        if report != Report::Ignored {
+            let mut machine = lock(&self.machine);
+            machine.report(report, self.clock.now());
+        }
+    }
+}
+
+impl fmt::Debug for ErrorThrottle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits = if self.is_limiting() { "limiting" } else { "idle" };
+        write!(f, "ErrorThrottle({limits}, {:?})", self.throttle)
+    }
+}

@@ -1,0 +1,46 @@
+//! Protection from overload: adaptive limits, circuit breakers, priorities, error rates, load and features.
+//!
+//! Each part is a state machine that is given the time and the outcomes of calls, and a type around it that threads share.
+//!
+//! | noun | is |
+//! |---|---|
+//! | [`AdaptiveLimit`] | a limit on calls in flight, found by a controller of [`adaptive`] |
+//! | [`PriorityLimit`] | a limit on calls in flight that classes share, by [`priority`] |
+//! | [`Breaker`] | rejects calls to a backend that fails; its state machine is in [`breaker`] |
+//! | [`ClientThrottle`], [`ErrorThrottle`] | admit fewer calls to a backend that fails; see [`error_rate`] |
+//! | [`Guard`] | what most of these have in common: a [`Pass`] per call, and a report of its end |
+//! | [`LoadMonitor`] | measures the load of the machine off the request path |
+//! | [`Scaled`] | a limit that follows the load and a [`Schedule`] |
+//! | [`Switchboard`] | features that are turned off by hand or by load |
+//! | [`Cause`] | why a call was rejected, for its fallback |
+
+pub mod adaptive;
+pub mod breaker;
+pub mod error_rate;
+pub mod fallback;
+mod guard;
+pub mod load;
+pub mod priority;
+mod rejection;
+mod report;
+mod rolling;
+mod switchboard;
+
+pub use adaptive::{AdaptiveEntry, AdaptiveLimit};
+pub use breaker::{
+    Breaker, BreakerBuilder, BreakerEntry, BreakerSettings, BreakerSnapshot, BreakerState, CallCounts,
+};
+pub use error_rate::{
+    ClientThrottle, ClientThrottleBuilder, ClientThrottleEntry, ClientThrottleSettings, ErrorRateBuilder,
+    ErrorRateSettings, ErrorThrottle,
+};
+pub use fallback::Cause;
+pub use guard::{Guard, Pass, Settle};
+pub use load::{
+    Average, LoadGauge, LoadLevel, LoadLevels, LoadMonitor, Scale, Scaled, Scaler, Schedule, ScheduleError,
+};
+pub use priority::{PriorityLimit, PriorityLimitBuilder};
+pub use rejection::Rejection;
+pub use report::Report;
+pub use rolling::Rolling;
+pub use switchboard::{Feature, Lever, Switch, Switchboard, Switches};

@@ -1,0 +1,52 @@
+//! Whether anybody is turned away: the sign that a limit is used up.
+
+use super::Probe;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+use tidegate_core::{Decision, Micros, Share};
+
+/// Remembers that a limiter of many keys denied somebody, so that [`super::Scaled`] knows that its limit is used up.
+/// Clones share what they remember.
+///
+/// ```
+/// use tidegate_overload::load::Denials;
+/// use tidegate_limiter::Limiter;
+///
+/// let (limiter, denials) = (Limiter::new("100/min")?, Denials::new());
+/// let decision = denials.note(limiter.check("alice"));
+/// assert!(decision.is_allowed());
+/// # Ok::<(), tidegate_limiter::BuildError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Denials {
+    since_reading: Arc<AtomicU64>,
+}
+
+impl Denials {
+    /// None so far.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes note of a decision, and hands it on. A grant costs nothing.
+    #[inline]
+    pub fn note(&self, decision: Decision) -> Decision {
+        if !decision.is_granted() {
+            self.since_reading.fetch_add(1, Ordering::Relaxed);
+        }
+        decision
+    }
+}
+
+/// All of the limit is used if somebody was denied since the last reading, else none: smoothed, the share of time in
+/// which it did not suffice.
+impl Probe for Denials {
+    fn read(&mut self, _now: Micros) -> Option<Share> {
+        match self.since_reading.swap(0, Ordering::Relaxed) {
+            0 => Some(Share::NONE),
+            _ => Some(Share::ALL),
+        }
+    }
+}

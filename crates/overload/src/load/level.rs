@@ -1,0 +1,282 @@
+//! How much load there is, in four words, without flapping.
+//!
+//! ```text
+//!   load      enter ─ ─ ─ ─ ─ ─┌───╲─ ─ ─ ─ ─ ─ ─ ─ ─
+//!                              │    ╲   ╱╲
+//!             leave ─ ─ ─ ─ ─ ─│─ ─ ─╲─╱─ ╲───────────
+//!   level     Normal ──────────┘ Busy       └ after the dwell: Normal
+//! ```
+//!
+//! Up it goes at once, over as many levels as the load says. Down it goes one level at a time, each after the load has
+//! stayed under the lower mark of that level for a whole dwell time.
+
+use std::{fmt, str::FromStr};
+use tidegate_core::{Micros, SettingError, Share};
+
+/// How much load there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LoadLevel {
+    /// There is room for more.
+    #[default]
+    Relaxed,
+    /// All is as it should be.
+    Normal,
+    /// Leave out what can wait.
+    Busy,
+    /// Leave out all but the essential.
+    Critical,
+}
+
+impl LoadLevel {
+    /// All levels, from no load to too much.
+    pub const ALL: [Self; 4] = [Self::Relaxed, Self::Normal, Self::Busy, Self::Critical];
+
+    fn below(self) -> Self {
+        match self {
+            Self::Relaxed | Self::Normal => Self::Relaxed,
+            Self::Busy => Self::Normal,
+            Self::Critical => Self::Busy,
+        }
+    }
+}
+
+impl fmt::Display for LoadLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Relaxed => "relaxed",
+            Self::Normal => "normal",
+            Self::Busy => "busy",
+            Self::Critical => "critical",
+        })
+    }
+}
+
+impl FromStr for LoadLevel {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text.trim() {
+            "relaxed" => Ok(Self::Relaxed),
+            "normal" => Ok(Self::Normal),
+            "busy" => Ok(Self::Busy),
+            "critical" => Ok(Self::Critical),
+            _ => Err(SettingError::new(
+                format!("`{text}` is not a level of load"),
+                "use one of relaxed, normal, busy, critical",
+            )),
+        }
+    }
+}
+
+/// Where the levels begin and end.
+///
+/// ```
+/// use tidegate_overload::{LoadLevel, LoadLevels};
+/// use tidegate_core::Micros;
+///
+/// let levels = LoadLevels::default()
+///     .mark(LoadLevel::Busy, "80%".parse()?, "60%".parse()?)?
+///     .dwell(Micros::from_secs(10));
+/// assert_eq!(levels.to_string(), "normal 50%/40%, busy 80%/60%, critical 90%/80%, dwell 10s");
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadLevels {
+    /// Of `Normal`, `Busy` and `Critical`.
+    marks: [Mark; 3],
+    dwell: Micros,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    enter: Share,
+    leave: Share,
+}
+
+impl LoadLevels {
+    /// Has a level begin at `enter` and end below `leave`, which must be lower. Levels begin in their order.
+    pub fn mark(mut self, level: LoadLevel, enter: Share, leave: Share) -> Result<Self, SettingError> {
+        if leave >= enter {
+            return Err(SettingError::new(
+                format!("{level} begins at {enter} and ends at {leave}"),
+                "let it end at less than where it begins, or it flaps",
+            ));
+        }
+        let place = match level {
+            LoadLevel::Relaxed => {
+                return Err(SettingError::new(
+                    "relaxed has no mark of its own",
+                    "give those of normal: below them all is relaxed",
+                ));
+            }
+            LoadLevel::Normal => 0,
+            LoadLevel::Busy => 1,
+            LoadLevel::Critical => 2,
+        };
+        self.marks[place] = Mark { enter, leave };
+        let [normal, busy, critical] = self.marks;
+        let in_order = |low: Mark, high: Mark| low.enter < high.enter && low.leave <= high.leave;
+        if !in_order(normal, busy) || !in_order(busy, critical) {
+            return Err(SettingError::new(
+                format!("{level} at {enter}/{leave} is out of order: {self}"),
+                "give marks that rise from normal to busy to critical",
+            ));
+        }
+        Ok(self)
+    }
+
+    /// How long the load must stay low before the level falls by one; five seconds unless told otherwise.
+    #[must_use]
+    pub fn dwell(self, dwell: Micros) -> Self {
+        Self { dwell, ..self }
+    }
+
+    /// The mark of a level; `Relaxed` has none.
+    fn of(&self, level: LoadLevel) -> Option<Mark> {
+        let [normal, busy, critical] = self.marks;
+        match level {
+            LoadLevel::Relaxed => None,
+            LoadLevel::Normal => Some(normal),
+            LoadLevel::Busy => Some(busy),
+            LoadLevel::Critical => Some(critical),
+        }
+    }
+
+    /// The highest level that such a load enters.
+    fn entered_by(&self, load: Share) -> LoadLevel {
+        let enters = |level: &LoadLevel| self.of(*level).is_none_or(|mark| load >= mark.enter);
+        LoadLevel::ALL.into_iter().rev().find(enters).unwrap_or_default()
+    }
+}
+
+/// Normal from 50 %, busy from 75 %, critical from 90 %, each until 10 % less.
+impl Default for LoadLevels {
+    fn default() -> Self {
+        let mark = |enter, leave| Mark { enter: Share::ratio(enter, 100), leave: Share::ratio(leave, 100) };
+        Self { marks: [mark(50, 40), mark(75, 65), mark(90, 80)], dwell: Micros::from_secs(5) }
+    }
+}
+
+impl fmt::Display for LoadLevels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for level in LoadLevel::ALL {
+            if let Some(Mark { enter, leave }) = self.of(level) {
+                write!(f, "{level} {enter}/{leave}, ")?;
+            }
+        }
+        write!(f, "dwell {}", self.dwell)
+    }
+}
+
+/// The level of a load that is watched.
+///
+/// ```
+/// use tidegate_overload::{LoadGauge, LoadLevel, LoadLevels};
+/// use tidegate_core::Micros;
+///
+/// let mut gauge = LoadGauge::new(LoadLevels::default());
+/// let mut at = |second, load: &str| gauge.observe(Micros::from_secs(second), load.parse().unwrap());
+/// assert_eq!(at(0, "80%"), LoadLevel::Busy);
+/// assert_eq!(at(1, "70%"), LoadLevel::Busy); // not yet under the lower mark
+/// assert_eq!(at(2, "60%"), LoadLevel::Busy); // not yet for long enough
+/// assert_eq!(at(7, "60%"), LoadLevel::Normal);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadGauge {
+    levels: LoadLevels,
+    level: LoadLevel,
+    /// Since when the load has been under the lower mark of the level.
+    low_since: Option<Micros>,
+}
+
+impl LoadGauge {
+    /// A gauge that has seen nothing yet: relaxed.
+    pub fn new(levels: LoadLevels) -> Self {
+        Self { levels, level: LoadLevel::Relaxed, low_since: None }
+    }
+
+    /// Takes in the load at `now`, and tells the level.
+    pub fn observe(&mut self, now: Micros, load: Share) -> LoadLevel {
+        let entered = self.levels.entered_by(load);
+        if entered > self.level {
+            self.level = entered;
+            self.low_since = None;
+            return self.level;
+        }
+        if self.levels.of(self.level).is_none_or(|mark| load >= mark.leave) {
+            self.low_since = None;
+            return self.level;
+        }
+        // A clock that steps back begins the dwell anew.
+        let since = self.low_since.unwrap_or(now).min(now);
+        self.low_since = Some(since);
+        if now.since(since) >= self.levels.dwell {
+            self.level = self.level.below();
+            // The next level has a dwell of its own.
+            self.low_since = self.levels.of(self.level).filter(|mark| load < mark.leave).map(|_| now);
+        }
+        self.level
+    }
+
+    /// The level as of the last look.
+    pub fn level(&self) -> LoadLevel {
+        self.level
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn percent(percent: u64) -> Share {
+        Share::ratio(percent, 100)
+    }
+
+    #[test]
+    fn it_rises_at_once_and_falls_step_by_step() {
+        let mut gauge = LoadGauge::new(LoadLevels::default());
+        use LoadLevel::{Busy, Critical, Normal, Relaxed};
+        for (second, load, level) in [
+            (0, 0, Relaxed),
+            (1, 49, Relaxed),
+            (2, 50, Normal),
+            (3, 45, Normal),
+            (4, 100, Critical),
+            (5, 0, Critical),
+            (9, 0, Critical),
+            (10, 0, Busy),
+            (14, 0, Busy),
+            (15, 0, Normal),
+            (16, 40, Normal), // back at the mark: the dwell starts anew
+            (17, 39, Normal),
+            (21, 39, Normal),
+            (22, 39, Relaxed),
+            (23, 39, Relaxed),
+        ] {
+            assert_eq!(gauge.observe(Micros::from_secs(second), percent(load)), level, "at {second}s");
+        }
+    }
+
+    #[test]
+    fn marks_that_would_flap_or_cross_are_refused() {
+        let levels = LoadLevels::default();
+        for (level, enter, leave) in [
+            (LoadLevel::Busy, 75, 75),
+            (LoadLevel::Busy, 75, 80),
+            (LoadLevel::Busy, 95, 65),
+            (LoadLevel::Busy, 45, 42),
+            (LoadLevel::Critical, 90, 60),
+            (LoadLevel::Relaxed, 20, 10),
+        ] {
+            assert!(levels.mark(level, percent(enter), percent(leave)).is_err(), "{level} {enter}/{leave}");
+        }
+    }
+
+    #[test]
+    fn levels_read_what_they_print() {
+        for level in LoadLevel::ALL {
+            assert_eq!(level.to_string().parse(), Ok(level));
+        }
+        assert!("panic".parse::<LoadLevel>().is_err());
+    }
+}

@@ -1,0 +1,223 @@
+//! A limit that follows the load: less under pressure, more while there is room and need for it.
+//!
+//! ```text
+//!   load 100% ┤  shrink, a step in every interval, down to the floor
+//!        high ┤─────────────────────────────────────────────────────
+//!             │  stay
+//!         low ┤─────────────────────────────────────────────────────
+//!          0% ┤  back to x1; beyond it only while the limit is used up, to the ceiling
+//! ```
+//!
+//! Between the marks it stays where it is, and does not return to x1: a load that a smaller limit brought down would
+//! rise again with the limit, and the two would chase each other. For the same reason one step may not lead from mark
+//! to mark, which is checked when the settings are made.
+//!
+//! Its surprise: it never grows beyond x1 for a limit that nobody uses up, however idle the machine. Such a limit would
+//! only be higher when the flood comes; and one that was grown and is used no more comes back to x1.
+
+use tidegate_core::{Micros, Ratio, SettingError, Share};
+
+/// How a limit follows the load.
+///
+/// ```
+/// use tidegate_overload::Scale;
+/// use tidegate_core::Micros;
+///
+/// let scale = Scale::default()
+///     .marks("40%".parse()?, "70%".parse()?)?
+///     .between("x0.25".parse()?, "x4".parse()?)?
+///     .every(Micros::from_secs(2))?;
+/// assert!(scale.steps("x0.5".parse()?, "x1.1".parse()?).is_err()); // half of 70% is under 40%
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    low: Share,
+    high: Share,
+    shrink: Ratio,
+    grow: Ratio,
+    floor: Ratio,
+    ceiling: Ratio,
+    unused: Share,
+    used_up: Share,
+    every: Micros,
+}
+
+impl Scale {
+    /// From `high` on the limit shrinks; up to `low` it may grow. 50 % and 80 % unless told otherwise.
+    pub fn marks(self, low: Share, high: Share) -> Result<Self, SettingError> {
+        Self { low, high, ..self }.validate()
+    }
+
+    /// What one step down and one step up multiply by; x0.8 and x1.1 unless told otherwise.
+    pub fn steps(self, shrink: Ratio, grow: Ratio) -> Result<Self, SettingError> {
+        Self { shrink, grow, ..self }.validate()
+    }
+
+    /// The least and the most that the limit is multiplied by; x0.1 and x2 unless told otherwise. A ceiling of x1
+    /// never gives more than was declared.
+    pub fn between(self, floor: Ratio, ceiling: Ratio) -> Result<Self, SettingError> {
+        Self { floor, ceiling, ..self }.validate()
+    }
+
+    /// Up to which share of its use a limit counts as unused, and from which as used up; 30 % and 70 % unless told
+    /// otherwise.
+    pub fn used(self, unused: Share, used_up: Share) -> Result<Self, SettingError> {
+        Self { unused, used_up, ..self }.validate()
+    }
+
+    /// The least time between two steps, in which the last one shows its effect; five seconds unless told otherwise.
+    /// Give the smoothing of the load a few half-lives.
+    pub fn every(self, interval: Micros) -> Result<Self, SettingError> {
+        Self { every: interval, ..self }.validate()
+    }
+
+    /// The least that the limit is multiplied by.
+    pub fn floor(&self) -> Ratio {
+        self.floor
+    }
+
+    /// The most that the limit is multiplied by.
+    pub fn ceiling(&self) -> Ratio {
+        self.ceiling
+    }
+
+    fn validate(self) -> Result<Self, SettingError> {
+        let Self { low, high, shrink, grow, floor, ceiling, unused, used_up, every } = self;
+        SettingError::refuse_endless("a time between two steps", every)?;
+        if low >= high || unused >= used_up {
+            let (low, high) = if low >= high { (low, high) } else { (unused, used_up) };
+            return Err(SettingError::new(
+                format!("a low mark of {low} and a high mark of {high}"),
+                "leave room between them, or the limit flaps",
+            ));
+        }
+        if shrink >= Ratio::ONE || grow <= Ratio::ONE {
+            return Err(SettingError::new(
+                format!("a step down of {shrink} and one up of {grow}"),
+                "step down by less than x1 and up by more",
+            ));
+        }
+        if floor > Ratio::ONE || ceiling < Ratio::ONE || floor < Ratio::thousandths(1) {
+            return Err(SettingError::new(
+                format!("a floor of {floor} and a ceiling of {ceiling}"),
+                "give a floor from x0.001 to x1 and a ceiling from x1",
+            ));
+        }
+        let (low_mark, high_mark) = (u64::from(low.millionths()), u64::from(high.millionths()));
+        if shrink.of(high_mark) <= low_mark || grow.of(low_mark) >= high_mark {
+            return Err(SettingError::new(
+                format!("steps of {shrink} and {grow} lead from {high} to {low} or back at once"),
+                "take smaller steps, or marks that are further apart",
+            ));
+        }
+        Ok(self)
+    }
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        let percent = |percent| Share::ratio(percent, 100);
+        Self {
+            low: percent(50),
+            high: percent(80),
+            shrink: Ratio::thousandths(800),
+            grow: Ratio::thousandths(1_100),
+            floor: Ratio::thousandths(100),
+            ceiling: Ratio::thousandths(2_000),
+            unused: percent(30),
+            used_up: percent(70),
+            every: Micros::from_secs(5),
+        }
+    }
+}
+
+/// The factor of a limit that follows the load.
+///
+/// ```
+/// use tidegate_overload::{Scale, Scaler};
+/// use tidegate_core::{Micros, Share};
+///
+/// let mut scaler = Scaler::new(Scale::default());
+/// let mut at = |second, load: &str, used: &str| {
+///     let (load, used) = (load.parse().unwrap(), used.parse().unwrap());
+///     scaler.observe(Micros::from_secs(second), Some(load), used).to_string()
+/// };
+/// assert_eq!(at(0, "90%", "100%"), "x0.8");
+/// assert_eq!(at(1, "90%", "100%"), "x0.8"); // one step in five seconds
+/// assert_eq!(at(5, "60%", "100%"), "x0.8"); // between the marks
+/// assert_eq!(at(6, "20%", "0%"), "x0.88"); // on the way back
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scaler {
+    scale: Scale,
+    factor: Ratio,
+    stepped: Option<Micros>,
+}
+
+impl Scaler {
+    /// Starts with the declared limit: x1.
+    pub fn new(scale: Scale) -> Self {
+        Self { scale, factor: Ratio::ONE, stepped: None }
+    }
+
+    /// Takes in the load and how much of the limit is used at `now`, and tells the factor. Without a load, because
+    /// there is no signal, it goes back to x1.
+    pub fn observe(&mut self, now: Micros, load: Option<Share>, used: Share) -> Ratio {
+        // A clock that steps back begins the wait anew.
+        self.stepped = self.stepped.map(|stepped| stepped.min(now));
+        if self.stepped.is_some_and(|stepped| now.since(stepped) < self.scale.every) {
+            return self.factor;
+        }
+        let next = self.next(load, used);
+        if next != self.factor {
+            self.factor = next;
+            self.stepped = Some(now);
+        }
+        self.factor
+    }
+
+    /// The factor as of the last look.
+    pub fn factor(&self) -> Ratio {
+        self.factor
+    }
+
+    fn next(&self, load: Option<Share>, used: Share) -> Ratio {
+        let Scale { low, high, floor, ceiling, unused, used_up, .. } = self.scale;
+        let Some(load) = load else { return self.homewards() };
+        if load >= high {
+            return self.down().max(floor);
+        }
+        if load > low {
+            return self.factor;
+        }
+        if self.factor < Ratio::ONE || used <= unused {
+            return self.homewards();
+        }
+        match used >= used_up {
+            true => self.up().min(ceiling),
+            false => self.factor,
+        }
+    }
+
+    /// One step towards x1, and not past it.
+    fn homewards(&self) -> Ratio {
+        match self.factor < Ratio::ONE {
+            true => self.up().min(Ratio::ONE),
+            false => self.down().max(Ratio::ONE),
+        }
+    }
+
+    /// Factors are kept in thousandths, so that they can be read, and amounts stay round.
+    fn down(&self) -> Ratio {
+        Ratio::thousandths(self.factor.times(self.scale.shrink).of(1_000))
+    }
+
+    fn up(&self) -> Ratio {
+        let exact = self.factor.times(self.scale.grow);
+        match Ratio::thousandths(exact.of(1_000)) {
+            rounded if rounded < exact => Ratio::thousandths(exact.of(1_000).saturating_add(1)),
+            rounded => rounded,
+        }
+    }
+}

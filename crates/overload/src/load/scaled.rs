@@ -1,0 +1,332 @@
+//! A limit that follows the load and the time of day.
+//!
+//! ```text
+//!   declared limit × Scaler(load, use) × Schedule(time)  ──▶  the limit, whenever the factor changes
+//! ```
+//!
+//! Nothing of this happens on the request path. Its surprise: a change of a [`Limiter`] goes through its whole table
+//! once, some 100 ns for each key, and keys that are new must wait for it; so the factor moves in steps, seconds apart.
+
+use super::{Follower, Load, LoadMonitor, Probe, smoothed};
+use crate::{Average, Scale, Scaler, Schedule, priority::PriorityLimit};
+use std::{fmt, sync::Arc};
+use tidegate_core::{CarryOver, Micros, Quota, Ratio, Share};
+use tidegate_limiter::{
+    BuildError, Limiter, Slots, Throttle,
+    sync::{Mutex, lock},
+};
+
+/// Something whose limit can be changed while it runs.
+pub trait Scalable: Send + Sync + 'static {
+    /// How its limit is declared.
+    type Limit: Clone + Send;
+
+    /// The limit it has now.
+    fn limit(&self) -> Self::Limit;
+
+    /// So many times the limit; an error if there is no such limit, or if this could not be changed to it.
+    fn scale(limit: &Self::Limit, factor: Ratio) -> Result<Self::Limit, BuildError>;
+
+    /// Changes the limit.
+    fn set_limit(&self, limit: &Self::Limit) -> Result<(), BuildError>;
+
+    /// How much of the limit is used right now; `None` if it cannot tell. Such a limit does not grow beyond what was
+    /// declared, unless [`ScaledBuilder::used_by`] tells.
+    fn used(&self) -> Option<Share> {
+        None
+    }
+}
+
+/// Keys keep what they have used. In a store that a fleet shares, follow a schedule only: by its own load every process would count by
+/// another limit. With so many keys nobody can tell how much of the limit is used: note the
+/// [`super::Denials`].
+impl Scalable for Limiter {
+    type Limit = Vec<Quota>;
+
+    fn limit(&self) -> Vec<Quota> {
+        self.quotas()
+    }
+
+    fn scale(limit: &Vec<Quota>, factor: Ratio) -> Result<Vec<Quota>, BuildError> {
+        limit.iter().map(|quota| Throttle::scale(quota, factor)).collect()
+    }
+
+    fn set_limit(&self, limit: &Vec<Quota>) -> Result<(), BuildError> {
+        self.change_all(limit, CarryOver::Keep)
+    }
+}
+
+impl Scalable for Slots {
+    type Limit = u32;
+
+    fn limit(&self) -> u32 {
+        Self::limit(self)
+    }
+
+    fn scale(limit: &u32, factor: Ratio) -> Result<u32, BuildError> {
+        let scaled = factor.of((*limit).into()).clamp(1, u32::MAX.into());
+        Ok(u32::try_from(scaled).unwrap_or(u32::MAX))
+    }
+
+    fn set_limit(&self, limit: &u32) -> Result<(), BuildError> {
+        Ok(self.resize(*limit)?)
+    }
+
+    fn used(&self) -> Option<Share> {
+        Some(Share::ratio(self.in_flight().into(), Self::limit(self).into()))
+    }
+}
+
+/// For one without a controller: a controller has the last word.
+impl Scalable for PriorityLimit {
+    type Limit = u32;
+
+    fn limit(&self) -> u32 {
+        Self::limit(self)
+    }
+
+    fn scale(limit: &u32, factor: Ratio) -> Result<u32, BuildError> {
+        Slots::scale(limit, factor)
+    }
+
+    fn set_limit(&self, limit: &u32) -> Result<(), BuildError> {
+        Ok(self.resize(*limit)?)
+    }
+
+    fn used(&self) -> Option<Share> {
+        Some(Share::ratio(self.in_flight().into(), Self::limit(self).into()))
+    }
+}
+
+impl Scalable for Throttle {
+    type Limit = Quota;
+
+    fn limit(&self) -> Quota {
+        self.quota()
+    }
+
+    fn scale(limit: &Quota, factor: Ratio) -> Result<Quota, BuildError> {
+        let scaled = limit.scaled(factor)?;
+        // A longer log needs more state than there is room for.
+        match scaled.width() > limit.width() {
+            true => Err(BuildError::different_quota(&[*limit], &[scaled])),
+            false => Ok(scaled),
+        }
+    }
+
+    fn set_limit(&self, limit: &Quota) -> Result<(), BuildError> {
+        self.change(*limit, CarryOver::Keep)
+    }
+
+    fn used(&self) -> Option<Share> {
+        let look = self.blocking().peek(0);
+        let (limit, left) = (look.limit(), look.remaining());
+        Some(Share::ratio(limit.saturating_sub(left), limit))
+    }
+}
+
+/// A limiter, throttle or gate whose limit follows the load, the time of day, or both, for as long as this lives. When
+/// it is dropped, the declared limit is back.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidegate_overload::Scale;
+/// use tidegate_core::Share;
+/// use tidegate_overload::load::{LoadMonitor, Scaled};
+/// use tidegate_limiter::Throttle;
+///
+/// let monitor = LoadMonitor::builder().probe("queue", |_now| Some(Share::ALL)).build()?;
+/// let throttle = Arc::new(Throttle::new("100/s")?);
+/// let scaled = Scaled::builder(throttle.clone()).by_load(Scale::default()).follow(&monitor)?;
+/// monitor.sample_once();
+/// assert_eq!(throttle.quota().to_string(), "80/s");
+/// drop(scaled);
+/// assert_eq!(throttle.quota().to_string(), "100/s");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Scaled<T: Scalable> {
+    inner: Arc<Inner<T>>,
+    /// Kept, so that the watching does not end before the scaling does.
+    _monitor: LoadMonitor,
+}
+
+impl<T: Scalable> Scaled<T> {
+    /// Begins to say what `target` follows.
+    pub fn builder(target: Arc<T>) -> ScaledBuilder<T> {
+        ScaledBuilder { target, scale: None, schedule: None, used: None }
+    }
+
+    /// The factor that the limit was last multiplied by.
+    pub fn factor(&self) -> Ratio {
+        lock(&self.inner.state).applied
+    }
+
+    /// Why the last change failed, if it did: the limit before it still holds.
+    pub fn failure(&self) -> Option<BuildError> {
+        lock(&self.inner.state).failure.clone()
+    }
+
+    /// Declares another limit, which is scaled from now on. A limit that is changed behind this one's back is
+    /// overwritten at the next change of the factor.
+    pub fn declare(&self, limit: T::Limit) -> Result<(), BuildError> {
+        let mut state = lock(&self.inner.state);
+        refuse_unscalable::<T>(&limit, state.range)?;
+        let now = T::scale(&limit, state.applied)?;
+        self.inner.target.set_limit(&now)?;
+        state.declared = limit;
+        Ok(())
+    }
+}
+
+impl<T: Scalable> Drop for Scaled<T> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.inner.state);
+        state.follows = Follows::NoMore;
+        if state.applied != Ratio::ONE {
+            // It held this limit before, so it takes it again; there is nobody left to tell if it does not.
+            let _refused = self.inner.target.set_limit(&state.declared);
+        }
+    }
+}
+
+impl<T: Scalable> fmt::Debug for Scaled<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scaled({})", self.factor())
+    }
+}
+
+/// What a limit follows.
+pub struct ScaledBuilder<T> {
+    target: Arc<T>,
+    scale: Option<Scale>,
+    schedule: Option<Schedule>,
+    used: Option<Box<dyn Probe>>,
+}
+
+impl<T: Scalable> ScaledBuilder<T> {
+    /// Follows the load.
+    #[must_use]
+    pub fn by_load(self, scale: Scale) -> Self {
+        Self { scale: Some(scale), ..self }
+    }
+
+    /// Follows the time of day, as the monitor's clock shows it: a machine whose wall clock is set right while this
+    /// runs is followed only from the next start on.
+    #[must_use]
+    pub fn by_schedule(self, schedule: Schedule) -> Self {
+        Self { schedule: Some(schedule), ..self }
+    }
+
+    /// Tells how much of the limit is used, where the target cannot.
+    #[must_use]
+    pub fn used_by(self, used: impl Probe + 'static) -> Self {
+        Self { used: Some(Box::new(used)), ..self }
+    }
+
+    /// Starts to follow. An error if the limit cannot be multiplied by the least and the most that may come.
+    pub fn follow(self, monitor: &LoadMonitor) -> Result<Scaled<T>, BuildError> {
+        let Self { target, scale, schedule, used } = self;
+        let factors = || schedule.iter().flat_map(Schedule::factors);
+        let least =
+            factors().min().unwrap_or_default().times(scale.map_or(Ratio::ONE, |scale| scale.floor()));
+        let most =
+            factors().max().unwrap_or_default().times(scale.map_or(Ratio::ONE, |scale| scale.ceiling()));
+        // Long enough that the noise of single readings goes, short beside the steps.
+        let usage = Average::new(Micros::from_secs(1)).ok();
+        let state = State {
+            declared: target.limit(),
+            range: (least, most),
+            scaler: scale.map(Scaler::new),
+            schedule,
+            usage,
+            applied: Ratio::ONE,
+            tried: Ratio::ONE,
+            failure: None,
+            follows: Follows::Yes,
+        };
+        refuse_unscalable::<T>(&state.declared, state.range)?;
+        let inner = Arc::new(Inner { target, used: Mutex::new(used), state: Mutex::new(state) });
+        let scaled = Scaled { inner, _monitor: monitor.clone() };
+        // A schedule holds from the start, not from the first reading.
+        scaled.inner.follow(monitor.clock().now(), Load { share: None, ..monitor.load() });
+        monitor.tell(&scaled.inner);
+        Ok(scaled)
+    }
+}
+
+impl<T> fmt::Debug for ScaledBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scale, schedule, .. } = self;
+        f.debug_struct("ScaledBuilder")
+            .field("scale", scale)
+            .field("schedule", schedule)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Inner<T: Scalable> {
+    target: Arc<T>,
+    /// Apart from the state: a probe takes its time, and may look at what it is a part of.
+    used: Mutex<Option<Box<dyn Probe>>>,
+    state: Mutex<State<T::Limit>>,
+}
+
+struct State<L> {
+    declared: L,
+    range: (Ratio, Ratio),
+    scaler: Option<Scaler>,
+    schedule: Option<Schedule>,
+    usage: Option<Average>,
+    applied: Ratio,
+    /// The factor that was last tried; one that failed is not tried again at every reading.
+    tried: Ratio,
+    failure: Option<BuildError>,
+    follows: Follows,
+}
+
+/// A reading that is under way when all is over must change nothing any more.
+#[derive(PartialEq)]
+enum Follows {
+    Yes,
+    NoMore,
+}
+
+impl<L> State<L> {
+    fn factor(&mut self, now: Micros, load: Load, used: Option<Share>) -> Ratio {
+        let by_time = self.schedule.as_ref().map_or(Ratio::ONE, |schedule| schedule.factor_at(now));
+        let Some(scaler) = &mut self.scaler else { return by_time };
+        if let (Some(usage), Some(used)) = (&mut self.usage, used) {
+            usage.observe(now, used.as_f64());
+        }
+        let used = self.usage.as_ref().and_then(smoothed).unwrap_or(Share::NONE);
+        scaler.observe(now, load.share, used).times(by_time)
+    }
+}
+
+/// Refuses a limit that could not follow all the way, from the least factor to the most.
+fn refuse_unscalable<T: Scalable>(limit: &T::Limit, (least, most): (Ratio, Ratio)) -> Result<(), BuildError> {
+    T::scale(limit, least).and_then(|_| T::scale(limit, most)).map(drop)
+}
+
+impl<T: Scalable> Follower for Inner<T> {
+    fn follow(&self, now: Micros, load: Load) {
+        let used = match &mut *lock(&self.used) {
+            Some(probe) => probe.read(now),
+            None => self.target.used(),
+        };
+        let mut state = lock(&self.state);
+        if state.follows == Follows::NoMore {
+            return;
+        }
+        let factor = state.factor(now, load, used);
+        if factor == state.tried {
+            return;
+        }
+        state.tried = factor;
+        let changed = T::scale(&state.declared, factor).and_then(|limit| self.target.set_limit(&limit));
+        state.failure = changed.err();
+        if state.failure.is_none() {
+            state.applied = factor;
+        }
+    }
+}

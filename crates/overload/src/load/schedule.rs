@@ -1,0 +1,345 @@
+//! A factor by the time of day and the day of the week.
+//!
+//! ```text
+//!   +08:00; mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5
+//!
+//!   x2   ┤            ┌───────────┐
+//!   x1   ┤      ┌─────┘           └─────┐
+//!   x0.5 ┤──────┘                       └───
+//!        └0─────6─────9──────────18────22──▶ on a Monday, eight hours before Greenwich
+//! ```
+//!
+//! The first line that matches counts; where none does, the factor is x1. A time without days is for every day, days
+//! without a time are whole days. The offset from UTC is fixed: there is no summer time.
+//!
+//! Its surprise: a time over midnight belongs to the day on which it starts, so that `fri 22:00-06:00` ends on
+//! Saturday morning.
+
+use std::{error, fmt, ops::Range, str::FromStr};
+use tidegate_core::{Micros, Ratio, place::Place};
+
+/// Factors of a limit by time of day and day of the week.
+///
+/// ```
+/// use tidegate_overload::Schedule;
+/// use tidegate_core::Micros;
+///
+/// let schedule: Schedule = "mon-fri 09:00-18:00 x2; 22:00-06:00 x0.5".parse()?;
+/// let thursday_noon = Micros::from_secs(12 * 3_600); // time starts on a Thursday
+/// assert_eq!(schedule.factor_at(thursday_noon).to_string(), "x2");
+/// assert_eq!(schedule.next_change(thursday_noon), Some(Micros::from_secs(18 * 3_600)));
+/// # Ok::<(), tidegate_core::ScheduleError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// What local clocks show more than UTC.
+    offset_minutes: i64,
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Line {
+    /// One bit for each day, Monday first.
+    days: u8,
+    /// In minutes of the day, the end not included; over midnight when it ends before it starts.
+    start: u64,
+    end: u64,
+    factor: Ratio,
+}
+
+const MINUTE: u64 = 60_000_000;
+const DAY: u64 = 24 * 60;
+const WEEK: u64 = 7 * DAY;
+const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+const EVERY_DAY: u8 = 0b111_1111;
+/// Time starts on a Thursday.
+const FIRST_DAY: u64 = 3;
+/// More than anybody writes by hand; each look goes through all of them.
+const MOST_LINES: usize = 64;
+
+impl Schedule {
+    /// The factor at a moment since the Unix epoch.
+    pub fn factor_at(&self, now: Micros) -> Ratio {
+        self.factor_in(self.minute_of_week(now))
+    }
+
+    /// The first moment after `now` with another factor; `None` if there is none.
+    pub fn next_change(&self, now: Micros) -> Option<Micros> {
+        let minute = self.minute_of_week(now);
+        let current = self.factor_in(minute);
+        let mut waits: Vec<u64> = self.edges().map(|edge| (edge + WEEK - minute) % WEEK).collect();
+        waits.sort_unstable();
+        let wait = waits.into_iter().find(|wait| self.factor_in((minute + wait) % WEEK) != current)?;
+        Some(Micros::new((now.get() / MINUTE + wait) * MINUTE))
+    }
+
+    /// Every factor that it may give.
+    pub fn factors(&self) -> impl Iterator<Item = Ratio> {
+        self.lines.iter().map(|line| line.factor).chain([Ratio::ONE])
+    }
+
+    fn factor_in(&self, minute: u64) -> Ratio {
+        self.lines.iter().find(|line| line.covers(minute)).map_or(Ratio::ONE, |line| line.factor)
+    }
+
+    fn minute_of_week(&self, now: Micros) -> u64 {
+        let minutes = (now.get() / MINUTE + FIRST_DAY * DAY) as i64 + self.offset_minutes;
+        minutes.rem_euclid(WEEK as i64) as u64
+    }
+
+    /// The minutes of the week at which a line starts or ends.
+    fn edges(&self) -> impl Iterator<Item = u64> {
+        self.lines.iter().flat_map(|line| {
+            (0..7).flat_map(move |day| [line.start, line.end].map(|edge| (day * DAY + edge) % WEEK))
+        })
+    }
+}
+
+impl Line {
+    fn covers(&self, minute: u64) -> bool {
+        let (day, time) = (minute / DAY, minute % DAY);
+        let is_on = |day: u64| self.days & 1 << (day % 7) != 0;
+        match self.start < self.end {
+            true => is_on(day) && (self.start..self.end).contains(&time),
+            false => is_on(day) && time >= self.start || is_on(day + 6) && time < self.end,
+        }
+    }
+}
+
+impl FromStr for Schedule {
+    type Err = ScheduleError;
+
+    fn from_str(text: &str) -> Result<Self, ScheduleError> {
+        let mut schedule = Self { offset_minutes: 0, lines: Vec::new() };
+        let mut from = 0;
+        for (place, piece) in text.split([';', '\n']).enumerate() {
+            let words = words(piece, from);
+            from += piece.len() + 1;
+            match words.as_slice() {
+                [] => {}
+                [word] if place == 0 && word.text.starts_with(['+', '-']) => {
+                    schedule.offset_minutes = offset(*word).map_err(|error| error.at(text, word.span()))?;
+                }
+                words => schedule.lines.push(line(text, words)?),
+            }
+        }
+        match schedule.lines.len() {
+            0 => Err(ScheduleError::new(
+                "a schedule without a line",
+                "write one, as in `mon-fri 09:00-18:00 x2`",
+            )),
+            1..=MOST_LINES => Ok(schedule),
+            lines => Err(ScheduleError::new(
+                format!("a schedule of {lines} lines"),
+                format!("write at most {MOST_LINES}"),
+            )),
+        }
+    }
+}
+
+/// A word and where it starts.
+#[derive(Clone, Copy)]
+struct Word<'a> {
+    text: &'a str,
+    start: usize,
+}
+
+impl Word<'_> {
+    fn span(&self) -> Range<usize> {
+        self.start..self.start + self.text.len()
+    }
+}
+
+fn words(piece: &str, from: usize) -> Vec<Word<'_>> {
+    let start = |word: &str| from + (word.as_ptr() as usize - piece.as_ptr() as usize);
+    piece.split_whitespace().map(|text| Word { text, start: start(text) }).collect()
+}
+
+/// `mon-fri 09:00-18:00 x2`, where only the factor is needed.
+fn line(text: &str, words: &[Word<'_>]) -> Result<Line, ScheduleError> {
+    let [before @ .., last] = words else {
+        return Err(ScheduleError::new("a line without a word", "write one, as in `mon-fri 09:00-18:00 x2`"));
+    };
+    if !last.text.starts_with('x') {
+        let end = last.span().end;
+        return Err(ScheduleError::new("missing: a factor", "end the line with one, as in `x2` or `x0.5`")
+            .at(text, end..end));
+    }
+    let factor: Ratio = last.text.parse().map_err(|error: tidegate_core::SettingError| {
+        ScheduleError::new(error.problem(), error.fix()).at(text, last.span())
+    })?;
+    let mut line = Line { days: EVERY_DAY, start: 0, end: DAY, factor };
+    let (days_word, times_word) = match before {
+        [] => (None, None),
+        [only] if only.text.starts_with(|first: char| first.is_ascii_digit()) => (None, Some(only)),
+        [only] => (Some(only), None),
+        [first, second] => (Some(first), Some(second)),
+        [_, _, third, ..] => {
+            let problem = format!("`{}` does not belong here", third.text);
+            return Err(ScheduleError::new(problem, "write days, a time and a factor, in this order")
+                .at(text, third.span()));
+        }
+    };
+    if let Some(word) = days_word {
+        line.days = days(word.text).map_err(|error| error.at(text, word.span()))?;
+    }
+    if let Some(word) = times_word {
+        (line.start, line.end) = times(word.text).map_err(|error| error.at(text, word.span()))?;
+    }
+    Ok(line)
+}
+
+/// `+08:00`.
+fn offset(word: Word<'_>) -> Result<i64, ScheduleError> {
+    let refused = || {
+        ScheduleError::new(format!("`{}` is not an offset from UTC", word.text), "write one as in `+08:00`")
+    };
+    let (sign, time) = word.text.split_at_checked(1).ok_or_else(refused)?;
+    let minutes = clock_time(time).filter(|minutes| *minutes <= 14 * 60).ok_or_else(refused)? as i64;
+    Ok(if sign == "-" { -minutes } else { minutes })
+}
+
+/// `mon-fri`, `sat,sun`, `fri-mon,wed`.
+fn days(text: &str) -> Result<u8, ScheduleError> {
+    let day = |name: &str| {
+        let known = DAYS.iter().position(|day| *day == name);
+        known.ok_or_else(|| {
+            ScheduleError::new(
+                format!("`{name}` is not a day"),
+                format!("use {}, as in `mon-fri` or `sat,sun`", DAYS.join(", ")),
+            )
+        })
+    };
+    let mut mask = 0;
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (day(first)?, day(last)?);
+        for step in 0..=(last + 7 - first) % 7 {
+            mask |= 1 << ((first + step) % 7);
+        }
+    }
+    Ok(mask)
+}
+
+/// `09:00-18:00`, `22:00-06:00`, `18:00-24:00`.
+fn times(text: &str) -> Result<(u64, u64), ScheduleError> {
+    let fix = "write when it starts and ends, as in `09:00-18:00`";
+    let Some((start, end)) = text.split_once('-') else {
+        return Err(ScheduleError::new(format!("`{text}` is not a span of time"), fix));
+    };
+    let time = |text: &str| {
+        clock_time(text).ok_or_else(|| ScheduleError::new(format!("`{text}` is not a time of day"), fix))
+    };
+    match (time(start)?, time(end)?) {
+        (start, end) if start == end || start == DAY => Err(ScheduleError::new(
+            format!("`{text}` has no length"),
+            "leave the time out for the whole day, or end it later",
+        )),
+        // Midnight is the end of a day or the start of one, whichever is written.
+        (start, 0) => Ok((start, DAY)),
+        span => Ok(span),
+    }
+}
+
+/// `09:30` in minutes, up to `24:00`.
+fn clock_time(text: &str) -> Option<u64> {
+    let (hours, minutes) = text.split_once(':')?;
+    let number = |digits: &str| -> Option<u64> {
+        let is_number = (1..=2).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| digits.parse().ok())?
+    };
+    let (hours, minutes) = (number(hours)?, number(minutes).filter(|_| minutes.len() == 2)?);
+    Some(hours * 60 + minutes).filter(|time| minutes < 60 && *time <= DAY)
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.offset_minutes != 0 {
+            let sign = if self.offset_minutes < 0 { '-' } else { '+' };
+            write!(f, "{sign}{}; ", Clock(self.offset_minutes.unsigned_abs()))?;
+        }
+        for (place, line) in self.lines.iter().enumerate() {
+            write!(f, "{}{line}", if place == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.days != EVERY_DAY {
+            let mut day = 0;
+            let mut comma = "";
+            while day < 7 {
+                let run = (day..7).take_while(|day| self.days & 1 << day != 0).count();
+                let last = day + run.max(1) - 1;
+                match run {
+                    0 => {}
+                    1 => write!(f, "{comma}{}", DAYS[day])?,
+                    2 => write!(f, "{comma}{},{}", DAYS[day], DAYS[last])?,
+                    _ => write!(f, "{comma}{}-{}", DAYS[day], DAYS[last])?,
+                }
+                comma = if run > 0 { "," } else { comma };
+                day = last + 1;
+            }
+            f.write_str(" ")?;
+        }
+        if (self.start, self.end) != (0, DAY) {
+            write!(f, "{}-{} ", Clock(self.start), Clock(self.end))?;
+        }
+        self.factor.fmt(f)
+    }
+}
+
+/// Minutes as a clock shows them.
+struct Clock(u64);
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}:{:02}", self.0 / 60, self.0 % 60)
+    }
+}
+
+/// Why a schedule was refused. Prints the place in the text and the way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduleError {
+    problem: String,
+    fix: String,
+    place: Option<Place>,
+}
+
+impl ScheduleError {
+    fn new(problem: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { problem: problem.into(), fix: fix.into(), place: None }
+    }
+
+    fn at(self, text: &str, span: Range<usize>) -> Self {
+        Self { place: Some(Place::new(text, span)), ..self }
+    }
+
+    /// What is wrong, in one line.
+    pub fn problem(&self) -> &str {
+        &self.problem
+    }
+
+    /// What to do about it, in one line.
+    pub fn fix(&self) -> &str {
+        &self.fix
+    }
+
+    /// The bytes of the text that are at fault, where they can be named.
+    pub fn span(&self) -> Option<Range<usize>> {
+        self.place.as_ref().map(Place::span)
+    }
+}
+
+impl fmt::Display for ScheduleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            None => write!(f, "{}; {}", self.problem, self.fix),
+            Some(place) => write!(f, "{}\n{place}\n{}", self.problem, self.fix),
+        }
+    }
+}
+
+impl error::Error for ScheduleError {}

@@ -1,0 +1,258 @@
+//! Counts over the last seconds, forgotten bucket by bucket.
+//!
+//! ```text
+//!            oldest                  newest
+//!   ┄┄┄ gone │ 3 │ 0 │ 7 │ 2 │ 5 │ 1 ▏ now      total 18
+//!            └──── window ───────────┘
+//! ```
+//!
+//! The newest bucket is the one that is being filled, so a count is remembered for at least the window less one
+//! bucket, and for no longer than the window.
+//!
+//! Its surprise: a clock that steps back by less than a window stands still, as everywhere. One that steps back by
+//! more can only have been wrong before, so the counting starts anew; it would not roll for ages otherwise.
+
+use tidegate_core::{Micros, SettingError};
+
+/// Counters of `KINDS` kinds over a window of time.
+///
+/// ```
+/// use tidegate_overload::Rolling;
+/// use tidegate_core::Micros;
+///
+/// let mut rolling = Rolling::<2>::new(Micros::from_secs(10), 5)?;
+/// rolling.add(Micros::from_secs(1), [1, 0]);
+/// rolling.add(Micros::from_secs(3), [1, 1]);
+/// assert_eq!(rolling.totals(Micros::from_secs(9)), [2, 1]);
+/// assert_eq!(rolling.totals(Micros::from_secs(10)), [1, 1]);
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rolling<const KINDS: usize> {
+    /// Microseconds per bucket.
+    width: u64,
+    /// A ring: a moment's bucket is its number modulo their count.
+    buckets: Box<[[u64; KINDS]]>,
+    /// The number of the latest bucket that was used, counted from the start of time.
+    newest: u64,
+    /// Where that one is and when it began: most calls find it still open, and need not divide.
+    slot: usize,
+    began: u64,
+    totals: [u64; KINDS],
+}
+
+/// Buckets that a window is cut into at most.
+const MOST_BUCKETS: u32 = 10_000;
+
+impl<const KINDS: usize> Rolling<KINDS> {
+    /// Counters over `window`, in so many buckets of the same length, rounded up to whole microseconds.
+    pub fn new(window: Micros, buckets: u32) -> Result<Self, SettingError> {
+        check_window(window, buckets)?;
+        Ok(Self::of_checked(window, buckets))
+    }
+
+    /// The same for a window that was checked before.
+    pub(crate) fn of_checked(window: Micros, buckets: u32) -> Self {
+        let buckets = buckets.max(1);
+        let width = window.get().div_ceil(buckets.into()).max(1);
+        Self {
+            width,
+            buckets: vec![[0; KINDS]; buckets as usize].into(),
+            newest: 0,
+            slot: 0,
+            began: 0,
+            totals: [0; KINDS],
+        }
+    }
+
+    /// Counts so many of each kind. Takes longer only when time has passed, and never longer than all buckets take.
+    pub fn add(&mut self, now: Micros, counts: [u64; KINDS]) {
+        if !self.is_newest(now) {
+            self.roll(now);
+        }
+        if let Some(bucket) = self.buckets.get_mut(self.slot) {
+            each(bucket, counts, u64::saturating_add);
+            each(&mut self.totals, counts, u64::saturating_add);
+        }
+    }
+
+    /// Takes back what was counted at `then`, unless it is forgotten; never more than was counted in that bucket.
+    pub fn take_back(&mut self, then: Micros, counts: [u64; KINDS]) {
+        let number = then.get() / self.width;
+        let slot = self.slot(number);
+        if number > self.newest || self.newest - number >= self.len() {
+            return;
+        }
+        if let Some(bucket) = self.buckets.get_mut(slot) {
+            let before = *bucket;
+            each(bucket, counts, u64::saturating_sub);
+            let gone = core::array::from_fn(|kind| before[kind] - bucket[kind]);
+            each(&mut self.totals, gone, u64::saturating_sub);
+        }
+    }
+
+    /// What the window holds at `now`.
+    pub fn totals(&self, now: Micros) -> [u64; KINDS] {
+        if self.is_newest(now) {
+            return self.totals;
+        }
+        let number = now.get() / self.width;
+        if self.is_anew(number) {
+            return [0; KINDS];
+        }
+        let mut totals = self.totals;
+        for gone in self.expired(number) {
+            let bucket = self.buckets.get(self.slot(gone)).copied().unwrap_or([0; KINDS]);
+            each(&mut totals, bucket, u64::saturating_sub);
+        }
+        totals
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.buckets.fill([0; KINDS]);
+        self.totals = [0; KINDS];
+    }
+
+    fn roll(&mut self, now: Micros) {
+        let number = now.get() / self.width;
+        if self.is_anew(number) {
+            self.clear();
+            return self.begin(number);
+        }
+        self.totals = self.totals(now);
+        for gone in self.expired(number) {
+            let slot = self.slot(gone);
+            if let Some(bucket) = self.buckets.get_mut(slot) {
+                *bucket = [0; KINDS];
+            }
+        }
+        self.begin(self.newest.max(number));
+    }
+
+    fn begin(&mut self, number: u64) {
+        self.newest = number;
+        self.slot = self.slot(number);
+        self.began = number * self.width;
+    }
+
+    #[inline]
+    fn is_newest(&self, now: Micros) -> bool {
+        now.get().wrapping_sub(self.began) < self.width
+    }
+
+    /// Whether nothing of what is counted belongs to a window that ends with this bucket: far ahead or far back.
+    fn is_anew(&self, number: u64) -> bool {
+        number.abs_diff(self.newest) >= self.len()
+    }
+
+    /// The numbers of the buckets that will be filled again until `number`; none if that is in the past.
+    fn expired(&self, number: u64) -> core::ops::RangeInclusive<u64> {
+        self.newest + 1..=number
+    }
+
+    fn slot(&self, number: u64) -> usize {
+        (number % self.len()) as usize
+    }
+
+    fn len(&self) -> u64 {
+        self.buckets.len() as u64
+    }
+}
+
+/// Refuses a window that cannot be cut into so many buckets.
+pub(crate) fn check_window(window: Micros, buckets: u32) -> Result<(), SettingError> {
+    SettingError::refuse_endless("a window", window)?;
+    SettingError::refuse_outside("a number of buckets", buckets, 1, MOST_BUCKETS)?;
+    match window.get() < u64::from(buckets) {
+        true => Err(SettingError::new(
+            format!("a window of {window} in {buckets} buckets"),
+            "give each bucket a microsecond or more",
+        )),
+        false => Ok(()),
+    }
+}
+
+fn each<const KINDS: usize>(
+    counts: &mut [u64; KINDS],
+    others: [u64; KINDS],
+    change: impl Fn(u64, u64) -> u64,
+) {
+    for (count, other) in counts.iter_mut().zip(others) {
+        *count = change(*count, other);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rolling() -> Rolling<1> {
+        Rolling::new(Micros::new(100), 10).unwrap()
+    }
+
+    fn at(micros: u64) -> Micros {
+        Micros::new(micros)
+    }
+
+    #[test]
+    fn forgets_a_bucket_at_a_time() {
+        let mut rolling = rolling();
+        for moment in [0, 9, 10, 55, 99] {
+            rolling.add(at(moment), [1]);
+        }
+        for (moment, total) in
+            [(99, 5), (100, 3), (109, 3), (110, 2), (150, 1), (189, 1), (190, 0), (9_999, 0)]
+        {
+            assert_eq!(rolling.totals(at(moment)), [total], "seen from {moment}");
+        }
+        rolling.add(at(110), [1]);
+        assert_eq!(rolling.totals(at(110)), [3]);
+    }
+
+    #[test]
+    fn a_small_step_back_stands_still_and_a_large_one_starts_anew() {
+        let mut rolling = rolling();
+        rolling.add(at(500), [1]);
+        rolling.add(at(420), [1]);
+        assert_eq!((rolling.totals(at(420)), rolling.totals(at(599))), ([2], [2]));
+        assert_eq!(rolling.totals(at(600)), [0], "both count as of 500");
+        rolling.add(at(399), [1]);
+        assert_eq!(rolling.totals(at(399)), [1], "a window back, all is new");
+        assert_eq!(rolling.totals(at(490)), [0]);
+    }
+
+    #[test]
+    fn the_ends_of_time_are_moments_like_others() {
+        let mut rolling = rolling();
+        rolling.add(Micros::MAX, [u64::MAX]);
+        rolling.add(Micros::MAX, [1]);
+        assert_eq!(rolling.totals(Micros::MAX), [u64::MAX]);
+        rolling.add(Micros::ZERO, [1]);
+        assert_eq!(rolling.totals(Micros::ZERO), [1]);
+    }
+
+    #[test]
+    fn takes_back_what_is_there_and_no_more() {
+        let mut rolling = rolling();
+        rolling.add(at(10), [2]);
+        rolling.add(at(50), [1]);
+        rolling.take_back(at(15), [1]);
+        assert_eq!(rolling.totals(at(50)), [2]);
+        rolling.take_back(at(15), [5]);
+        assert_eq!(rolling.totals(at(50)), [1], "the other bucket is not touched");
+        rolling.add(at(150), [1]);
+        rolling.take_back(at(50), [1]);
+        rolling.take_back(at(999), [1]);
+        assert_eq!(rolling.totals(at(150)), [1], "forgotten, and not yet come");
+    }
+
+    #[test]
+    fn refuses_windows_that_cannot_be_cut() {
+        for (window, buckets) in
+            [(Micros::ZERO, 1), (Micros::MAX, 1), (at(100), 0), (at(9), 10), (Micros::from_secs(1), u32::MAX)]
+        {
+            assert!(Rolling::<1>::new(window, buckets).is_err(), "{window} in {buckets}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! An adaptive limit on slots, on a manual clock.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+use tidegate_core::Micros;
+use tidegate_limiter::{Clock, Slots};
+use tidegate_overload::{
+    AdaptiveLimit, Guard, Pass,
+    adaptive::{Anchored, Bounds},
+};
+
+#[test]
+fn an_adaptive_limit_follows_its_controller() {
+    let (clock, hand) = Clock::manual();
+    let controller = Anchored::new(Micros::from_millis(100)).unwrap();
+    let bounds = Bounds::new(1, 4, 10).unwrap();
+    let limit = AdaptiveLimit::with_slots(controller.bounds(bounds), Slots::builder().clock(clock)).unwrap();
+
+    // Four at a time in ten milliseconds each: there is room for more.
+    for _ in 0..8 {
+        let passes: Vec<_> = std::iter::from_fn(|| limit.try_pass().ok()).collect();
+        hand.advance(Duration::from_millis(10));
+        passes.into_iter().for_each(Pass::succeed);
+    }
+    assert!(limit.limit() > 4, "{limit:?}");
+
+    // All are lost, by a panic, a late drop or a failure: back to the floor.
+    for round in 0..60 {
+        let passes: Vec<_> = std::iter::from_fn(|| limit.try_pass().ok()).collect();
+        hand.advance(Duration::from_millis(101));
+        for pass in passes {
+            match round % 3 {
+                0 => pass.fail(),
+                1 => drop(pass),
+                _ => {
+                    let panic = catch_unwind(AssertUnwindSafe(|| {
+                        let _pass = pass;
+                        std::panic::resume_unwind(Box::new("at work"));
+                    }));
+                    assert!(panic.is_err());
+                }
+            }
+        }
+    }
+    assert_eq!((limit.limit(), limit.in_flight()), (1, 0));
+}

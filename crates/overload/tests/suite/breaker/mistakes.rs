@@ -1,0 +1,134 @@
+//! Settings that make no sense are refused; times that make no sense do no harm.
+
+use tidegate_core::{Micros, Share};
+use tidegate_overload::{
+    BreakerSettings, BreakerState, Rejection, Report,
+    breaker::{BreakerMachine, Generation},
+};
+
+#[test]
+fn settings_that_make_no_sense() {
+    let new = BreakerSettings::builder;
+    let (second, half) = (Micros::from_secs(1), Share::ratio(1, 2));
+    for (wrong, problem) in [
+        (new().over_calls(0), "a window of calls of 0"),
+        (new().over_calls(u32::MAX), "a window of calls of"),
+        (new().over_time(Micros::ZERO), "a window of zero"),
+        (new().over_time(Micros::MAX), "a window without an end"),
+        (new().over_buckets(second, 0), "a number of buckets of 0"),
+        (new().over_buckets(Micros::new(5), 6), "a window of 5us in 6 buckets"),
+        (new().min_calls(0), "a minimum of calls of zero"),
+        (new().failure_rate(Share::NONE), "a failure rate of 0%"),
+        (new().slow_calls(Share::NONE, second), "a rate of slow calls of 0%"),
+        (new().slow_calls(half, Micros::ZERO), "a time for slow calls of zero"),
+        (new().slow_calls(half, Micros::MAX), "a time for slow calls without an end"),
+        (new().probes(0), "a number of probes of zero"),
+        (new().probe_deadline(Micros::ZERO), "a deadline for probes of zero"),
+        (new().probe_deadline(Micros::MAX), "a deadline for probes without an end"),
+        (new().open_for(Micros::ZERO), "an open time of zero"),
+        (new().open_for(Micros::MAX), "an open time without an end"),
+        (new().backoff(0.99, second), "a factor of the open time of 0.99"),
+        (new().backoff(f64::NAN, second), "a factor of the open time of NaN"),
+        (new().backoff(f64::INFINITY, second), "a factor of the open time of inf"),
+        (new().backoff(2.0, Micros::MAX), "a longest open time without an end"),
+        (
+            new().open_for(Micros::from_secs(9)).backoff(2.0, second),
+            "a longest open time of 1s after a first one of 9s",
+        ),
+    ] {
+        let error = wrong.build().unwrap_err();
+        assert!(error.problem().starts_with(problem), "{error}");
+    }
+    // Shares above the whole cannot be made, so neither can such a jitter or rate.
+    assert!("101%".parse::<Share>().is_err());
+    assert!(new().jitter(Share::ALL).backoff(1.0, Micros::from_secs(60)).build().is_ok());
+}
+
+fn opened(at: Micros) -> BreakerMachine {
+    let settings = BreakerSettings::builder().over_calls(1).probes(1).open_for(Micros::from_secs(5));
+    let mut breaker = BreakerMachine::new(settings.build().unwrap());
+    let pass = breaker.try_pass(at, 0.5).unwrap();
+    breaker.report(pass, Report::Failure, Micros::MAX, at, 0.5);
+    assert_eq!(breaker.state(), BreakerState::Open);
+    breaker
+}
+
+/// A clock that was far ahead by mistake does not keep it open until time has caught up.
+#[test]
+fn a_step_back_begins_the_wait_anew_and_does_not_prolong_it_for_ever() {
+    let five = Micros::from_secs(5);
+    for (opened_at, back_to) in
+        [(Micros::MAX, Micros::ZERO), (Micros::from_secs(9_000), Micros::from_secs(7))]
+    {
+        let mut breaker = opened(opened_at);
+        assert_eq!(breaker.try_pass(back_to, 0.5), Err(Rejection::Open(five)));
+        let almost = back_to.plus(Micros::new(4_999_999));
+        assert_eq!(breaker.try_pass(almost, 0.5), Err(Rejection::Open(Micros::new(1))));
+        assert!(breaker.try_pass(back_to.plus(five), 0.5).is_ok());
+        // Half-open, the same.
+        assert_eq!(breaker.try_pass(Micros::ZERO, 0.5), Err(Rejection::Probing(Micros::from_secs(60))));
+        assert!(matches!(breaker.try_pass(Micros::from_secs(60), 0.5), Err(Rejection::Open(_))));
+        assert!(breaker.try_pass(Micros::from_secs(65), 0.5).is_ok());
+    }
+}
+
+#[test]
+fn the_end_of_time_and_open_times_without_end() {
+    let mut breaker = opened(Micros::MAX);
+    assert!(breaker.try_pass(Micros::MAX, 0.5).is_err(), "time stands still");
+    breaker.open_for(Micros::ZERO, Micros::MAX);
+    assert_eq!(breaker.try_pass(Micros::ZERO, 0.5), Err(Rejection::Open(Micros::MAX)));
+    assert!(breaker.try_pass(Micros::MAX, 0.5).is_ok());
+    breaker.close();
+    assert!(breaker.try_pass(Micros::ZERO, 0.5).is_ok());
+}
+
+/// Open times grow to the longest and stay there, however often; chance moves them by its share and no more.
+#[test]
+fn open_times_keep_within_their_bounds() {
+    let tenth = Share::ratio(1, 10);
+    for (roll, percent) in
+        [(0.0, 90), (0.25, 95), (0.5, 100), (1.0, 110), (-5.0, 90), (7.0, 110), (f64::NAN, 100)]
+    {
+        let settings = BreakerSettings::builder()
+            .over_calls(1)
+            .probes(1)
+            .open_for(Micros::from_secs(1))
+            .backoff(1_000.0, Micros::from_secs(1_000_000))
+            .jitter(tenth)
+            .build()
+            .unwrap();
+        let (mut breaker, mut now) = (BreakerMachine::new(settings), Micros::ZERO);
+        for base in [1, 1_000, 1_000_000, 1_000_000, 1_000_000] {
+            let pass = breaker.try_pass(now, roll).unwrap();
+            breaker.report(pass, Report::Failure, Micros::ZERO, now, roll);
+            let wait = breaker.try_pass(now, roll).unwrap_err().retry_after().unwrap();
+            assert_eq!(wait, Micros::from_millis(base * 10 * percent), "a roll of {roll}");
+            now = now.plus(wait);
+        }
+        assert_eq!(breaker.snapshot(now).attempts, 5);
+    }
+}
+
+#[test]
+fn a_whole_jitter_never_ends_before_it_begins() {
+    let settings = BreakerSettings::builder().over_calls(1).jitter(Share::ALL).build().unwrap();
+    let mut breaker = BreakerMachine::new(settings);
+    let pass = breaker.try_pass(Micros::ZERO, 0.0).unwrap();
+    breaker.report(pass, Report::Failure, Micros::ZERO, Micros::ZERO, 0.0);
+    assert_eq!(breaker.try_pass(Micros::ZERO, 0.0), Err(Rejection::Open(Micros::new(1))));
+}
+
+/// Reports that nobody was given a pass for: they may be counted, but never give more places than there are.
+#[test]
+fn reports_of_nobody() {
+    let mut breaker = opened(Micros::ZERO);
+    let now = Micros::from_secs(5);
+    let pass = breaker.try_pass(now, 0.5).unwrap();
+    for _ in 0..3 {
+        breaker.report(pass, Report::Ignored, Micros::ZERO, now, 0.5);
+        breaker.report(Generation(u64::MAX), Report::Failure, Micros::MAX, now, 0.5);
+    }
+    assert!(breaker.try_pass(now, 0.5).is_ok());
+    assert!(breaker.try_pass(now, 0.5).is_err());
+}

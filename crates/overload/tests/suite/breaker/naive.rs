@@ -1,0 +1,101 @@
+//! Rates are those of a list of all calls: the last so many of it, or those of the last buckets.
+
+use proptest::{collection::vec, prelude::*};
+use tidegate_core::{Micros, Share};
+use tidegate_overload::{BreakerSettings, BreakerState, CallCounts, Report, breaker::BreakerMachine};
+use tidegate_testkit::strategy::runner_of;
+
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    after: u64,
+    failed: bool,
+    slow: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    Calls(u32),
+    Time(u64, u32),
+}
+
+const SLOW: u64 = 100;
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let pauses = prop_oneof![4 => 0_u64..30, 2 => 0_u64..400, 1 => 0_u64..100_000];
+    let call = (pauses, prop::bool::weighted(0.3), prop::bool::weighted(0.3));
+    vec(call.prop_map(|(after, failed, slow)| Call { after, failed, slow }), 1..300)
+}
+
+fn sizes() -> impl Strategy<Value = Size> {
+    prop_oneof![
+        prop_oneof![1_u32..8, 1_u32..200].prop_map(Size::Calls),
+        (1_u64..2_000, 1_u32..40).prop_map(|(time, buckets)| Size::Time(time.max(buckets.into()), buckets)),
+    ]
+}
+
+/// All calls so far, each with its moment, and how many of them the window holds at `now`.
+fn counts_of(size: Size, past: &[(u64, Call)], now: u64) -> CallCounts {
+    let held: Vec<_> = match size {
+        Size::Calls(calls) => past.iter().rev().take(calls as usize).collect(),
+        Size::Time(time, buckets) => {
+            let bucket = time.div_ceil(buckets.into());
+            past.iter().filter(|(at, _)| now / bucket - at / bucket < buckets.into()).collect()
+        }
+    };
+    CallCounts {
+        calls: held.len() as u64,
+        failures: held.iter().filter(|(_, call)| call.failed).count() as u64,
+        slow: held.iter().filter(|(_, call)| call.slow).count() as u64,
+    }
+}
+
+#[test]
+fn rates_are_those_of_a_list_of_calls() {
+    let settings = (sizes(), 1_u64..30, 1_u64..=100, 1_u64..=100, 0_u64..10_000);
+    let law = |((size, min_calls, failure, slow, start), calls): ((Size, u64, u64, u64, u64), Vec<Call>)| {
+        let (failure, slow) = (Share::ratio(failure, 100), Share::ratio(slow, 100));
+        let builder = BreakerSettings::builder();
+        let builder = match size {
+            Size::Calls(calls) => builder.over_calls(calls),
+            Size::Time(time, buckets) => builder.over_buckets(Micros::new(time), buckets),
+        };
+        let builder = builder.min_calls(min_calls).failure_rate(failure).slow_calls(slow, Micros::new(SLOW));
+        let mut breaker = BreakerMachine::new(builder.build().unwrap());
+        let needed = match size {
+            Size::Calls(calls) => min_calls.min(calls.into()),
+            Size::Time(..) => min_calls,
+        };
+
+        let (mut past, mut now) = (Vec::new(), start);
+        for call in calls {
+            now += call.after;
+            let at = Micros::new(now);
+            let seen = breaker.snapshot(at);
+            let counts = counts_of(size, &past, now);
+            prop_assert_eq!(seen.counts, counts, "before a call at {}", now);
+
+            let pass = breaker.try_pass(at, 0.5).unwrap();
+            let report = if call.failed { Report::Failure } else { Report::Success };
+            let took = Micros::new(if call.slow { SLOW + 1 } else { SLOW });
+            breaker.report(pass, report, took, at, 0.5);
+            past.push((now, call));
+
+            let counts = counts_of(size, &past, now);
+            let reaches = |part: u64, share: Share| {
+                u128::from(part) * 1_000_000 >= u128::from(share.millionths()) * u128::from(counts.calls)
+            };
+            let enough = counts.calls >= needed;
+            let opens = enough && (reaches(counts.failures, failure) || reaches(counts.slow, slow));
+            let seen = breaker.snapshot(at);
+            prop_assert_eq!(seen.counts, counts);
+            prop_assert_eq!(seen.failure_rate, enough.then(|| Share::ratio(counts.failures, counts.calls)));
+            prop_assert_eq!(seen.slow_rate, enough.then(|| Share::ratio(counts.slow, counts.calls)));
+            prop_assert_eq!(seen.state == BreakerState::Open, opens, "after a call at {}", now);
+            if opens {
+                break;
+            }
+        }
+        Ok(())
+    };
+    runner_of(2_000).run(&(settings, calls()), law).unwrap_or_else(|broken| panic!("{broken}"));
+}

@@ -1,0 +1,17 @@
+//! Tests of overload protection, in one program: it is built and linked once.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+mod adaptive;
+mod adaptive_limit;
+mod breaker;
+mod error_rate;
+mod fallback;
+mod load;
+mod load_level;
+mod priority;
+mod priority_limit;
+mod probes;
+mod rolling;
+mod schedule;
+mod shared_breaker;

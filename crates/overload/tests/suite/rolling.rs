@@ -1,0 +1,60 @@
+//! Rolling counters equal a list of what was counted, whichever way the clock jumps.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
+
+use proptest::{collection::vec, prelude::*};
+use tidegate_core::Micros;
+use tidegate_overload::Rolling;
+use tidegate_testkit::strategy::runner_of;
+
+/// When, how many of each kind, and how much later the totals are looked at.
+type Step = (u64, u64, u64, u64);
+
+/// What was counted, each with its bucket; the latest bucket stands for all that come late.
+struct List {
+    buckets: u64,
+    latest: u64,
+    counted: Vec<(u64, [u64; 2])>,
+}
+
+impl List {
+    fn add(&mut self, number: u64, counts: [u64; 2]) {
+        if number.abs_diff(self.latest) >= self.buckets {
+            self.counted.clear();
+            self.latest = number;
+        }
+        self.latest = self.latest.max(number);
+        self.counted.push((self.latest, counts));
+    }
+
+    fn totals(&self, number: u64) -> [u64; 2] {
+        if number.abs_diff(self.latest) >= self.buckets {
+            return [0, 0];
+        }
+        let current = number.max(self.latest);
+        let held = self.counted.iter().filter(|(at, _)| current - at < self.buckets);
+        held.fold([0, 0], |sum, (_, counts)| [sum[0] + counts[0], sum[1] + counts[1]])
+    }
+}
+
+#[test]
+fn totals_are_those_of_a_list() {
+    let times = prop_oneof![8 => 0_u64..2_000, 2 => 0_u64..1_000_000, 1 => Just(Micros::MAX.get())];
+    let step = (times, 0_u64..5, 0_u64..5, 0_u64..500);
+    let law = |((window, buckets), steps): ((u64, u32), Vec<Step>)| {
+        let window = window.max(buckets.into());
+        let width = window.div_ceil(buckets.into());
+        let mut rolling = Rolling::<2>::new(Micros::new(window), buckets).unwrap();
+        let mut list = List { buckets: buckets.into(), latest: 0, counted: Vec::new() };
+        for (time, good, bad, later) in steps {
+            let seen = Micros::new(time + later);
+            rolling.add(Micros::new(time), [good, bad]);
+            list.add(time / width, [good, bad]);
+            prop_assert_eq!(rolling.totals(seen), list.totals(seen.get() / width), "{} + {}", time, later);
+            prop_assert_eq!(rolling.totals(Micros::new(time)), list.totals(time / width), "{}", time);
+        }
+        Ok(())
+    };
+    let settings = (1_u64..3_000, 1_u32..30);
+    runner_of(2_000).run(&(settings, vec(step, 1..120)), law).unwrap_or_else(|broken| panic!("{broken}"));
+}
