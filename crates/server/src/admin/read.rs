@@ -83,7 +83,7 @@ impl Office {
     }
 
     pub(super) fn denial(&self, id: &str) -> Result<Response, ApiError> {
-        let found = self.observer.denials.newest(1, |denial| denial.id == id);
+        let found = self.observer.denials.newest(1, |denial| denial.id.0 == id);
         match found.first() {
             Some(denial) => Ok(json_answer(&denial.json())),
             None => {

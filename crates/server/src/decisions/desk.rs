@@ -3,7 +3,7 @@
 use super::told::{DenyAs, Told};
 use crate::{
     authorization::Authorization,
-    observe::{Tally, Watcher},
+    observe::{DenialRecorder, Tally},
     reservations::{CAPACITY, EntryKind, Reservations},
 };
 use arc_swap::{ArcSwap, Guard};
@@ -27,7 +27,7 @@ pub(super) struct InForce {
     pub(super) gate: PolicyGate,
     pub(super) tally: Arc<Tally>,
     /// Who keeps why requests were denied, where the policy says so.
-    pub(super) watcher: Option<Watcher>,
+    pub(super) recorder: Option<DenialRecorder>,
 }
 
 impl InForce {
@@ -37,8 +37,8 @@ impl InForce {
             if let Some((rule, counted, decision)) = told.counted() {
                 self.tally.asked(rule, counted, decision);
             }
-            if let Some(watcher) = &self.watcher {
-                told.keep(watcher, &self.gate, deny);
+            if let Some(recorder) = &self.recorder {
+                told.keep(recorder, &self.gate, deny);
             }
         }
     }
@@ -53,7 +53,7 @@ impl Desk {
     /// One for this policy. Only inside of a runtime, which is to outlive it.
     pub(crate) fn new(
         gate: PolicyGate,
-        seen: (Arc<Tally>, Option<Watcher>),
+        seen: (Arc<Tally>, Option<DenialRecorder>),
         authorization: Authorization,
     ) -> Self {
         Self::with(gate, seen, authorization, Clock::system(), CAPACITY)
@@ -62,7 +62,7 @@ impl Desk {
     /// One with this clock and capacity.
     pub(super) fn with(
         gate: PolicyGate,
-        (tally, watcher): (Arc<Tally>, Option<Watcher>),
+        (tally, recorder): (Arc<Tally>, Option<DenialRecorder>),
         authorization: Authorization,
         clock: Clock,
         capacity: usize,
@@ -73,7 +73,7 @@ impl Desk {
             }
         };
         Self {
-            now: ArcSwap::from_pointee(InForce { gate, tally, watcher }),
+            now: ArcSwap::from_pointee(InForce { gate, tally, recorder }),
             authorization: ArcSwap::from_pointee(authorization),
             reservations: Reservations::new(clock.clone(), capacity, EntryKind::Reservation, keep),
             permits: Reservations::new(clock, capacity, EntryKind::Permit, drop),
@@ -85,10 +85,10 @@ impl Desk {
     pub(crate) fn replace(
         &self,
         gate: PolicyGate,
-        (tally, watcher): (Arc<Tally>, Option<Watcher>),
+        (tally, recorder): (Arc<Tally>, Option<DenialRecorder>),
         authorization: Authorization,
     ) {
-        self.now.store(Arc::new(InForce { gate, tally, watcher }));
+        self.now.store(Arc::new(InForce { gate, tally, recorder }));
         self.authorization.store(Arc::new(authorization));
     }
 

@@ -1,7 +1,7 @@
 //! A policy in front of servers: what a file says, done.
 //!
 //! ```text
-//!   file ──read──▶ Policy ──┬─ rules, routes, lists ──▶ PolicyJudge, swapped under the workers
+//!   file ──read──▶ Policy ──┬─ rules, routes, lists ──▶ PolicyFilter, swapped under the workers
 //!    ▲                      └─ listen, upstreams, … ──▶ Workers: new ones, while those before finish
 //!    └─ changed, SIGHUP, or an admin call
 //! ```
@@ -21,7 +21,6 @@ mod reply;
 mod source;
 
 pub use error::GatewayError;
-pub(crate) use judge::{DENIAL, denial_uri};
 pub use preflight::Preflight;
 pub use reload::Reloaded;
 pub use source::PolicySource;
@@ -32,13 +31,13 @@ use crate::{
     authorization::Authorization,
     decisions::{self, Desk},
     http_server::{ServerThreads, ThreadedListener},
-    observe::{Listening, Observer, Scene, Sending, Tally, Watcher, said, version},
+    observe::{DenialRecorder, Listening, Observer, Scene, Sending, Tally, said, version},
     run::{Plans, UpstreamHealth, Workers},
     worker::Order,
 };
 use amend::Amendment;
 use failures::ExpressionFailures;
-use judge::{PolicyJudge, Served};
+use judge::{ActivePolicy, PolicyFilter};
 use listeners::listeners;
 use std::{
     collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
@@ -99,7 +98,7 @@ pub struct Gateway {
 
 /// Those who serve now.
 struct Serving {
-    judge: Arc<PolicyJudge>,
+    filter: Arc<PolicyFilter>,
     workers: Workers,
 }
 
@@ -202,8 +201,8 @@ impl Gateway {
         self.sending =
             self.policy.metrics.as_ref().map(|terms| Sending::start(terms, &self.observer)).transpose()?;
         self.upstreams = Arc::new(plan.health());
-        let served = self.served(self.gate.clone(), &self.policy, plan.config());
-        self.serving = Some(Serving::start(plan, &self.listeners, served)?);
+        let active = self.active(self.gate.clone(), &self.policy, plan.config());
+        self.serving = Some(Serving::start(plan, &self.listeners, active)?);
         let authorization = self.authorization.take().unwrap_or_default();
         let desk = Arc::new(Desk::new(self.gate.clone(), self.seen(&self.policy), authorization));
         self.desk = Some(desk.clone());
@@ -243,12 +242,12 @@ impl Gateway {
     }
 
     /// Where it is counted what a policy says, and who keeps why.
-    fn seen(&self, policy: &Policy) -> (Arc<Tally>, Option<Watcher>) {
-        (self.tally.clone(), Watcher::of(&self.observer, &self.tally, &policy.observe))
+    fn seen(&self, policy: &Policy) -> (Arc<Tally>, Option<DenialRecorder>) {
+        (self.tally.clone(), DenialRecorder::of(&self.observer, &self.tally, &policy.observe))
     }
 
-    fn served(&self, gate: PolicyGate, policy: &Policy, config: &Config) -> Served {
-        Served::new(gate, config, (&self.observer, self.tally.clone(), &policy.observe))
+    fn active(&self, gate: PolicyGate, policy: &Policy, config: &Config) -> ActivePolicy {
+        ActivePolicy::new(gate, config, (&self.observer, self.tally.clone(), &policy.observe))
     }
 
     /// Shows operators what is in force.
@@ -298,10 +297,10 @@ impl Gateway {
 }
 
 impl Serving {
-    fn start(plans: Plans, listeners: &[BoundListener], served: Served) -> Result<Self, GatewayError> {
-        let judge = Arc::new(PolicyJudge::new(served));
-        let workers = Workers::start(plans, listeners, judge.clone())?;
-        Ok(Self { judge, workers })
+    fn start(plans: Plans, listeners: &[BoundListener], policy: ActivePolicy) -> Result<Self, GatewayError> {
+        let filter = Arc::new(PolicyFilter::new(policy));
+        let workers = Workers::start(plans, listeners, filter.clone())?;
+        Ok(Self { filter, workers })
     }
 }
 

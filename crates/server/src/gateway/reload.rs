@@ -135,7 +135,7 @@ impl Gateway {
         self.gate = self.compile(policy)?;
         self.tally = self.next_tally(policy);
         if let Some(serving) = &self.serving {
-            serving.judge.replace(self.served(self.gate.clone(), policy, &self.config(policy)));
+            serving.filter.replace(self.active(self.gate.clone(), policy, &self.config(policy)));
         }
         Ok(Reloaded::Rules)
     }
@@ -147,8 +147,8 @@ impl Gateway {
         self.gate = self.compile(policy)?;
         self.tally = self.next_tally(policy);
         self.upstreams = Arc::new(plans.health());
-        let served = self.served(self.gate.clone(), policy, plans.config());
-        let next = Serving::start(plans, &listeners, served)?;
+        let active = self.active(self.gate.clone(), policy, plans.config());
+        let next = Serving::start(plans, &listeners, active)?;
         self.listeners = listeners;
         if let Some(before) = self.serving.replace(next) {
             before.workers.order(Order::Retire);

@@ -1,8 +1,8 @@
 //! Keeps what a policy says of single requests.
 
 use super::{
-    Banned, Denial, Observer, SAMPLED, Tally, TopBy, Visit,
-    denial::{Reason, new_id},
+    Banned, Denial, DenialId, HistoryEntry, Observer, SAMPLED, Scene, Tally, TopBy,
+    denial::Reason,
     shard::Sampled,
     who::{Who, short, shown_keys},
 };
@@ -18,17 +18,13 @@ use tidegate_rule::{
 };
 
 /// Keeps what a policy says of single requests: denials, keys that come often, a history.
-pub(crate) struct Watcher {
+pub(crate) struct DenialRecorder {
     observer: Arc<Observer>,
     tally: Arc<Tally>,
     terms: Observe,
 }
 
-/// The id of a denial that was kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told(pub(crate) String);
-
-impl Watcher {
+impl DenialRecorder {
     /// `None` where nothing is kept.
     pub(crate) fn of(observer: &Arc<Observer>, tally: &Arc<Tally>, terms: &Observe) -> Option<Self> {
         (terms.denials > 0 || terms.history > 0).then(|| Self {
@@ -56,7 +52,7 @@ impl Watcher {
     }
 
     /// A request was not: its key is counted, and why is kept. `None` if it is not, since there are too many.
-    pub(crate) fn refused(&self, refusal: &Refusal, gate: &PolicyGate, head: &dyn Head) -> Option<Told> {
+    pub(crate) fn refused(&self, refusal: &Refusal, gate: &PolicyGate, head: &dyn Head) -> Option<DenialId> {
         if self.terms.denials == 0 {
             return None;
         }
@@ -90,7 +86,7 @@ impl Watcher {
         status: u16,
         gate: &PolicyGate,
         head: &dyn Head,
-    ) -> Option<Told> {
+    ) -> Option<DenialId> {
         if self.terms.denials == 0 {
             return None;
         }
@@ -106,15 +102,15 @@ impl Watcher {
         })
     }
 
-    /// What the history will tell of a request; `None` if it is not kept.
-    pub(crate) fn visit(&self, gate: &PolicyGate, head: &dyn Head) -> Option<Visit> {
+    /// What the history will show of a request; `None` if it is not kept.
+    pub(crate) fn history_entry(&self, gate: &PolicyGate, head: &dyn Head) -> Option<HistoryEntry> {
         if self.terms.history == 0 {
             return None;
         }
         let client = gate.proxies().client(head);
         // By client, so that whoever is kept is kept whole.
         let whole = client.is_some_and(|client| is_chosen("history", &client, self.terms.share));
-        whole.then(|| Visit {
+        whole.then(|| HistoryEntry {
             at: self.observer.clock.now(),
             client: client.map(|client| self.client(client)),
             user: gate.user_of(head).map(|user| {
@@ -128,9 +124,12 @@ impl Watcher {
         })
     }
 
-    /// It was answered with this.
-    pub(crate) fn answered(&self, visit: Visit, status: u16) {
-        self.observer.history.push(Visit { status, ..visit });
+    /// Keeps a request whose exchange has ended, unless keys are shown in another way by now.
+    pub(crate) fn keep_history(&self, entry: HistoryEntry) {
+        let is_same = |scene: Arc<Scene>| scene.policy.observe.keys == self.terms.keys;
+        if self.observer.scene().is_none_or(is_same) {
+            self.observer.history.push(entry);
+        }
     }
 
     fn saw(&self, place: usize, by: TopBy, weight: u64, gate: &PolicyGate, head: &dyn Head) {
@@ -148,7 +147,7 @@ impl Watcher {
         (key, cost): (&KeyValue<'_>, u64),
         (decision, quota): (Decision, Option<Quota>),
         status: u16,
-    ) -> Option<Told> {
+    ) -> Option<DenialId> {
         if self.terms.denials == 0 {
             return None;
         }
@@ -170,7 +169,12 @@ impl Watcher {
         })
     }
 
-    fn keep(&self, gate: &PolicyGate, head: &dyn Head, fill: impl FnOnce(Denial) -> Denial) -> Option<Told> {
+    fn keep(
+        &self,
+        gate: &PolicyGate,
+        head: &dyn Head,
+        fill: impl FnOnce(Denial) -> Denial,
+    ) -> Option<DenialId> {
         self.keep_of(|denial| {
             fill(Denial {
                 client: gate.proxies().client(head).map(|client| self.client(client)),
@@ -182,12 +186,12 @@ impl Watcher {
         })
     }
 
-    fn keep_of(&self, fill: impl FnOnce(Denial) -> Denial) -> Option<Told> {
+    fn keep_of(&self, fill: impl FnOnce(Denial) -> Denial) -> Option<DenialId> {
         let at = self.observer.clock.now();
         if self.tally.may_keep(at) == Sampled::No {
             return None;
         }
-        let id = new_id(at);
+        let id = DenialId::new(at);
         self.observer.denials.push(fill(Denial {
             id: id.clone(),
             at,
@@ -204,7 +208,7 @@ impl Watcher {
             max_wait: Micros::ZERO,
             status: None,
         }));
-        Some(Told(id))
+        Some(id)
     }
 
     /// What is shown of the keys of a rule.
