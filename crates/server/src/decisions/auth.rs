@@ -60,18 +60,10 @@ pub(super) async fn answer(
         PolicyAsked::Now(passage) => passage,
         PolicyAsked::Later(asking) => asking.await,
     };
-    now.tally.passed(&passage);
-    let head = RequestHead::new(&meant, client);
+    let denial = now.recorder.decided(&passage, &now.gate, Some(&RequestHead::new(&meant, client)));
     Ok(match passage {
-        Passage::Admitted(admission) => {
-            now.recorder.iter().for_each(|recorder| recorder.admitted(&admission, &now.gate, &head));
-            admitted(&admission)
-        }
-        Passage::Refused(refusal) => {
-            let recorder = now.recorder.as_ref();
-            let denial = recorder.and_then(|recorder| recorder.refused(&refusal, &now.gate, &head));
-            refused(*refusal, denial, refuse)
-        }
+        Passage::Admitted(admission) => admitted(&admission),
+        Passage::Refused(refusal) => refused(*refusal, denial, refuse),
     })
 }
 

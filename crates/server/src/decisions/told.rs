@@ -3,7 +3,7 @@
 use super::{Response, question::Question};
 use crate::{
     api_error::ApiError,
-    observe::{Counted, DenialId, DenialRecorder},
+    observe::{Counted, DenialId, RequestRecorder},
     reservations::Entry,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -71,7 +71,7 @@ impl<'a> Told<'a> {
     }
 
     /// Has it kept why it was denied, if it was.
-    pub(super) fn keep(&mut self, recorder: &DenialRecorder, gate: &PolicyGate, deny: DenyAs) {
+    pub(super) fn keep(&mut self, recorder: &RequestRecorder, gate: &PolicyGate, deny: DenyAs) {
         let Some(decision) = self.denial().copied() else { return };
         let question = self.question;
         let status = self.status(Some(&decision), deny).as_u16();

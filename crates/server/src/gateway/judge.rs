@@ -4,7 +4,7 @@ use super::{note, reply::GatewayReply};
 use crate::{
     Action, AnsweredBy, Config, FilterDecision, FilterResult, LogNote, Origin, Rates, RequestFilter, Target,
     api_error::ApiError,
-    observe::{self, DenialId, DenialRecorder, HistoryEntry, Observer, OperatorBans, Sampled, Tally},
+    observe::{self, DenialId, HistoryEntry, Observer, OperatorBans, RequestRecorder, Sampled},
 };
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -15,9 +15,9 @@ use tidegate_policy::{
     compile::{Admission, Held, Instead, Passage, PolicyAsked, PolicyGate},
     head::RequestHead,
     matching::Seen,
-    model::{LogFormat, Observe, RouteAction},
+    model::{LogFormat, RouteAction},
 };
-use tidegate_rule::{Answer, Fields, ProblemDetails};
+use tidegate_rule::{Answer, Fields, ProblemDetails, request::Head};
 
 /// Asks the policy that is in force now.
 pub(crate) struct PolicyFilter {
@@ -30,9 +30,9 @@ pub(super) struct ActivePolicy {
     /// The upstream of each route, by its place; `None` where the gateway answers.
     routes: Vec<Option<Target>>,
     by_name: HashMap<String, Target>,
-    notes: Notes,
-    tally: Arc<Tally>,
-    recorder: Option<Arc<DenialRecorder>>,
+    /// Whether decisions are noted down, for a log or for traces.
+    has_notes: bool,
+    recorder: Arc<RequestRecorder>,
     bans: Arc<OperatorBans>,
 }
 
@@ -42,13 +42,6 @@ enum Route {
     Respond(Instead),
     /// No route matches.
     None,
-}
-
-/// Whether decisions are noted down, for a log or for traces.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Notes {
-    None,
-    Taken,
 }
 
 /// What belongs to a request until its exchange ends.
@@ -71,9 +64,9 @@ struct PolicyTelemetry {
     came: Micros,
     /// The places of the rules that let it through, which count how long it took.
     rules: Vec<usize>,
-    tally: Arc<Tally>,
+    recorder: Arc<RequestRecorder>,
     denial: Option<DenialId>,
-    history: Option<(HistoryEntry, Arc<DenialRecorder>)>,
+    history: Option<HistoryEntry>,
 }
 
 impl PolicyFilter {
@@ -94,16 +87,17 @@ impl RequestFilter for PolicyFilter {
         let policy = self.active.load();
         let head = origin.head(parts);
         let seen = policy.gate.see(&head);
-        let came = policy.tally.now();
+        let tally = &policy.recorder.tally;
+        let came = tally.now();
         if let Some((ban, left)) = policy.bans.check(&seen, &policy.gate) {
             return FilterResult::Now(policy.reject_banned(ban.whom(), left, came, &head));
         }
         let route = policy.route(&seen);
-        let timed = policy.tally.begin();
+        let timed = tally.begin();
         match policy.gate.ask_seen(&seen) {
             PolicyAsked::Now(passage) => {
                 if timed == Sampled::Yes {
-                    policy.tally.end(came);
+                    tally.end(came);
                 }
                 FilterResult::Now(policy.conclude(passage, came, route, Some(&head)))
             }
@@ -113,7 +107,7 @@ impl RequestFilter for PolicyFilter {
                 let seen = policy.reports().then(|| (parts.clone(), origin.clone()));
                 FilterResult::Later(Box::pin(async move {
                     let passage = asking.await;
-                    policy.tally.end_later(came, passage.waited());
+                    policy.recorder.tally.end_later(came, passage.waited());
                     let head = seen.as_ref().map(|(parts, origin)| origin.head(parts));
                     policy.conclude(passage, came, route, head.as_ref())
                 }))
@@ -139,13 +133,13 @@ impl RequestFilter for PolicyFilter {
 
     fn record(&self, context: Option<PolicyContext>, response: Option<(StatusCode, AnsweredBy)>) {
         if let Some((status, by)) = response {
-            self.active.load().tally.answered(status.as_u16(), by);
+            self.active.load().recorder.tally.answered(status.as_u16(), by);
         }
         if let Some(telemetry) = context.and_then(|context| context.telemetry) {
-            telemetry.tally.completed(&telemetry.rules, telemetry.came);
-            if let Some((entry, recorder)) = telemetry.history {
+            telemetry.recorder.tally.completed(&telemetry.rules, telemetry.came);
+            if let Some(entry) = telemetry.history {
                 let status = response.map_or(0, |(status, _)| status.as_u16());
-                recorder.keep_history(HistoryEntry { status, ..entry });
+                telemetry.recorder.keep_history(HistoryEntry { status, ..entry });
             }
         }
     }
@@ -155,17 +149,14 @@ impl ActivePolicy {
     pub(super) fn new(
         gate: PolicyGate,
         config: &Config,
-        (observer, tally, observe): (&Arc<Observer>, Arc<Tally>, &Observe),
+        observer: &Observer,
+        recorder: Arc<RequestRecorder>,
     ) -> Self {
-        let notes = match (config.log.format, &config.traces) {
-            (LogFormat::None, None) => Notes::None,
-            _ => Notes::Taken,
-        };
+        let has_notes = config.log.format != LogFormat::None || config.traces.is_some();
         let routes = gate.routes().iter().map(|route| config.target(route.upstream()?)).collect();
         let named = |name: &String| config.target(name).map(|target| (name.clone(), target));
         let by_name = config.upstreams.keys().filter_map(named).collect();
-        let recorder = DenialRecorder::of(observer, &tally, observe).map(Arc::new);
-        Self { gate, routes, by_name, notes, tally, recorder, bans: observer.bans.clone() }
+        Self { gate, routes, by_name, has_notes, recorder, bans: observer.bans.clone() }
     }
 
     fn route(&self, seen: &Seen<'_>) -> Route {
@@ -179,31 +170,24 @@ impl ActivePolicy {
 
     /// Whether single requests are reported anywhere.
     fn reports(&self) -> bool {
-        self.notes == Notes::Taken || self.recorder.is_some()
+        self.has_notes || self.recorder.keeps_requests()
     }
 
     /// What happens to a request. `head` is there if single requests are reported.
     fn conclude(
-        self: &Arc<Self>,
+        &self,
         passage: Passage,
         came: Micros,
         route: Route,
         head: Option<&RequestHead<'_>>,
     ) -> FilterDecision<PolicyContext> {
-        self.tally.passed(&passage);
-        let note = head.filter(|_| self.notes == Notes::Taken).map(|head| {
+        let note = head.filter(|_| self.has_notes).map(|head| {
             Box::new(match &passage {
                 Passage::Admitted(admission) => note::admitted(admission, &self.gate, head),
                 Passage::Refused(refusal) => note::refused(refusal, &self.gate, head),
             })
         });
-        let denial = self.recorder.as_ref().zip(head).and_then(|(recorder, head)| match &passage {
-            Passage::Admitted(admission) => {
-                recorder.admitted(admission, &self.gate, head);
-                None
-            }
-            Passage::Refused(refusal) => recorder.refused(refusal, &self.gate, head),
-        });
+        let denial = self.recorder.decided(&passage, &self.gate, head.map(|head| head as &dyn Head));
         let rules = match &passage {
             Passage::Admitted(admission) => admission.said().map(|(place, ..)| place).collect(),
             Passage::Refused(_) => Vec::new(),
@@ -248,36 +232,32 @@ impl ActivePolicy {
         denial: Option<DenialId>,
         head: Option<&RequestHead<'_>>,
     ) -> Option<Box<PolicyTelemetry>> {
-        let history = self.recorder.as_ref().zip(head).and_then(|(recorder, head)| {
-            recorder.history_entry(&self.gate, head).map(|entry| (entry, recorder.clone()))
-        });
+        let history = head.and_then(|head| self.recorder.history_entry(&self.gate, head));
         let is_any = !rules.is_empty() || denial.is_some() || history.is_some();
-        let tally = || self.tally.clone();
-        is_any.then(|| Box::new(PolicyTelemetry { came, rules, tally: tally(), denial, history }))
+        let recorder = || self.recorder.clone();
+        is_any.then(|| Box::new(PolicyTelemetry { came, rules, recorder: recorder(), denial, history }))
     }
 
     /// An operator has banned whoever sent this.
     #[cold]
     fn reject_banned(
-        self: &Arc<Self>,
+        &self,
         whom: &observe::Banned,
         left: Micros,
         came: Micros,
         head: &RequestHead<'_>,
     ) -> FilterDecision<PolicyContext> {
-        self.tally.turned_away();
         let mut problem =
             ProblemDetails { detail: "banned for a time", ..ProblemDetails::new(403, "Forbidden") };
-        let recorder = self.recorder.as_ref();
-        let denial =
-            recorder.and_then(|recorder| recorder.banned((whom, left), problem.status, &self.gate, head));
+        let denial = self.recorder.banned((whom, left), problem.status, &self.gate, head);
         let instance = denial.as_ref().map(DenialId::uri);
         problem.instance = instance.as_deref();
         let mut response: Response<Bytes> = Answer::problem(&problem).into();
         response.headers_mut().insert(header::RETRY_AFTER, field::seconds(left).into());
         let telemetry = self.telemetry(came, Vec::new(), denial, Some(head));
         let mut context = PolicyContext { stage: Stage::Free, telemetry };
-        let note = (self.notes == Notes::Taken)
+        let note = self
+            .has_notes
             .then(|| Box::new(LogNote { decision: Some("banned".to_owned()), ..LogNote::default() }));
         FilterDecision { action: context.respond(response), context, note }
     }

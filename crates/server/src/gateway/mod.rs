@@ -31,7 +31,7 @@ use crate::{
     authorization::Authorization,
     decisions::{self, Desk},
     http_server::{ServerThreads, ThreadedListener},
-    observe::{DenialRecorder, Listening, Observer, Scene, Sending, Tally, said, version},
+    observe::{Listening, Observer, RequestRecorder, Scene, Sending, said, version},
     run::{Plans, UpstreamHealth, Workers},
     worker::Order,
 };
@@ -86,8 +86,8 @@ pub struct Gateway {
     desk: Option<Arc<Desk>>,
     serving: Option<Serving>,
     observer: Arc<Observer>,
-    /// Where what the policy says is counted.
-    tally: Arc<Tally>,
+    /// Counts and keeps what the policy decides.
+    recorder: Arc<RequestRecorder>,
     upstreams: Arc<Vec<UpstreamHealth>>,
     sending: Option<Sending>,
     retired: VecDeque<Workers>,
@@ -138,7 +138,7 @@ impl Gateway {
         let (sender, calls) = mpsc::channel(CALLS);
         let workers = Config::of(&policy).workers;
         advise(&policy);
-        let tally = observer.tally(gate.views().map(|rule| rule.name()), &policy.observe);
+        let recorder = RequestRecorder::new(&observer, gate.views().map(|rule| rule.name()), &policy.observe);
         Ok(Self {
             source,
             watch: FileWatch::of(&files),
@@ -155,7 +155,7 @@ impl Gateway {
             desk: None,
             serving: None,
             observer,
-            tally,
+            recorder,
             upstreams: Arc::default(),
             sending: None,
             retired: VecDeque::new(),
@@ -201,10 +201,10 @@ impl Gateway {
         self.sending =
             self.policy.metrics.as_ref().map(|terms| Sending::start(terms, &self.observer)).transpose()?;
         self.upstreams = Arc::new(plan.health());
-        let active = self.active(self.gate.clone(), &self.policy, plan.config());
+        let active = self.active(plan.config());
         self.serving = Some(Serving::start(plan, &self.listeners, active)?);
         let authorization = self.authorization.take().unwrap_or_default();
-        let desk = Arc::new(Desk::new(self.gate.clone(), self.seen(&self.policy), authorization));
+        let desk = Arc::new(Desk::new(self.gate.clone(), self.recorder.clone(), authorization));
         self.desk = Some(desk.clone());
         self.show();
         if let Some(admin) = &mut self.admin {
@@ -241,13 +241,8 @@ impl Gateway {
         }
     }
 
-    /// Where it is counted what a policy says, and who keeps why.
-    fn seen(&self, policy: &Policy) -> (Arc<Tally>, Option<DenialRecorder>) {
-        (self.tally.clone(), DenialRecorder::of(&self.observer, &self.tally, &policy.observe))
-    }
-
-    fn active(&self, gate: PolicyGate, policy: &Policy, config: &Config) -> ActivePolicy {
-        ActivePolicy::new(gate, config, (&self.observer, self.tally.clone(), &policy.observe))
+    fn active(&self, config: &Config) -> ActivePolicy {
+        ActivePolicy::new(self.gate.clone(), config, &self.observer, self.recorder.clone())
     }
 
     /// Shows operators what is in force.
@@ -263,7 +258,7 @@ impl Gateway {
             file: self.source.path().map(Into::into),
             loaded: self.observer.clock.now(),
             gate: self.gate.clone(),
-            tally: self.tally.clone(),
+            tally: self.recorder.tally.clone(),
             upstreams: self.upstreams.clone(),
             listeners: self.listeners.iter().map(listening).collect(),
             decisions: self.decisions_address(),

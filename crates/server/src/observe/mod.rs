@@ -54,5 +54,5 @@ pub(crate) use times::{Times, TimesRecorder};
 #[cfg(not(feature = "otel"))]
 pub(crate) use unsent::Sending;
 pub(crate) use visit::HistoryEntry;
-pub(crate) use watcher::DenialRecorder;
+pub(crate) use watcher::RequestRecorder;
 pub(crate) use who::{Who, shown_keys};

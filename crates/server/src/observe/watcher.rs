@@ -1,4 +1,4 @@
-//! Keeps what a policy says of single requests.
+//! Counts and keeps what a policy decides about requests.
 
 use super::{
     Banned, Denial, DenialId, HistoryEntry, Observer, SAMPLED, Scene, Tally, TopBy,
@@ -9,7 +9,7 @@ use super::{
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
 use tidegate_policy::{
-    compile::{Admission, Instead, PolicyGate, Refusal, Said},
+    compile::{Admission, Instead, Passage, PolicyGate, Refusal, Said},
     model::{KeysShown, Observe},
 };
 use tidegate_rule::{
@@ -17,29 +17,50 @@ use tidegate_rule::{
     request::{Head, KeyValue, host_name},
 };
 
-/// Keeps what a policy says of single requests: denials, keys that come often, a history.
-pub(crate) struct DenialRecorder {
+/// Counts what a policy decides, and keeps what it says of single requests: denials, keys that come often, a history.
+pub(crate) struct RequestRecorder {
     observer: Arc<Observer>,
-    tally: Arc<Tally>,
+    pub(crate) tally: Arc<Tally>,
     terms: Observe,
 }
 
-impl DenialRecorder {
-    /// `None` where nothing is kept.
-    pub(crate) fn of(observer: &Arc<Observer>, tally: &Arc<Tally>, terms: &Observe) -> Option<Self> {
-        (terms.denials > 0 || terms.history > 0).then(|| Self {
-            observer: observer.clone(),
-            tally: tally.clone(),
-            terms: terms.clone(),
-        })
+impl RequestRecorder {
+    /// For rules of these names.
+    pub(crate) fn new<'a>(
+        observer: &Arc<Observer>,
+        names: impl Iterator<Item = &'a str>,
+        terms: &Observe,
+    ) -> Arc<Self> {
+        let tally = observer.tally(names, terms);
+        Arc::new(Self { observer: observer.clone(), tally, terms: terms.clone() })
+    }
+
+    /// Whether anything of single requests is kept.
+    pub(crate) fn keeps_requests(&self) -> bool {
+        self.terms.denials > 0 || self.terms.history > 0
+    }
+
+    /// Counts a decision, and keeps why it was no; its id, if it is kept. `head` is needed where requests are kept.
+    #[inline]
+    pub(crate) fn decided(
+        &self,
+        passage: &Passage,
+        gate: &PolicyGate,
+        head: Option<&dyn Head>,
+    ) -> Option<DenialId> {
+        self.tally.passed(passage);
+        let head = head.filter(|_| self.terms.denials > 0)?;
+        match passage {
+            Passage::Admitted(admission) => {
+                self.admitted(admission, gate, head);
+                None
+            }
+            Passage::Refused(refusal) => self.refused(refusal, gate, head),
+        }
     }
 
     /// A request was let through: of some, the keys are counted, and of those that a rule in shadow mode would have denied.
-    #[inline]
-    pub(crate) fn admitted(&self, admission: &Admission, gate: &PolicyGate, head: &dyn Head) {
-        if self.terms.denials == 0 {
-            return;
-        }
+    fn admitted(&self, admission: &Admission, gate: &PolicyGate, head: &dyn Head) {
         let sampled = self.tally.is_sampled();
         for (place, said, _) in admission.said() {
             if sampled == Sampled::Yes {
@@ -52,10 +73,7 @@ impl DenialRecorder {
     }
 
     /// A request was not: its key is counted, and why is kept. `None` if it is not, since there are too many.
-    pub(crate) fn refused(&self, refusal: &Refusal, gate: &PolicyGate, head: &dyn Head) -> Option<DenialId> {
-        if self.terms.denials == 0 {
-            return None;
-        }
+    fn refused(&self, refusal: &Refusal, gate: &PolicyGate, head: &dyn Head) -> Option<DenialId> {
         self.saw(refusal.place, TopBy::Denied, 1, gate, head);
         if self.tally.is_sampled() == Sampled::Yes {
             self.saw(refusal.place, TopBy::Asked, SAMPLED, gate, head);
@@ -87,6 +105,7 @@ impl DenialRecorder {
         gate: &PolicyGate,
         head: &dyn Head,
     ) -> Option<DenialId> {
+        self.tally.turned_away();
         if self.terms.denials == 0 {
             return None;
         }
