@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, num::NonZeroUsize, thread};
 use tidegate_access::Prefix;
 use tidegate_policy::model::{Connections, Introduce, Log, Policy, Upstream};
 
-/// What a policy says of connections and upstreams; its rules and routes are the business of a [`Judge`](crate::Judge).
+/// What a policy says of connections and upstreams; its rules and routes are the business of a [`RequestFilter`](crate::RequestFilter).
 #[derive(Clone, Debug)]
 pub struct Config {
     /// What a client may do before anything is judged.

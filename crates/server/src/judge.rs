@@ -1,4 +1,4 @@
-//! The one seam: what happens to a request before it is forwarded, and to its answer before it is sent.
+//! The one seam: what happens to a request before it is forwarded, and to its response before it is sent.
 
 use crate::{LogNote, Target};
 use bytes::Bytes;
@@ -13,50 +13,54 @@ use std::{
 use tidegate_bandwidth::Bandwidth;
 use tidegate_policy::head::RequestHead;
 
-/// Says what happens to requests.
+/// Decides what happens to requests.
 ///
-/// A closure from the head of a request to an [`Outcome`] is one, with nothing to settle:
+/// A closure from the head of a request to an [`Action`] is one, with nothing to settle or to record:
 ///
 /// ```no_run
-/// # use tidegate_server::{Config, LogNote, Outcome};
-/// # fn judge(config: Config) -> Option<impl tidegate_server::Judge> {
+/// # use tidegate_server::{Action, Config};
+/// # fn filter(config: Config) -> Option<impl tidegate_server::RequestFilter> {
 /// let app = config.target("app")?;
-/// let judge = move |head: &http::request::Parts| match head.uri.path() {
-///     "/secret" => Outcome::Drop(LogNote::default()),
-///     _ => Outcome::Go(app, ()),
+/// let filter = move |head: &http::request::Parts| match head.uri.path() {
+///     "/secret" => Action::Drop,
+///     _ => Action::Forward(app),
 /// };
-/// # Some(judge)
+/// # Some(filter)
 /// # }
 /// ```
-pub trait Judge: Send + Sync + 'static {
-    /// What is kept of a request until the last byte of its answer is gone: permits, what is left to be settled.
-    /// It is dropped when that is so, or when either side gives up.
-    type Case: 'static;
+pub trait RequestFilter: Send + Sync + 'static {
+    /// What belongs to a request until its exchange ends: permits, what is left to be settled, what is to be recorded.
+    type Context: 'static;
 
-    /// Says what happens to a request. Its head was checked, and is as the client sent it; what is changed here is
+    /// Decides what happens to a request. Its head was checked, and is as the client sent it; changes made here are
     /// forwarded.
-    fn judge(&self, head: &mut request::Parts, origin: &Origin) -> Judged<Self::Case>;
+    fn filter(&self, head: &mut request::Parts, origin: &Origin) -> FilterResult<Self::Context>;
 
     /// How fast the bodies of a request that is forwarded may move.
-    fn rates<'c>(&self, case: &'c Self::Case) -> Rates<'c> {
-        let _ = case;
+    fn rates<'c>(&self, context: &'c Self::Context) -> Rates<'c> {
+        let _ = context;
         Rates::default()
     }
 
-    /// Settles the answer of a server, or the gateway's own where there was none: it may add headers, or answer
-    /// something else.
-    fn settle(&self, case: &mut Self::Case, answer: &mut response::Parts) -> Settled {
-        let _ = (case, answer);
-        Settled::Send
+    /// Settles the response of a server, or the gateway's own where there was none: it may add headers, or return
+    /// another response to send instead.
+    fn on_response(
+        &self,
+        context: &mut Self::Context,
+        response: &mut response::Parts,
+    ) -> Option<Response<Bytes>> {
+        let _ = (context, response);
+        None
     }
 
-    /// A request is answered with this status, after whatever [settles](Self::settle) it. For whoever counts answers.
-    fn answered(&self, status: StatusCode, by: AnsweredBy) {
-        let _ = (status, by);
+    /// Counts and keeps what is known of an exchange that has ended, with its last byte or because a side left. `context` is
+    /// `None` for a request that never reached the filter, `response` where no head of a response was made.
+    fn record(&self, context: Option<Self::Context>, response: Option<(StatusCode, AnsweredBy)>) {
+        let _ = (context, response);
     }
 }
 
-/// Who made an answer. The place of each is that of its counts.
+/// Who made a response. The place of each is that of its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnsweredBy {
     /// A server of an upstream.
@@ -97,23 +101,47 @@ pub enum Scheme {
     Https,
 }
 
-/// What is said of a request, now or later.
-pub enum Judged<C> {
-    /// Here it is.
-    Now(Outcome<C>),
-    /// There is something to be waited for. Dropped where the client does not wait.
-    Later(Pin<Box<dyn Future<Output = Outcome<C>>>>),
+/// What was decided about a request, now or later.
+pub enum FilterResult<C> {
+    /// At once.
+    Now(FilterDecision<C>),
+    /// After a wait. Dropped if the client leaves first.
+    Later(Pin<Box<dyn Future<Output = FilterDecision<C>>>>),
+}
+
+/// What was decided about a request.
+#[derive(Debug)]
+pub struct FilterDecision<C> {
+    /// What happens to it.
+    pub action: Action,
+    /// Kept until the exchange ends.
+    pub context: C,
+    /// For the access log and traces.
+    pub note: Option<Box<LogNote>>,
 }
 
 /// What happens to a request.
 #[derive(Debug)]
-pub enum Outcome<C> {
+pub enum Action {
     /// It is forwarded to this upstream.
-    Go(Target, C),
-    /// It gets this answer, and is not forwarded.
-    Answer(Response<Bytes>),
-    /// The connection is closed without a word; only the log is told why.
-    Drop(LogNote),
+    Forward(Target),
+    /// It gets this response, and is not forwarded.
+    Respond(Response<Bytes>),
+    /// The connection is closed without a response.
+    Drop,
+}
+
+impl Action {
+    /// The same, with what the access log and traces report.
+    pub fn noted(self, note: LogNote) -> FilterDecision<()> {
+        FilterDecision { note: Some(Box::new(note)), ..self.into() }
+    }
+}
+
+impl From<Action> for FilterDecision<()> {
+    fn from(action: Action) -> Self {
+        Self { action, context: (), note: None }
+    }
 }
 
 /// How fast bodies may move: where there are several rates, all of them hold.
@@ -125,30 +153,22 @@ pub struct Rates<'c> {
     pub down: &'c [Bandwidth],
 }
 
-/// What happens to an answer.
-#[derive(Debug)]
-pub enum Settled {
-    /// It is sent.
-    Send,
-    /// This is sent instead.
-    Instead(Response<Bytes>),
-}
-
-impl<F> Judge for F
+impl<F, D> RequestFilter for F
 where
-    F: Fn(&request::Parts) -> Outcome<()> + Send + Sync + 'static,
+    F: Fn(&request::Parts) -> D + Send + Sync + 'static,
+    D: Into<FilterDecision<()>>,
 {
-    type Case = ();
+    type Context = ();
 
-    fn judge(&self, head: &mut request::Parts, _: &Origin) -> Judged<()> {
-        Judged::Now(self(head))
+    fn filter(&self, head: &mut request::Parts, _: &Origin) -> FilterResult<()> {
+        FilterResult::Now(self(head).into())
     }
 }
 
-impl<C: fmt::Debug> fmt::Debug for Judged<C> {
+impl<C: fmt::Debug> fmt::Debug for FilterResult<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Now(outcome) => f.debug_tuple("Now").field(outcome).finish(),
+            Self::Now(decision) => f.debug_tuple("Now").field(decision).finish(),
             Self::Later(_) => f.write_str("Later"),
         }
     }

@@ -1,21 +1,21 @@
-//! The gateway: HTTP in, HTTP out, and a judge in between.
+//! The gateway: HTTP in, HTTP out, and a filter in between.
 //!
 //! ```text
 //!            ┌────────────────────────── worker, one thread ──────────────────────────┐
-//!   client ──┤ listener ─▶ connection ─▶ head checked ─▶ judged ─▶ server of upstream ├──▶ upstream
+//!   client ──┤ listener ─▶ connection ─▶ head checked ─▶ filter ─▶ server of upstream ├──▶ upstream
 //!          ◀─┤           answer, settled ◀──────────────────────── body, as it comes  ├◀──
 //!            └────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! Workers share nothing but counts: each has its own connections to both sides, so that a request never leaves its
-//! thread. What happens to a request is up to a [`Judge`]; this crate knows no rules.
+//! thread. What happens to a request is up to a [`RequestFilter`]; this crate knows no rules.
 //!
 //! | noun | is |
 //! |---|---|
 //! | [`Config`] | what a policy says of listeners, connections and upstreams |
 //! | [`BoundListener`] | a listener that is bound, with its certificate |
-//! | [`Judge`] | says what happens to a request, and settles its answer |
-//! | [`Outcome`] | go on, answer this, or drop the connection |
+//! | [`RequestFilter`] | decides what happens to a request, settles its response and records its exchange |
+//! | [`Action`] | forward, respond, or drop the connection |
 //! | [`FileWatch`] | tells when a file of a policy says something else than was read of it |
 //! | [`PolicyFile`] | a policy file in which modes of rules are changed, with a history |
 //! | [`Tracing`] | where traces of requests are sent, and how many spans arrived |
@@ -45,6 +45,7 @@ mod read_body;
 mod reservations;
 mod run;
 mod stream;
+mod telemetry;
 mod tls;
 mod traces;
 mod upstream;
@@ -57,8 +58,8 @@ pub use fault::Fault;
 pub use files::{FileWatch, ReadFiles};
 pub use gateway::{Gateway, GatewayError, Handle, PolicySource, Preflight, Reloaded};
 pub use http_server::BoundListener;
-pub use judge::{AnsweredBy, Judge, Judged, Origin, Outcome, Rates, Scheme, Settled};
-pub use log::LogNote;
+pub use judge::{Action, AnsweredBy, FilterDecision, FilterResult, Origin, Rates, RequestFilter, Scheme};
 pub use run::run;
+pub use telemetry::LogNote;
 pub use tls::Roots;
 pub use traces::Tracing;

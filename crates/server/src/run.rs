@@ -1,7 +1,7 @@
 //! Starting workers, and ending them.
 
 use crate::{
-    BoundListener, Config, Fault, Judge,
+    BoundListener, Config, Fault, RequestFilter,
     http_server::refresh_certificates,
     log::{Logbook, Writing},
     places::Places,
@@ -19,13 +19,13 @@ use tokio::{
 /// [`drain`](tidegate_policy::model::Connections::drain) says.
 ///
 /// Nothing is half-started: a fault comes before the first connection is accepted.
-pub async fn run<J: Judge>(
+pub async fn run<F: RequestFilter>(
     config: Config,
     listeners: Vec<BoundListener>,
-    judge: Arc<J>,
+    filter: Arc<F>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Fault> {
-    let workers = Workers::start(Plans::of(config).await?, &listeners, judge)?;
+    let workers = Workers::start(Plans::of(config).await?, &listeners, filter)?;
     drop(listeners);
     shutdown.await;
     workers.order(Order::Stop);
@@ -83,17 +83,17 @@ pub(crate) struct Workers {
 
 impl Workers {
     /// Starts one for each thread that the configuration asks for. They hold the listeners open by themselves.
-    pub(crate) fn start<J: Judge>(
+    pub(crate) fn start<F: RequestFilter>(
         plans: Plans,
         listeners: &[BoundListener],
-        judge: Arc<J>,
+        filter: Arc<F>,
     ) -> Result<Self, Fault> {
         let Plans { config, upstreams, log, tracer } = plans;
         let ((log, writing), (tracer, exporting)) = (log.unzip(), tracer.unzip());
         let (orders, ordered) = watch::channel(Order::Serve);
         let places = Places::new(&config.connections);
         let (count, plans) = (config.workers.get(), Arc::new(upstreams));
-        let start = Start { config: Arc::new(config), plans, places, judge, ordered, log, tracer };
+        let start = Start { config: Arc::new(config), plans, places, filter, ordered, log, tracer };
 
         let mut ends = Vec::new();
         for number in 0..count {
@@ -137,17 +137,17 @@ impl Workers {
 }
 
 /// What every worker of a configuration is given.
-struct Start<J> {
+struct Start<F> {
     config: Arc<Config>,
     plans: Arc<Vec<Plan>>,
     places: Arc<Places>,
-    judge: Arc<J>,
+    filter: Arc<F>,
     ordered: watch::Receiver<Order>,
     log: Option<Logbook>,
     tracer: Option<Tracer>,
 }
 
-impl<J: Judge> Start<J> {
+impl<F: RequestFilter> Start<F> {
     /// Works on this thread, from the first connection to the last.
     fn work(self, number: usize, listeners: Vec<BoundListener>) -> Result<(), Fault> {
         worker::runtime()?.block_on(async {
@@ -159,19 +159,19 @@ impl<J: Judge> Start<J> {
             if number == 0 {
                 worker.check_servers();
             }
-            worker.run(listeners, self.judge, self.ordered).await;
+            worker.run(listeners, self.filter, self.ordered).await;
             Ok(())
         })
     }
 }
 
-impl<J> Clone for Start<J> {
+impl<F> Clone for Start<F> {
     fn clone(&self) -> Self {
         Self {
             config: self.config.clone(),
             plans: self.plans.clone(),
             places: self.places.clone(),
-            judge: self.judge.clone(),
+            filter: self.filter.clone(),
             ordered: self.ordered.clone(),
             log: self.log.clone(),
             tracer: self.tracer.clone(),

@@ -1,7 +1,7 @@
 //! One thread: its listeners, its connections to both sides, its deadlines.
 
 use crate::{
-    Config, Fault, Judge, Origin, Scheme, client,
+    Config, Fault, Origin, RequestFilter, Scheme, client,
     client::Client,
     http_server::{Listener, tls_accept},
     log::Logbook,
@@ -103,16 +103,16 @@ impl Worker {
     }
 
     /// Serves until it is told to stop, and then until its connections have ended, or have had their time.
-    pub(crate) async fn run<J: Judge>(
+    pub(crate) async fn run<F: RequestFilter>(
         self: Rc<Self>,
         listeners: Vec<Listener>,
-        judge: Arc<J>,
+        filter: Arc<F>,
         mut orders: watch::Receiver<Order>,
     ) {
         let ticking = task::spawn_local(tick(self.clone()));
         let accepting: Vec<_> = listeners
             .into_iter()
-            .map(|listener| task::spawn_local(self.clone().accept(listener, judge.clone())))
+            .map(|listener| task::spawn_local(self.clone().accept(listener, filter.clone())))
             .collect();
         // A sender that is gone says the same as `Stop`.
         let order = orders.wait_for(|order| *order != Order::Serve).await.map_or(Order::Stop, |order| *order);
@@ -200,23 +200,23 @@ impl Worker {
         HeaderValue::from_maybe_shared(id).unwrap_or(HeaderValue::from_static("-"))
     }
 
-    async fn accept<J: Judge>(self: Rc<Self>, listener: Listener, judge: Arc<J>) {
+    async fn accept<F: RequestFilter>(self: Rc<Self>, listener: Listener, filter: Arc<F>) {
         loop {
             let (stream, peer) = listener.accept().await;
             let Ok(place) = self.places.take(peer.ip()) else {
                 if listener.scheme() == Scheme::Http {
-                    client::refuse(&self, stream);
+                    client::refuse(&self, &filter, stream);
                 }
                 continue;
             };
             let client = peer.ip().to_canonical();
             let origin = Origin { peer, client, scheme: listener.scheme(), listener: listener.name() };
             let client = Client::new(self.clone(), origin, place);
-            let (certificate, judge) = (listener.certificate(), judge.clone());
+            let (certificate, filter) = (listener.certificate(), filter.clone());
             task::spawn_local(async move {
                 let handshake = tls_accept(stream, certificate, client.worker.terms.handshake_timeout);
                 if let Some(stream) = Box::pin(handshake).await {
-                    client::serve(stream, client, judge).await;
+                    client::serve(stream, client, filter).await;
                 }
             });
         }

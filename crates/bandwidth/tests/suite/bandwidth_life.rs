@@ -17,8 +17,7 @@ use std::{
 };
 use tidegate_bandwidth::{Bandwidth, Bandwidths};
 use tidegate_limiter::Clock;
-use tidegate_testkit::sleeper::Sleeper;
-use tidegate_testkit::strategy::runner_of;
+use tidegate_testkit::{sleeper::Sleeper, strategy::runner_of};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// Of two that wait, the first gives up without a word.

@@ -15,7 +15,7 @@ use tidegate_policy::{
     Policy,
     model::{Listener, Upstream, UpstreamServer},
 };
-use tidegate_server::{BoundListener, Config, Fault, Gateway, Outcome, run};
+use tidegate_server::{Action, BoundListener, Config, Fault, Gateway, run};
 
 const TEXT: &str = include_str!("example.yaml");
 /// The addresses in it.
@@ -34,7 +34,7 @@ impl Example {
         let server = BoundListener::bind(&loopback(0))?;
         let address = server.address();
         let config = Config { workers: NonZeroUsize::MIN, ..Config::of(&Policy::default()) };
-        let judge = Arc::new(|head: &request::Parts| Outcome::Answer(told(head)));
+        let judge = Arc::new(|head: &request::Parts| Action::Respond(told(head)));
         tokio::spawn(async move {
             if let Err(fault) = run(config, vec![server], judge, pending()).await {
                 tracing::error!(%fault, "the built-in server has ended");

@@ -14,8 +14,7 @@ use std::{
     task::{Context, Poll, Waker},
     time::Duration,
 };
-use tidegate_limiter::{Clock, ClockHand, Limiter, Throttle};
-use tidegate_limiter::{InFlight, Pace, PaceExt, Paced};
+use tidegate_limiter::{Clock, ClockHand, InFlight, Limiter, Pace, PaceExt, Paced, Throttle};
 use tidegate_testkit::sleeper::Sleeper;
 
 /// Messages that a test puts into it.

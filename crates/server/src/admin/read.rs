@@ -83,7 +83,7 @@ impl Office {
     }
 
     pub(super) fn denial(&self, id: &str) -> Result<Response, ApiError> {
-        let found = self.observer.denials.newest(1, |denial| denial.id == id);
+        let found = self.observer.denials.newest(1, |denial| denial.id.0 == id);
         match found.first() {
             Some(denial) => Ok(json_answer(&denial.json())),
             None => {
@@ -114,8 +114,10 @@ impl Office {
 
     pub(super) fn history(&self, uri: &Uri) -> Result<Response, ApiError> {
         let limit = Query::parse(uri, &["limit"])?.number("limit", 1..=1_000_000, 10_000)?;
-        let lines = self.observer.history.newest(limit, |_| true);
-        let lines = lines.iter().rev().fold(String::new(), |text, visit| text + &visit.line());
+        // They were kept in the order in which they ended.
+        let mut entries = self.observer.history.newest(limit, |_| true);
+        entries.sort_by_key(|entry| entry.at);
+        let lines = entries.iter().fold(String::new(), |text, entry| text + &entry.line());
         let mut response = text(lines, "application/x-ndjson");
         let share = self.scene()?.policy.observe.share.as_f64().to_string();
         if let Ok(share) = HeaderValue::try_from(share) {

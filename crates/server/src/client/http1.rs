@@ -1,7 +1,8 @@
 //! Requests of HTTP/1.1 on a connection, for as long as they come one after the other.
 
 use super::{Age, Client, ClientIo, Phase, Sends, Tunnel, Write};
-use crate::{Judge, proxy};
+use crate::{RequestFilter, proxy, telemetry::RequestTelemetry};
+use http::StatusCode;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use std::{
@@ -23,10 +24,9 @@ pub(super) enum End {
     Tunnel(ClientIo, Box<Tunnel>),
 }
 
-pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc<J>) -> End {
+pub(super) async fn serve<F: RequestFilter>(io: ClientIo, client: Rc<Client>, filter: Arc<F>) -> End {
     let _whole = Whole::new(&client);
-    let asked = client.clone();
-    let service = service_fn(move |request| proxy::answer(asked.clone(), judge.clone(), request));
+    let service = service_fn(|request| proxy::answer(client.clone(), filter.clone(), request));
     // Most heads and bodies are small: one buffer is cheaper to send than two.
     let mut connection = http1::Builder::new()
         .max_header_size(client.worker.terms.header_size)
@@ -44,7 +44,13 @@ pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc
         match Pin::new(&mut connection).poll(context) {
             Poll::Ready(Ok(())) => Poll::Ready(Why::Ended(client.sends.get())),
             Poll::Ready(Err(error)) if error.is_user() => Poll::Ready(Why::Cut),
-            Poll::Ready(Err(_)) => Poll::Ready(Why::Ended(Sends::More)),
+            Poll::Ready(Err(error)) => {
+                // hyper has responded by itself to a head that it cannot read.
+                if error.is_parse() {
+                    RequestTelemetry::refused(StatusCode::BAD_REQUEST).record(&*filter, None, &client.worker);
+                }
+                Poll::Ready(Why::Ended(Sends::More))
+            }
             Poll::Pending => match (client.phase.get(), client.write.get()) {
                 (Phase::Idle, Write::Flows)
                     if client.deadline.is_over() || client.worker.whole.get() > MANY =>

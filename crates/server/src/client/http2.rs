@@ -1,7 +1,7 @@
 //! Requests of HTTP/2 on a connection, many at a time.
 
 use super::{Client, ClientIo, turn::Turns};
-use crate::{Judge, proxy};
+use crate::{RequestFilter, proxy};
 use hyper::{rt::Executor, server::conn::http2, service::service_fn};
 use hyper_util::rt::TokioIo;
 use std::{
@@ -28,12 +28,12 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for HereOnly {
     }
 }
 
-pub(super) async fn serve<J: Judge>(io: ClientIo, client: Rc<Client>, judge: Arc<J>) {
+pub(super) async fn serve<F: RequestFilter>(io: ClientIo, client: Rc<Client>, filter: Arc<F>) {
     let asked = client.clone();
     let service = service_fn(move |request| {
-        let (asked, judge) = (asked.clone(), judge.clone());
+        let (asked, filter) = (asked.clone(), filter.clone());
         // When its stream is looked at, not before.
-        async move { proxy::answer(asked, judge, request).await }
+        async move { proxy::answer(asked, filter, request).await }
     });
     let header_size = u32::try_from(client.worker.terms.header_size).unwrap_or(u32::MAX);
     let connection = http2::Builder::new(Turns(client.clone()))

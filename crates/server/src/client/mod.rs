@@ -25,7 +25,7 @@ pub(crate) use tunnel::Tunnel;
 pub(crate) use turn::Turn;
 
 use crate::{
-    Judge, Origin, places::Place, proxy::Introduction, stream::Stream, tls::HTTP2, watch::Deadline,
+    Origin, RequestFilter, places::Place, proxy::Introduction, stream::Stream, tls::HTTP2, watch::Deadline,
     worker::Worker,
 };
 use linger::Sends;
@@ -232,7 +232,7 @@ impl Drop for Client {
 }
 
 /// Serves a connection until it ends.
-pub(crate) async fn serve<J: Judge>(stream: Stream, client: Rc<Client>, judge: Arc<J>) {
+pub(crate) async fn serve<F: RequestFilter>(stream: Stream, client: Rc<Client>, filter: Arc<F>) {
     let is_http2 = stream.agreed() == Some(HTTP2);
     let is_plain = matches!(stream, Stream::Plain(_));
     let mut io = ClientIo::new(stream, client.clone());
@@ -241,13 +241,13 @@ pub(crate) async fn serve<J: Judge>(stream: Stream, client: Rc<Client>, judge: A
     }
     if is_http2 || is_plain && Box::pin(preface::is_next(&mut io, &client)).await {
         client.rest.set(client.worker.terms.idle);
-        return Box::pin(http2::serve(io, client.clone(), judge)).await;
+        return Box::pin(http2::serve(io, client.clone(), filter)).await;
     }
     loop {
         if wait(&io, &client).await == Wait::Over {
             return;
         }
-        match Box::pin(http1::serve(io, client.clone(), judge.clone())).await {
+        match Box::pin(http1::serve(io, client.clone(), filter.clone())).await {
             http1::End::Closed => return,
             http1::End::Over(io, sends) => return Box::pin(linger::close(io, sends, &client)).await,
             http1::End::Quiet(quiet) => {

@@ -10,8 +10,7 @@ use super::{Response, desk::Desk};
 use crate::{
     api_error::{ApiError, shortened},
     authorization::{TOKEN_HEADER, bearer},
-    gateway::{DENIAL, denial_uri},
-    observe::Told as Kept,
+    observe::DenialId,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request};
 use http_body_util::Full;
@@ -61,17 +60,10 @@ pub(super) async fn answer(
         PolicyAsked::Now(passage) => passage,
         PolicyAsked::Later(asking) => asking.await,
     };
-    now.tally.passed(&passage);
-    let head = RequestHead::new(&meant, client);
+    let denial = now.recorder.decided(&passage, &now.gate, Some(&RequestHead::new(&meant, client)));
     Ok(match passage {
-        Passage::Admitted(admission) => {
-            now.watcher.iter().for_each(|watcher| watcher.admitted(&admission, &now.gate, &head));
-            admitted(&admission)
-        }
-        Passage::Refused(refusal) => {
-            let kept = now.watcher.as_ref().and_then(|watcher| watcher.refused(&refusal, &now.gate, &head));
-            refused(*refusal, kept, refuse)
-        }
+        Passage::Admitted(admission) => admitted(&admission),
+        Passage::Refused(refusal) => refused(*refusal, denial, refuse),
     })
 }
 
@@ -88,9 +80,9 @@ fn admitted(admission: &Admission) -> Response {
     response
 }
 
-fn refused(mut refusal: Refusal, kept: Option<Kept>, refuse: RefuseAs) -> Response {
-    if let (Some(Kept(id)), Instead::Answer(answer)) = (&kept, &mut refusal.instead) {
-        answer.set_instance(&denial_uri(id));
+fn refused(mut refusal: Refusal, denial: Option<DenialId>, refuse: RefuseAs) -> Response {
+    if let (Some(id), Instead::Answer(answer)) = (&denial, &mut refusal.instead) {
+        answer.set_instance(&id.uri());
     }
     let retry = refusal.retry_after.map(|wait| tidegate_core::header::seconds(wait.into()));
     let mut response: Response = match refusal.instead {
@@ -113,8 +105,8 @@ fn refused(mut refusal: Refusal, kept: Option<Kept>, refuse: RefuseAs) -> Respon
     if let Ok(rule) = HeaderValue::from_str(&refusal.rule) {
         headers.insert(RULE, rule);
     }
-    if let Some(id) = kept.and_then(|Kept(id)| HeaderValue::try_from(id).ok()) {
-        headers.insert(DENIAL, id);
+    if let Some(id) = denial {
+        id.write(headers);
     }
     if let Some(retry) = retry {
         headers.entry(header::RETRY_AFTER).or_insert_with(|| retry.into());

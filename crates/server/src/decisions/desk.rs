@@ -3,7 +3,7 @@
 use super::told::{DenyAs, Told};
 use crate::{
     authorization::Authorization,
-    observe::{Tally, Watcher},
+    observe::RequestRecorder,
     reservations::{CAPACITY, EntryKind, Reservations},
 };
 use arc_swap::{ArcSwap, Guard};
@@ -22,12 +22,10 @@ pub(crate) struct Desk {
     runtime: Handle,
 }
 
-/// A policy in force, and where it is counted what it says.
+/// A policy in force, and what counts and keeps what it decides.
 pub(super) struct InForce {
     pub(super) gate: PolicyGate,
-    pub(super) tally: Arc<Tally>,
-    /// Who keeps why requests were denied, where the policy says so.
-    pub(super) watcher: Option<Watcher>,
+    pub(super) recorder: Arc<RequestRecorder>,
 }
 
 impl InForce {
@@ -35,11 +33,9 @@ impl InForce {
     pub(super) fn count(&self, told: &mut [Told<'_>], deny: DenyAs) {
         for told in told {
             if let Some((rule, counted, decision)) = told.counted() {
-                self.tally.asked(rule, counted, decision);
+                self.recorder.tally.asked(rule, counted, decision);
             }
-            if let Some(watcher) = &self.watcher {
-                told.keep(watcher, &self.gate, deny);
-            }
+            told.keep(&self.recorder, &self.gate, deny);
         }
     }
 }
@@ -53,16 +49,16 @@ impl Desk {
     /// One for this policy. Only inside of a runtime, which is to outlive it.
     pub(crate) fn new(
         gate: PolicyGate,
-        seen: (Arc<Tally>, Option<Watcher>),
+        recorder: Arc<RequestRecorder>,
         authorization: Authorization,
     ) -> Self {
-        Self::with(gate, seen, authorization, Clock::system(), CAPACITY)
+        Self::with(gate, recorder, authorization, Clock::system(), CAPACITY)
     }
 
     /// One with this clock and capacity.
     pub(super) fn with(
         gate: PolicyGate,
-        (tally, watcher): (Arc<Tally>, Option<Watcher>),
+        recorder: Arc<RequestRecorder>,
         authorization: Authorization,
         clock: Clock,
         capacity: usize,
@@ -73,7 +69,7 @@ impl Desk {
             }
         };
         Self {
-            now: ArcSwap::from_pointee(InForce { gate, tally, watcher }),
+            now: ArcSwap::from_pointee(InForce { gate, recorder }),
             authorization: ArcSwap::from_pointee(authorization),
             reservations: Reservations::new(clock.clone(), capacity, EntryKind::Reservation, keep),
             permits: Reservations::new(clock, capacity, EntryKind::Permit, drop),
@@ -85,10 +81,10 @@ impl Desk {
     pub(crate) fn replace(
         &self,
         gate: PolicyGate,
-        (tally, watcher): (Arc<Tally>, Option<Watcher>),
+        recorder: Arc<RequestRecorder>,
         authorization: Authorization,
     ) {
-        self.now.store(Arc::new(InForce { gate, tally, watcher }));
+        self.now.store(Arc::new(InForce { gate, recorder }));
         self.authorization.store(Arc::new(authorization));
     }
 

@@ -5,14 +5,14 @@
 use super::{desk::Desk, routes};
 use crate::{
     authorization::{Authorization, Operators, Secret},
-    observe::Tally,
+    observe::{Observer, RequestRecorder},
 };
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tidegate_limiter::{Clock, ClockHand};
-use tidegate_policy::compile::Compiler;
+use tidegate_policy::{compile::Compiler, model::Observe};
 use tidegate_rule::Rules;
 
 const POLICY: &str = "
@@ -34,8 +34,9 @@ impl Stage {
         let (clock, hand) = Clock::manual();
         let compiler = Compiler::new(Rules::new()).clock(clock.clone());
         let gate = compiler.compile(&POLICY.parse().unwrap(), None).unwrap();
-        let tally = Tally::new(gate.names(), clock.clone(), None);
-        let desk = Arc::new(Desk::with(gate, (tally, None), authorization, clock, most_held));
+        let observer = Observer::new(Rules::new(), clock.clone());
+        let recorder = RequestRecorder::new(&observer, gate.names(), &Observe::default());
+        let desk = Arc::new(Desk::with(gate, recorder, authorization, clock, most_held));
         Self { desk, hand }
     }
 

@@ -3,8 +3,7 @@
 use super::{Response, question::Question};
 use crate::{
     api_error::ApiError,
-    gateway::{DENIAL, denial_uri},
-    observe::{Counted, Told as Kept, Watcher},
+    observe::{Counted, DenialId, RequestRecorder},
     reservations::Entry,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -24,7 +23,7 @@ pub(super) struct Told<'a> {
     /// What is held for it.
     held: Option<Entry>,
     /// What its denial is known by.
-    denial_id: Option<String>,
+    denial_id: Option<DenialId>,
     deny: DenyAs,
 }
 
@@ -72,18 +71,17 @@ impl<'a> Told<'a> {
     }
 
     /// Has it kept why it was denied, if it was.
-    pub(super) fn keep(&mut self, watcher: &Watcher, gate: &PolicyGate, deny: DenyAs) {
+    pub(super) fn keep(&mut self, recorder: &RequestRecorder, gate: &PolicyGate, deny: DenyAs) {
         let Some(decision) = self.denial().copied() else { return };
         let question = self.question;
         let status = self.status(Some(&decision), deny).as_u16();
         let quota = question.quota(decision.quota());
-        let kept = watcher.told_no(
+        self.denial_id = recorder.told_no(
             (question.place(), question.rule().name(), gate),
             (question.key(), question.cost()),
             (decision, quota),
             status,
         );
-        self.denial_id = kept.map(|Kept(id)| id);
     }
 
     /// The place of the rule that was asked, and what it said; nothing, where it was not asked.
@@ -130,7 +128,7 @@ impl<'a> Told<'a> {
     }
 
     fn write_problem<M: SerializeMap>(&self, denial: &Decision, map: &mut M) -> Result<(), M::Error> {
-        let instance = self.denial_id.as_deref().map(denial_uri);
+        let instance = self.denial_id.as_ref().map(DenialId::uri);
         let problem = ProblemDetails {
             instance: instance.as_deref(),
             status: self.problem_status(denial).as_u16(),
@@ -198,8 +196,8 @@ impl<'a> Told<'a> {
 
     fn write_headers(&self, fields: Fields, headers: &mut HeaderMap) {
         let Some(decision) = &self.decision else { return };
-        if let Some(id) = self.denial_id.as_deref().and_then(|id| HeaderValue::from_str(id).ok()) {
-            headers.insert(DENIAL, id);
+        if let Some(id) = &self.denial_id {
+            id.write(headers);
         }
         if let Some(after) = self.denial().and_then(field::retry_after) {
             headers.insert(header::RETRY_AFTER, after.into());

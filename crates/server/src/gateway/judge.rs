@@ -1,10 +1,10 @@
-//! What a policy says of each request.
+//! What a policy decides about each request.
 
 use super::{note, reply::GatewayReply};
 use crate::{
-    AnsweredBy, Config, Judge, Judged, LogNote, Origin, Outcome, Rates, Settled, Target,
+    Action, AnsweredBy, Config, FilterDecision, FilterResult, LogNote, Origin, Rates, RequestFilter, Target,
     api_error::ApiError,
-    observe::{self, Observer, OperatorBans, Sampled, Tally, Told, Visit, Watcher},
+    observe::{self, DenialId, HistoryEntry, Observer, OperatorBans, RequestRecorder, Sampled},
 };
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -12,337 +12,287 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header, request, respo
 use std::{collections::HashMap, mem, sync::Arc};
 use tidegate_core::{Micros, header as field};
 use tidegate_policy::{
-    compile::{Admission, Held, Instead, Passage, PolicyAsked, PolicyGate, Refusal},
+    compile::{Admission, Held, Instead, Passage, PolicyAsked, PolicyGate},
     head::RequestHead,
     matching::Seen,
-    model::{LogFormat, Observe, RouteAction},
+    model::{LogFormat, RouteAction},
 };
-use tidegate_rule::{Answer, Fields, ProblemDetails};
+use tidegate_rule::{Answer, Fields, ProblemDetails, request::Head};
 
 /// Asks the policy that is in force now.
-pub(crate) struct PolicyJudge {
-    served: ArcSwap<Served>,
+pub(crate) struct PolicyFilter {
+    active: ArcSwap<ActivePolicy>,
 }
 
 /// A policy, and where its names are among the upstreams of the workers.
-pub(super) struct Served {
+pub(super) struct ActivePolicy {
     gate: PolicyGate,
     /// The upstream of each route, by its place; `None` where the gateway answers.
     routes: Vec<Option<Target>>,
     by_name: HashMap<String, Target>,
-    notes: Notes,
-    tally: Arc<Tally>,
-    watcher: Option<Watcher>,
+    /// Whether decisions are noted down, for a log or for traces.
+    has_notes: bool,
+    recorder: Arc<RequestRecorder>,
     bans: Arc<OperatorBans>,
 }
 
-/// What happens to a request that is admitted.
-enum Action {
-    Forward(Target),
+/// Where a request goes that is admitted.
+enum Route {
+    Upstream(Target),
     Respond(Instead),
     /// No route matches.
-    NotFound,
-}
-
-/// Whether decisions are noted down, for a log or for traces.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Notes {
     None,
-    Taken,
 }
 
-/// What is kept of a request.
-pub(crate) struct PolicyCase {
+/// What belongs to a request until its exchange ends.
+pub(crate) struct PolicyContext {
     stage: Stage,
-    kept: Option<Box<Kept>>,
-    _stopwatch: Option<Box<Stopwatch>>,
-}
-
-/// Counts for the rules that let a request through how long it took, when it is dropped.
-struct Stopwatch {
-    came: Micros,
-    rules: Vec<usize>,
-    tally: Arc<Tally>,
-}
-
-impl Drop for Stopwatch {
-    fn drop(&mut self) {
-        self.tally.completed(&self.rules, self.came);
-    }
+    telemetry: Option<Box<PolicyTelemetry>>,
 }
 
 enum Stage {
-    /// It was let through, and waits for its answer. Cases are moved about, so it is boxed.
+    /// It was let through, and waits for its response. Contexts are moved about, so it is boxed.
     Admitted(Box<Admission>),
-    /// It was answered, and holds this until the body is gone.
+    /// It has a response, and holds this until the body is gone.
     Settled { _held: Held },
-    /// Nothing is held, and there is nothing to tell.
+    /// Nothing is held, and there is nothing to settle.
     Free,
 }
 
-/// What the log, the client and the history are told with the answer.
-#[derive(Default)]
-struct Kept {
-    note: Option<LogNote>,
-    denial: Option<Told>,
-    visit: Option<(Visit, Arc<Served>)>,
+/// What is counted and kept of a request when its exchange ends, and the id of its denial.
+struct PolicyTelemetry {
+    came: Micros,
+    /// The places of the rules that let it through, which count how long it took.
+    rules: Vec<usize>,
+    recorder: Arc<RequestRecorder>,
+    denial: Option<DenialId>,
+    history: Option<HistoryEntry>,
 }
 
-/// The header that names a denial.
-pub(crate) const DENIAL: HeaderName = HeaderName::from_static("tidegate-denial");
-
-impl PolicyJudge {
-    pub(super) fn new(served: Served) -> Self {
-        Self { served: ArcSwap::from_pointee(served) }
+impl PolicyFilter {
+    pub(super) fn new(active: ActivePolicy) -> Self {
+        Self { active: ArcSwap::from_pointee(active) }
     }
 
-    /// Has all requests from now on asked about elsewhere. Those that were let in are settled where they were asked about.
-    pub(super) fn replace(&self, served: Served) {
-        self.served.store(Arc::new(served));
+    /// Has all requests from now on decided by another policy. Those that were let in are settled by the one that decided.
+    pub(super) fn replace(&self, active: ActivePolicy) {
+        self.active.store(Arc::new(active));
     }
 }
 
-impl Judge for PolicyJudge {
-    type Case = PolicyCase;
+impl RequestFilter for PolicyFilter {
+    type Context = PolicyContext;
 
-    fn judge(&self, parts: &mut request::Parts, origin: &Origin) -> Judged<PolicyCase> {
-        let served = self.served.load();
+    fn filter(&self, parts: &mut request::Parts, origin: &Origin) -> FilterResult<PolicyContext> {
+        let policy = self.active.load();
         let head = origin.head(parts);
-        let seen = served.gate.see(&head);
-        if let Some((ban, left)) = served.bans.check(&seen, &served.gate) {
-            return Judged::Now(served.turn_away(ban.whom(), left, &head));
+        let seen = policy.gate.see(&head);
+        let tally = &policy.recorder.tally;
+        let came = tally.now();
+        if let Some((ban, left)) = policy.bans.check(&seen, &policy.gate) {
+            return FilterResult::Now(policy.reject_banned(ban.whom(), left, came, &head));
         }
-        let action = served.action(&seen);
-        let (timed, came) = (served.tally.begin(), served.tally.now());
-        match served.gate.ask_seen(&seen) {
+        let route = policy.route(&seen);
+        let timed = tally.begin();
+        match policy.gate.ask_seen(&seen) {
             PolicyAsked::Now(passage) => {
                 if timed == Sampled::Yes {
-                    served.tally.end(came);
+                    tally.end(came);
                 }
-                Judged::Now(served.conclude(passage, came, action, Some(&head)))
+                FilterResult::Now(policy.conclude(passage, came, route, Some(&head)))
             }
             PolicyAsked::Later(asking) => {
-                let served = Arc::clone(&served);
-                // Only what tells of single requests needs the request again.
-                let seen = served.tells().then(|| (parts.clone(), origin.clone()));
-                Judged::Later(Box::pin(async move {
+                let policy = Arc::clone(&policy);
+                // Only reports on single requests need the request again.
+                let seen = policy.reports().then(|| (parts.clone(), origin.clone()));
+                FilterResult::Later(Box::pin(async move {
                     let passage = asking.await;
-                    served.tally.end_later(came, passage.waited());
+                    policy.recorder.tally.end_later(came, passage.waited());
                     let head = seen.as_ref().map(|(parts, origin)| origin.head(parts));
-                    served.conclude(passage, came, action, head.as_ref())
+                    policy.conclude(passage, came, route, head.as_ref())
                 }))
             }
         }
     }
 
-    fn rates<'c>(&self, case: &'c PolicyCase) -> Rates<'c> {
-        match &case.stage {
+    fn rates<'c>(&self, context: &'c PolicyContext) -> Rates<'c> {
+        match &context.stage {
             Stage::Admitted(admission) => Rates { up: admission.up(), down: admission.down() },
             Stage::Settled { .. } | Stage::Free => Rates::default(),
         }
     }
 
-    fn settle(&self, case: &mut PolicyCase, answer: &mut response::Parts) -> Settled {
-        case.settle(answer);
-        Settled::Send
+    fn on_response(
+        &self,
+        context: &mut PolicyContext,
+        response: &mut response::Parts,
+    ) -> Option<Response<Bytes>> {
+        context.on_response(response);
+        None
     }
 
-    fn answered(&self, status: StatusCode, by: AnsweredBy) {
-        self.served.load().tally.answered(status.as_u16(), by);
+    fn record(&self, context: Option<PolicyContext>, response: Option<(StatusCode, AnsweredBy)>) {
+        if let Some((status, by)) = response {
+            self.active.load().recorder.tally.answered(status.as_u16(), by);
+        }
+        if let Some(telemetry) = context.and_then(|context| context.telemetry) {
+            telemetry.recorder.tally.completed(&telemetry.rules, telemetry.came);
+            if let Some(entry) = telemetry.history {
+                let status = response.map_or(0, |(status, _)| status.as_u16());
+                telemetry.recorder.keep_history(HistoryEntry { status, ..entry });
+            }
+        }
     }
 }
 
-impl Served {
+impl ActivePolicy {
     pub(super) fn new(
         gate: PolicyGate,
         config: &Config,
-        (observer, tally, observe): (&Arc<Observer>, Arc<Tally>, &Observe),
+        observer: &Observer,
+        recorder: Arc<RequestRecorder>,
     ) -> Self {
-        let notes = match (config.log.format, &config.traces) {
-            (LogFormat::None, None) => Notes::None,
-            _ => Notes::Taken,
-        };
+        let has_notes = config.log.format != LogFormat::None || config.traces.is_some();
         let routes = gate.routes().iter().map(|route| config.target(route.upstream()?)).collect();
         let named = |name: &String| config.target(name).map(|target| (name.clone(), target));
         let by_name = config.upstreams.keys().filter_map(named).collect();
-        let (watcher, bans) = (Watcher::of(observer, &tally, observe), observer.bans.clone());
-        Self { gate, routes, by_name, notes, tally, watcher, bans }
+        Self { gate, routes, by_name, has_notes, recorder, bans: observer.bans.clone() }
     }
 
-    fn action(&self, seen: &Seen<'_>) -> Action {
-        let Some(place) = self.gate.place_of_route(seen) else { return Action::NotFound };
+    fn route(&self, seen: &Seen<'_>) -> Route {
+        let Some(place) = self.gate.place_of_route(seen) else { return Route::None };
         match (self.routes.get(place), self.gate.routes().get(place).map(|route| &route.action)) {
-            (Some(Some(target)), _) => Action::Forward(*target),
-            (_, Some(RouteAction::Respond(respond))) => Action::Respond(Instead::respond(respond, seen)),
-            _ => Action::NotFound,
+            (Some(Some(target)), _) => Route::Upstream(*target),
+            (_, Some(RouteAction::Respond(respond))) => Route::Respond(Instead::respond(respond, seen)),
+            _ => Route::None,
         }
     }
 
-    /// Whether anybody is told of single requests.
-    fn tells(&self) -> bool {
-        self.notes == Notes::Taken || self.watcher.is_some()
+    /// Whether single requests are reported anywhere.
+    fn reports(&self) -> bool {
+        self.has_notes || self.recorder.keeps_requests()
     }
 
-    /// What becomes of a request. `head` is there if anybody is told of it.
+    /// What happens to a request. `head` is there if single requests are reported.
     fn conclude(
-        self: &Arc<Self>,
+        &self,
         passage: Passage,
         came: Micros,
-        action: Action,
+        route: Route,
         head: Option<&RequestHead<'_>>,
-    ) -> Outcome<PolicyCase> {
-        self.tally.passed(&passage);
-        let kept = match head {
-            Some(head) if self.tells() => self.keep(&passage, head),
-            _ => None,
-        };
-        match passage {
-            Passage::Admitted(admission) => {
-                let is_slowed = !admission.up().is_empty() || !admission.down().is_empty();
-                let is_free = !admission.holds_anything() && !is_slowed && admission.fields() == Fields::None;
-                let rules: Vec<usize> = admission.said().map(|(place, ..)| place).collect();
-                let stopwatch = (!rules.is_empty())
-                    .then(|| Box::new(Stopwatch { came, rules, tally: self.tally.clone() }));
-                let stage = if is_free { Stage::Free } else { Stage::Admitted(Box::new(admission)) };
-                let mut case = PolicyCase { stage, kept, _stopwatch: stopwatch };
-                let response = match action {
-                    Action::Forward(target) => return Outcome::Go(target, case),
-                    Action::Respond(Instead::Drop) => {
-                        return Outcome::Drop(case.kept.map(|kept| kept.dropped()).unwrap_or_default());
-                    }
-                    Action::Respond(Instead::Answer(answer)) => answer.into(),
-                    Action::Respond(Instead::Upstream(_)) | Action::NotFound => nowhere(),
-                };
-                let (mut parts, body) = response.into_parts();
-                case.settle(&mut parts);
-                Outcome::Answer(Response::from_parts(parts, body))
-            }
-            Passage::Refused(refusal) => self.refuse(*refusal, kept),
-        }
-    }
-
-    /// Notes down what others are told of a request.
-    fn keep(self: &Arc<Self>, passage: &Passage, head: &RequestHead<'_>) -> Option<Box<Kept>> {
-        let mut kept = Kept::default();
-        if self.notes == Notes::Taken {
-            kept.note = Some(match passage {
+    ) -> FilterDecision<PolicyContext> {
+        let note = head.filter(|_| self.has_notes).map(|head| {
+            Box::new(match &passage {
                 Passage::Admitted(admission) => note::admitted(admission, &self.gate, head),
                 Passage::Refused(refusal) => note::refused(refusal, &self.gate, head),
-            });
-        }
-        if let Some(watcher) = &self.watcher {
-            match passage {
-                Passage::Admitted(admission) => watcher.admitted(admission, &self.gate, head),
-                Passage::Refused(refusal) => kept.denial = watcher.refused(refusal, &self.gate, head),
+            })
+        });
+        let denial = self.recorder.decided(&passage, &self.gate, head.map(|head| head as &dyn Head));
+        let rules = match &passage {
+            Passage::Admitted(admission) => admission.said().map(|(place, ..)| place).collect(),
+            Passage::Refused(_) => Vec::new(),
+        };
+        let mut context =
+            PolicyContext { stage: Stage::Free, telemetry: self.telemetry(came, rules, denial, head) };
+        let action = match passage {
+            Passage::Admitted(admission) => {
+                let is_slowed = !admission.up().is_empty() || !admission.down().is_empty();
+                if admission.holds_anything() || is_slowed || admission.fields() != Fields::None {
+                    context.stage = Stage::Admitted(Box::new(admission));
+                }
+                match route {
+                    Route::Upstream(target) => Action::Forward(target),
+                    Route::Respond(Instead::Drop) => Action::Drop,
+                    Route::Respond(Instead::Answer(answer)) => context.respond(answer.into()),
+                    Route::Respond(Instead::Upstream(_)) | Route::None => context.respond(no_route()),
+                }
             }
-            kept.visit = watcher.visit(&self.gate, head).map(|visit| (visit, self.clone()));
-        }
-        let is_any = kept.note.is_some() || kept.denial.is_some() || kept.visit.is_some();
-        is_any.then(|| Box::new(kept))
+            Passage::Refused(refusal) => match refusal.instead {
+                Instead::Answer(mut answer) => {
+                    if let Some(id) = context.denial() {
+                        answer.set_instance(&id.uri());
+                    }
+                    context.respond(answer.into())
+                }
+                Instead::Upstream(name) => match self.by_name.get(&*name) {
+                    Some(target) => Action::Forward(*target),
+                    None => context.respond(no_route()),
+                },
+                Instead::Drop => Action::Drop,
+            },
+        };
+        FilterDecision { action, context, note }
     }
 
-    fn refuse(&self, refusal: Refusal, kept: Option<Box<Kept>>) -> Outcome<PolicyCase> {
-        match refusal.instead {
-            Instead::Answer(mut answer) => {
-                if let Some(Told(id)) = kept.as_ref().and_then(|kept| kept.denial.as_ref()) {
-                    answer.set_instance(&denial_uri(id));
-                }
-                let response: Response<Bytes> = answer.into();
-                let (mut parts, body) = response.into_parts();
-                if let Some(kept) = kept {
-                    kept.tell(&mut parts);
-                }
-                Outcome::Answer(Response::from_parts(parts, body))
-            }
-            Instead::Upstream(name) => match self.by_name.get(&*name) {
-                Some(target) => {
-                    Outcome::Go(*target, PolicyCase { stage: Stage::Free, kept, _stopwatch: None })
-                }
-                None => Outcome::Answer(nowhere()),
-            },
-            Instead::Drop => Outcome::Drop(kept.map(|kept| kept.dropped()).unwrap_or_default()),
-        }
+    /// What is left to be counted and kept of a request; `None` if there is nothing.
+    fn telemetry(
+        &self,
+        came: Micros,
+        rules: Vec<usize>,
+        denial: Option<DenialId>,
+        head: Option<&RequestHead<'_>>,
+    ) -> Option<Box<PolicyTelemetry>> {
+        let history = head.and_then(|head| self.recorder.history_entry(&self.gate, head));
+        let is_any = !rules.is_empty() || denial.is_some() || history.is_some();
+        let recorder = || self.recorder.clone();
+        is_any.then(|| Box::new(PolicyTelemetry { came, rules, recorder: recorder(), denial, history }))
     }
 
     /// An operator has banned whoever sent this.
     #[cold]
-    fn turn_away(
-        self: &Arc<Self>,
+    fn reject_banned(
+        &self,
         whom: &observe::Banned,
         left: Micros,
+        came: Micros,
         head: &RequestHead<'_>,
-    ) -> Outcome<PolicyCase> {
-        self.tally.turned_away();
+    ) -> FilterDecision<PolicyContext> {
         let mut problem =
             ProblemDetails { detail: "banned for a time", ..ProblemDetails::new(403, "Forbidden") };
-        let note = (self.notes == Notes::Taken)
-            .then(|| LogNote { decision: Some("banned".to_owned()), ..LogNote::default() });
-        let mut kept = Kept { note, ..Kept::default() };
-        if let Some(watcher) = &self.watcher {
-            kept.denial = watcher.banned((whom, left), problem.status, &self.gate, head);
-            kept.visit = watcher.visit(&self.gate, head).map(|visit| (visit, self.clone()));
-        }
-        let instance = kept.denial.as_ref().map(|Told(id)| denial_uri(id));
+        let denial = self.recorder.banned((whom, left), problem.status, &self.gate, head);
+        let instance = denial.as_ref().map(DenialId::uri);
         problem.instance = instance.as_deref();
-        let response: Response<Bytes> = Answer::problem(&problem).into();
-        let (mut parts, body) = response.into_parts();
-        parts.headers.insert(header::RETRY_AFTER, field::seconds(left).into());
-        kept.tell(&mut parts);
-        Outcome::Answer(Response::from_parts(parts, body))
+        let mut response: Response<Bytes> = Answer::problem(&problem).into();
+        response.headers_mut().insert(header::RETRY_AFTER, field::seconds(left).into());
+        let telemetry = self.telemetry(came, Vec::new(), denial, Some(head));
+        let mut context = PolicyContext { stage: Stage::Free, telemetry };
+        let note = self
+            .has_notes
+            .then(|| Box::new(LogNote { decision: Some("banned".to_owned()), ..LogNote::default() }));
+        FilterDecision { action: context.respond(response), context, note }
     }
 }
 
-impl PolicyCase {
-    /// Tells what is left, and settles what was taken.
-    fn settle(&mut self, answer: &mut response::Parts) {
+impl PolicyContext {
+    fn denial(&self) -> Option<&DenialId> {
+        self.telemetry.as_ref()?.denial.as_ref()
+    }
+
+    /// A response of the gateway, settled.
+    fn respond(&mut self, response: Response<Bytes>) -> Action {
+        let (mut parts, body) = response.into_parts();
+        self.on_response(&mut parts);
+        Action::Respond(Response::from_parts(parts, body))
+    }
+
+    /// Settles what was taken, and adds the headers of limits and of a denial.
+    fn on_response(&mut self, response: &mut response::Parts) {
         if let Stage::Admitted(admission) = mem::replace(&mut self.stage, Stage::Free) {
             if admission.fields() != Fields::None {
                 admission.verdict().write_fields(|name, value| {
                     if let Ok(value) = HeaderValue::from_str(value) {
-                        answer.headers.insert(HeaderName::from_static(name), value);
+                        response.headers.insert(HeaderName::from_static(name), value);
                     }
                 });
             }
-            self.stage = Stage::Settled { _held: admission.settle(&GatewayReply(answer)) };
+            self.stage = Stage::Settled { _held: admission.settle(&GatewayReply(response)) };
         }
-        if let Some(kept) = self.kept.take() {
-            kept.tell(answer);
+        if let Some(id) = self.denial() {
+            id.write(&mut response.headers);
         }
     }
 }
 
-impl Kept {
-    /// Tells the log, the client and the history.
-    fn tell(self, answer: &mut response::Parts) {
-        if let Some(note) = self.note {
-            answer.extensions.insert(note);
-        }
-        if let Some(id) = self.denial.and_then(|Told(id)| HeaderValue::try_from(id).ok()) {
-            answer.headers.insert(DENIAL, id);
-        }
-        if let Some((visit, served)) = self.visit
-            && let Some(watcher) = &served.watcher
-        {
-            watcher.answered(visit, answer.status.as_u16());
-        }
-    }
-
-    /// There is no answer; what the log is told.
-    fn dropped(self) -> LogNote {
-        if let Some((visit, served)) = self.visit
-            && let Some(watcher) = &served.watcher
-        {
-            watcher.answered(visit, 0);
-        }
-        self.note.unwrap_or_default()
-    }
-}
-
-/// The `instance` of problem details that identifies a denial.
-pub(crate) fn denial_uri(id: &str) -> String {
-    format!("urn:tidegate:denial:{id}")
-}
-
-fn nowhere() -> Response<Bytes> {
+fn no_route() -> Response<Bytes> {
     ApiError::new(StatusCode::NOT_FOUND, "There is no route for this request.").into()
 }

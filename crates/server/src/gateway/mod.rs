@@ -1,7 +1,7 @@
 //! A policy in front of servers: what a file says, done.
 //!
 //! ```text
-//!   file ──read──▶ Policy ──┬─ rules, routes, lists ──▶ PolicyJudge, swapped under the workers
+//!   file ──read──▶ Policy ──┬─ rules, routes, lists ──▶ PolicyFilter, swapped under the workers
 //!    ▲                      └─ listen, upstreams, … ──▶ Workers: new ones, while those before finish
 //!    └─ changed, SIGHUP, or an admin call
 //! ```
@@ -21,7 +21,6 @@ mod reply;
 mod source;
 
 pub use error::GatewayError;
-pub(crate) use judge::{DENIAL, denial_uri};
 pub use preflight::Preflight;
 pub use reload::Reloaded;
 pub use source::PolicySource;
@@ -32,13 +31,13 @@ use crate::{
     authorization::Authorization,
     decisions::{self, Desk},
     http_server::{ServerThreads, ThreadedListener},
-    observe::{Listening, Observer, Scene, Sending, Tally, Watcher, said, version},
+    observe::{Listening, Observer, RequestRecorder, Scene, Sending, said, version},
     run::{Plans, UpstreamHealth, Workers},
     worker::Order,
 };
 use amend::Amendment;
 use failures::ExpressionFailures;
-use judge::{PolicyJudge, Served};
+use judge::{ActivePolicy, PolicyFilter};
 use listeners::listeners;
 use std::{
     collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
@@ -87,8 +86,8 @@ pub struct Gateway {
     desk: Option<Arc<Desk>>,
     serving: Option<Serving>,
     observer: Arc<Observer>,
-    /// Where what the policy says is counted.
-    tally: Arc<Tally>,
+    /// Counts and keeps what the policy decides.
+    recorder: Arc<RequestRecorder>,
     upstreams: Arc<Vec<UpstreamHealth>>,
     sending: Option<Sending>,
     retired: VecDeque<Workers>,
@@ -99,7 +98,7 @@ pub struct Gateway {
 
 /// Those who serve now.
 struct Serving {
-    judge: Arc<PolicyJudge>,
+    filter: Arc<PolicyFilter>,
     workers: Workers,
 }
 
@@ -139,7 +138,7 @@ impl Gateway {
         let (sender, calls) = mpsc::channel(CALLS);
         let workers = Config::of(&policy).workers;
         advise(&policy);
-        let tally = observer.tally(gate.views().map(|rule| rule.name()), &policy.observe);
+        let recorder = RequestRecorder::new(&observer, gate.views().map(|rule| rule.name()), &policy.observe);
         Ok(Self {
             source,
             watch: FileWatch::of(&files),
@@ -156,7 +155,7 @@ impl Gateway {
             desk: None,
             serving: None,
             observer,
-            tally,
+            recorder,
             upstreams: Arc::default(),
             sending: None,
             retired: VecDeque::new(),
@@ -202,10 +201,10 @@ impl Gateway {
         self.sending =
             self.policy.metrics.as_ref().map(|terms| Sending::start(terms, &self.observer)).transpose()?;
         self.upstreams = Arc::new(plan.health());
-        let served = self.served(self.gate.clone(), &self.policy, plan.config());
-        self.serving = Some(Serving::start(plan, &self.listeners, served)?);
+        let active = self.active(plan.config());
+        self.serving = Some(Serving::start(plan, &self.listeners, active)?);
         let authorization = self.authorization.take().unwrap_or_default();
-        let desk = Arc::new(Desk::new(self.gate.clone(), self.seen(&self.policy), authorization));
+        let desk = Arc::new(Desk::new(self.gate.clone(), self.recorder.clone(), authorization));
         self.desk = Some(desk.clone());
         self.show();
         if let Some(admin) = &mut self.admin {
@@ -242,13 +241,8 @@ impl Gateway {
         }
     }
 
-    /// Where it is counted what a policy says, and who keeps why.
-    fn seen(&self, policy: &Policy) -> (Arc<Tally>, Option<Watcher>) {
-        (self.tally.clone(), Watcher::of(&self.observer, &self.tally, &policy.observe))
-    }
-
-    fn served(&self, gate: PolicyGate, policy: &Policy, config: &Config) -> Served {
-        Served::new(gate, config, (&self.observer, self.tally.clone(), &policy.observe))
+    fn active(&self, config: &Config) -> ActivePolicy {
+        ActivePolicy::new(self.gate.clone(), config, &self.observer, self.recorder.clone())
     }
 
     /// Shows operators what is in force.
@@ -264,7 +258,7 @@ impl Gateway {
             file: self.source.path().map(Into::into),
             loaded: self.observer.clock.now(),
             gate: self.gate.clone(),
-            tally: self.tally.clone(),
+            tally: self.recorder.tally.clone(),
             upstreams: self.upstreams.clone(),
             listeners: self.listeners.iter().map(listening).collect(),
             decisions: self.decisions_address(),
@@ -298,10 +292,10 @@ impl Gateway {
 }
 
 impl Serving {
-    fn start(plans: Plans, listeners: &[BoundListener], served: Served) -> Result<Self, GatewayError> {
-        let judge = Arc::new(PolicyJudge::new(served));
-        let workers = Workers::start(plans, listeners, judge.clone())?;
-        Ok(Self { judge, workers })
+    fn start(plans: Plans, listeners: &[BoundListener], policy: ActivePolicy) -> Result<Self, GatewayError> {
+        let filter = Arc::new(PolicyFilter::new(policy));
+        let workers = Workers::start(plans, listeners, filter.clone())?;
+        Ok(Self { filter, workers })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     authorization::Authorization,
     decisions,
     http_server::ThreadedListener,
-    observe::{Sending, Tally},
+    observe::{RequestRecorder, Sending},
     run::Plans,
     worker::Order,
 };
@@ -114,7 +114,7 @@ impl Gateway {
         authorization: Authorization,
     ) -> Result<(), Fault> {
         let Some(desk) = self.desk.clone() else { return Ok(()) };
-        desk.replace(self.gate.clone(), self.seen(policy), authorization);
+        desk.replace(self.gate.clone(), self.recorder.clone(), authorization);
         let next = match next {
             Next::Same => return Ok(()),
             Next::None => None,
@@ -133,9 +133,9 @@ impl Gateway {
 
     fn replace_rules(&mut self, policy: &Policy) -> Result<Reloaded, GatewayError> {
         self.gate = self.compile(policy)?;
-        self.tally = self.next_tally(policy);
+        self.recorder = self.next_recorder(policy);
         if let Some(serving) = &self.serving {
-            serving.judge.replace(self.served(self.gate.clone(), policy, &self.config(policy)));
+            serving.filter.replace(self.active(&self.config(policy)));
         }
         Ok(Reloaded::Rules)
     }
@@ -145,10 +145,10 @@ impl Gateway {
         let plans = Plans::of(self.config(policy)).await?;
         let listeners = listeners(policy, &self.listeners)?;
         self.gate = self.compile(policy)?;
-        self.tally = self.next_tally(policy);
+        self.recorder = self.next_recorder(policy);
         self.upstreams = Arc::new(plans.health());
-        let served = self.served(self.gate.clone(), policy, plans.config());
-        let next = Serving::start(plans, &listeners, served)?;
+        let active = self.active(plans.config());
+        let next = Serving::start(plans, &listeners, active)?;
         self.listeners = listeners;
         if let Some(before) = self.serving.replace(next) {
             before.workers.order(Order::Retire);
@@ -160,9 +160,9 @@ impl Gateway {
         Ok(Reloaded::Connections)
     }
 
-    /// Where what a new policy says is counted.
-    fn next_tally(&self, policy: &Policy) -> Arc<Tally> {
-        self.observer.tally(self.gate.views().map(|rule| rule.name()), &policy.observe)
+    /// What counts and keeps what a new policy decides.
+    fn next_recorder(&self, policy: &Policy) -> Arc<RequestRecorder> {
+        RequestRecorder::new(&self.observer, self.gate.views().map(|rule| rule.name()), &policy.observe)
     }
 
     fn compile(&self, policy: &Policy) -> Result<PolicyGate, GatewayError> {

@@ -1,73 +1,14 @@
 //! One request as one line.
 
-use crate::Origin;
-#[cfg(test)]
-use crate::Scheme;
-use http::{HeaderMap, HeaderValue, Method, Uri, Version, header, request};
+use crate::telemetry::RequestRecord;
+use http::HeaderValue;
 use serde_json::{Map, Value};
 use std::{fmt::Write, net::IpAddr};
 use tidegate_core::{Micros, Utc};
 use tidegate_policy::{is_credential, model::LogFormat};
 use tidegate_rule::key_hash;
 
-/// What a judge has to say of a request in the log. It puts it among the extensions of the answer that it gives, or of the
-/// one that it settles.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogNote {
-    /// The rule that decided.
-    pub rule: Option<String>,
-    /// A hash of the key that was counted; never the key itself.
-    pub key: Option<String>,
-    /// What was decided.
-    pub decision: Option<String>,
-}
-
-/// What is known of a request when it is over.
-#[derive(Debug)]
-pub(crate) struct Record {
-    /// When its head was there.
-    pub(crate) at: Micros,
-    /// How long it took until the last byte of its answer was handed over.
-    pub(crate) took: Micros,
-    pub(crate) client: IpAddr,
-    /// The other end of the connection, where that is a proxy.
-    pub(crate) peer: Option<IpAddr>,
-    pub(crate) method: Method,
-    pub(crate) uri: Uri,
-    pub(crate) version: Version,
-    pub(crate) host: Option<HeaderValue>,
-    pub(crate) referer: Option<HeaderValue>,
-    pub(crate) agent: Option<HeaderValue>,
-    pub(crate) id: HeaderValue,
-    /// 0 where there was none.
-    pub(crate) status: u16,
-    /// Of the body of the answer.
-    pub(crate) bytes: u64,
-    pub(crate) note: LogNote,
-}
-
-impl Record {
-    pub(crate) fn of(head: &request::Parts, id: &HeaderValue, origin: &Origin, at: Micros) -> Box<Self> {
-        let peer = origin.peer.ip().to_canonical();
-        let said = |headers: &HeaderMap, name| headers.get(name).cloned();
-        Box::new(Self {
-            at,
-            took: Micros::ZERO,
-            client: origin.client,
-            peer: (peer != origin.client).then_some(peer),
-            method: head.method.clone(),
-            uri: head.uri.clone(),
-            version: head.version,
-            host: said(&head.headers, header::HOST),
-            referer: said(&head.headers, header::REFERER),
-            agent: said(&head.headers, header::USER_AGENT),
-            id: id.clone(),
-            status: 0,
-            bytes: 0,
-            note: LogNote::default(),
-        })
-    }
-
+impl RequestRecord {
     /// Its line, with its end.
     pub(super) fn line(&self, format: LogFormat) -> String {
         match format {
@@ -77,11 +18,11 @@ impl Record {
     }
 
     fn combined(&self) -> String {
-        let Utc { year, month, day, hour, minute, second, .. } = self.at.into();
+        let Utc { year, month, day, hour, minute, second, .. } = self.start.into();
         let month = MONTHS[month as usize - 1];
         let mut line = format!(
             "{} - - [{day:02}/{month}/{year}:{hour:02}:{minute:02}:{second:02} +0000] \"{} ",
-            self.client, self.method,
+            self.origin.client, self.method,
         );
         escape(self.target().as_bytes(), &mut line);
         let _ = write!(line, " {:?}\" {} {}", self.version, self.status, self.bytes);
@@ -105,6 +46,12 @@ impl Record {
         without_credentials(&target)
     }
 
+    /// The other end of the connection, where that is a proxy.
+    fn proxy(&self) -> Option<IpAddr> {
+        let peer = self.origin.peer.ip().to_canonical();
+        (peer != self.origin.client).then_some(peer)
+    }
+
     fn referer(&self) -> Option<Vec<u8>> {
         let referer = self.referer.as_ref()?.as_bytes();
         Some(match str::from_utf8(referer) {
@@ -123,10 +70,10 @@ impl Record {
                 object.insert(name.to_owned(), Value::String(value));
             }
         };
-        put("time", Some(utc(self.at)));
+        put("time", Some(utc(self.start)));
         put("id", said(&Some(self.id.clone())));
-        put("client", Some(self.client.to_string()));
-        put("peer", self.peer.map(|peer| peer.to_string()));
+        put("client", Some(self.origin.client.to_string()));
+        put("peer", self.proxy().map(|peer| peer.to_string()));
         put("method", Some(self.method.to_string()));
         put("uri", Some(self.target()));
         put("version", Some(format!("{:?}", self.version)));
@@ -138,7 +85,7 @@ impl Record {
         put("decision", self.note.decision.clone());
         object.insert("status".to_owned(), self.status.into());
         object.insert("bytes".to_owned(), self.bytes.into());
-        object.insert("took_us".to_owned(), self.took.get().into());
+        object.insert("took_us".to_owned(), self.end.since(self.start).get().into());
         format!("{}\n", Value::Object(object))
     }
 
@@ -150,11 +97,12 @@ impl Record {
             .body(())
             .unwrap_or_default()
             .into_parts();
-        let at = Micros::new(951_827_696_789_012);
+        let start = Micros::new(951_827_696_789_012);
         let client = IpAddr::from([192, 0, 2, 1]);
-        let origin = Origin { peer: (client, 4000).into(), client, scheme: Scheme::Http, listener: None };
-        let record = Self::of(&head, &HeaderValue::from_static("abc"), &origin, at);
-        Self { status: 429, bytes: 7, took: Micros::new(1_500), ..*record }
+        let scheme = crate::Scheme::Http;
+        let origin = crate::Origin { peer: (client, 4000).into(), client, scheme, listener: None };
+        let record = Self::new(&head, &HeaderValue::from_static("abc"), &origin, start);
+        Self { status: 429, bytes: 7, end: start.plus(Micros::new(1_500)), ..record }
     }
 }
 
@@ -198,11 +146,11 @@ mod tests {
     #[test]
     fn a_request_is_a_line_that_nobody_can_break() {
         assert_eq!(
-            Record::example().line(LogFormat::Combined),
+            RequestRecord::example().line(LogFormat::Combined),
             "192.0.2.1 - - [29/Feb/2000:12:34:56 +0000] \"POST /login?next=/ HTTP/1.1\" 429 7 \"-\" \
              \"a \\x22b\\x22\\x09\\xC3\\xA9\"\n"
         );
-        let mut record = Record::example();
+        let mut record = RequestRecord::example();
         record.note.rule = Some("login".to_owned());
         let line = record.line(LogFormat::Json);
         let value: Value = serde_json::from_str(&line).unwrap();
@@ -222,10 +170,10 @@ mod tests {
             .body(())
             .unwrap_or_default()
             .into_parts();
-        let record = Record {
+        let record = RequestRecord {
             uri: head.uri.clone(),
-            referer: head.headers.get(header::REFERER).cloned(),
-            ..Record::example()
+            referer: head.headers.get("referer").cloned(),
+            ..RequestRecord::example()
         };
         let hash = format!("{:016x}", key_hash("query", &"abc"));
         for format in [LogFormat::Json, LogFormat::Combined] {

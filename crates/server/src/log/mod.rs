@@ -11,10 +11,9 @@
 mod line;
 mod out;
 
-pub use line::LogNote;
-pub(crate) use line::{Record, utc};
+pub(crate) use line::utc;
 
-use crate::Fault;
+use crate::{Fault, telemetry::RequestRecord};
 use out::Out;
 use std::{
     io::{self, Write},
@@ -31,7 +30,7 @@ use tidegate_policy::model::{Log, LogFormat};
 /// Where workers hand over their records.
 #[derive(Clone)]
 pub(crate) struct Logbook {
-    records: SyncSender<Box<Record>>,
+    records: SyncSender<Arc<RequestRecord>>,
     lost: Arc<AtomicU64>,
 }
 
@@ -66,7 +65,7 @@ impl Logbook {
     }
 
     /// Hands over a record, if there is room.
-    pub(crate) fn hand_over(&self, record: Box<Record>) {
+    pub(crate) fn hand_over(&self, record: Arc<RequestRecord>) {
         if self.records.try_send(record).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -74,7 +73,7 @@ impl Logbook {
 }
 
 fn write(
-    records: &Receiver<Box<Record>>,
+    records: &Receiver<Arc<RequestRecord>>,
     format: LogFormat,
     mut out: Out,
     lost: &AtomicU64,
@@ -108,7 +107,7 @@ mod tests {
         let (records, _unread) = sync_channel(2);
         let book = Logbook { records, lost: Arc::default() };
         for _ in 0..5 {
-            book.hand_over(Box::new(Record::example()));
+            book.hand_over(Arc::new(RequestRecord::example()));
         }
         assert_eq!(book.lost.load(Ordering::Relaxed), 3);
     }

@@ -2,15 +2,23 @@
 
 use super::{json::quota_json, who::Who};
 use crate::log::utc;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
 use tidegate_policy::compile::{Refusal, Why};
 
+/// The id of a denial that was kept, by which operators find it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DenialId(pub(crate) String);
+
+/// The header that names a denial.
+const DENIAL: HeaderName = HeaderName::from_static("tidegate-denial");
+
 /// A denial, with all that tells why.
 #[derive(Debug)]
 pub(crate) struct Denial {
-    pub(crate) id: String,
+    pub(crate) id: DenialId,
     pub(crate) at: Micros,
     /// `None` where an operator has banned it.
     pub(crate) rule: Option<Arc<str>>,
@@ -85,7 +93,7 @@ impl Denial {
             })
         });
         json!({
-            "id": self.id,
+            "id": self.id.0,
             "time": utc(self.at),
             "rule": self.rule.as_deref(),
             "why": self.reason.name(),
@@ -180,18 +188,32 @@ impl Denial {
 /// Letters that nobody takes for another.
 const LETTERS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// A name for a denial: the first half grows with time, the second is random.
-pub(crate) fn new_id(at: Micros) -> String {
-    let (mut id, millis) = ([b'0'; 16], at.get() / 1_000);
-    let letter = |bits: u64| LETTERS[(bits & 31) as usize];
-    for (place, sign) in id[..9].iter_mut().enumerate() {
-        *sign = letter(millis >> (5 * (8 - place)));
+impl DenialId {
+    /// A new one: the first half grows with time, the second is random.
+    pub(super) fn new(at: Micros) -> Self {
+        let (mut id, millis) = ([b'0'; 16], at.get() / 1_000);
+        let letter = |bits: u64| LETTERS[(bits & 31) as usize];
+        for (place, sign) in id[..9].iter_mut().enumerate() {
+            *sign = letter(millis >> (5 * (8 - place)));
+        }
+        let random = fastrand::u64(..);
+        for (place, sign) in id[9..].iter_mut().enumerate() {
+            *sign = letter(random >> (5 * place));
+        }
+        Self(id.iter().map(|sign| char::from(*sign)).collect())
     }
-    let random = fastrand::u64(..);
-    for (place, sign) in id[9..].iter_mut().enumerate() {
-        *sign = letter(random >> (5 * place));
+
+    /// The `instance` of problem details that identifies the denial.
+    pub(crate) fn uri(&self) -> String {
+        format!("urn:tidegate:denial:{}", self.0)
     }
-    id.iter().map(|sign| char::from(*sign)).collect()
+
+    /// Names the denial to whoever was denied.
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
+        if let Ok(id) = HeaderValue::from_str(&self.0) {
+            headers.insert(DENIAL, id);
+        }
+    }
 }
 
 pub(super) fn seconds(time: Micros) -> f64 {
@@ -205,7 +227,7 @@ mod tests {
     #[test]
     fn ids_are_in_the_order_of_time_and_differ() {
         let ids: Vec<_> =
-            (0..1_000).map(|at| new_id(Micros::from_millis(1_700_000_000_000 + at / 2))).collect();
+            (0..1_000).map(|at| DenialId::new(Micros::from_millis(1_700_000_000_000 + at / 2)).0).collect();
         assert!(ids.windows(3).all(|ids| ids[0][..9] <= ids[1][..9] && ids[0][..9] < ids[2][..9]));
         let mut each = ids.clone();
         each.sort();

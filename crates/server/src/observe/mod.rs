@@ -39,7 +39,7 @@ mod watcher;
 mod who;
 
 pub(crate) use bans::{Banned, NoRoom, OperatorBans};
-pub(crate) use denial::Denial;
+pub(crate) use denial::{Denial, DenialId};
 pub(crate) use json::quota_json;
 pub(crate) use live::{Event as LiveEvent, Live, Watching};
 pub(crate) use observer::Observer;
@@ -53,6 +53,6 @@ pub(crate) use tally::{SAMPLED, Tally, TopBy};
 pub(crate) use times::{Times, TimesRecorder};
 #[cfg(not(feature = "otel"))]
 pub(crate) use unsent::Sending;
-pub(crate) use visit::Visit;
-pub(crate) use watcher::{Told, Watcher};
+pub(crate) use visit::HistoryEntry;
+pub(crate) use watcher::RequestRecorder;
 pub(crate) use who::{Who, shown_keys};

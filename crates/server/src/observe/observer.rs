@@ -1,14 +1,14 @@
 //! All that is seen of one gateway.
 
 use super::{
-    Changes, Denial, Live, OperatorBans, Scene, Tally, Visit,
+    Changes, Denial, HistoryEntry, Live, OperatorBans, Scene, Tally,
     ring::Ring,
-    shard::{RuleCounts, Totals},
+    shard::{RuleCounts, Totals, lock},
 };
 use arc_swap::ArcSwapOption;
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 use tidegate_core::Micros;
 use tidegate_limiter::Clock;
@@ -23,7 +23,7 @@ pub(crate) struct Observer {
     pub(super) rules: Rules,
     past: Mutex<Past>,
     pub(crate) denials: Ring<Denial>,
-    pub(crate) history: Ring<Visit>,
+    pub(crate) history: Ring<HistoryEntry>,
     pub(crate) bans: Arc<OperatorBans>,
     outages: Mutex<Outages>,
     pub(super) tables: Mutex<HashMap<String, (Micros, u64)>>,
@@ -201,8 +201,4 @@ impl Past {
             self.rest.add_all_but_rules(&totals);
         }
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

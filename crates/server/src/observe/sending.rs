@@ -3,7 +3,7 @@
 use super::{Observer, otlp::ExportMetrics};
 use crate::{
     Fault, Roots,
-    traces::{Posting, Refusal},
+    traces::{ExportState, Posting, Refusal},
 };
 use prost::Message as _;
 use std::sync::Arc;
@@ -42,24 +42,14 @@ impl Drop for Sending {
 async fn send(mut posting: Posting, terms: Metrics, observer: Arc<Observer>) {
     let mut turns = time::interval(terms.every);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // What was said last, so that it is not said at every turn.
-    let mut is_well = true;
+    let mut state = ExportState::new("metrics", &terms.endpoint);
     loop {
         turns.tick().await;
         let Some(snapshot) = observer.snapshot() else { continue };
         let message = ExportMetrics::of(&terms.service, &snapshot.metrics(), observer.started, snapshot.now);
         match posting.post(&message.encode_to_vec().into()).await {
-            Ok(_) if is_well => {}
-            Ok(_) => {
-                is_well = true;
-                tracing::info!(endpoint = terms.endpoint, "the collector takes metrics again");
-            }
-            Err(Refusal::Later(why) | Refusal::Never(why)) => {
-                if is_well {
-                    tracing::warn!(endpoint = terms.endpoint, why, "the collector does not take metrics");
-                }
-                is_well = false;
-            }
+            Ok(_) => state.update(0, ""),
+            Err(Refusal::Later(why) | Refusal::Never(why)) => state.update(1, &why),
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::{
     Changes, Observer, Scene,
-    observer::{Reloads, lock},
-    shard::Totals,
+    observer::Reloads,
+    shard::{Totals, lock},
 };
 use crate::{upstream::HealthReport, worker::clock_of_deadlines};
 use std::sync::Arc;

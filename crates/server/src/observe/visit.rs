@@ -5,9 +5,9 @@ use crate::log::utc;
 use serde_json::json;
 use tidegate_core::Micros;
 
-/// A request that was answered.
+/// A request whose exchange has ended.
 #[derive(Debug)]
-pub(crate) struct Visit {
+pub(crate) struct HistoryEntry {
     pub(crate) at: Micros,
     pub(crate) client: Option<Who>,
     pub(crate) user: Option<Who>,
@@ -18,7 +18,7 @@ pub(crate) struct Visit {
     pub(crate) status: u16,
 }
 
-impl Visit {
+impl HistoryEntry {
     /// It as a line, with its end.
     pub(crate) fn line(&self) -> String {
         let line = json!({

@@ -1,15 +1,15 @@
-//! Keeps what a policy says of single requests.
+//! Counts and keeps what a policy decides about requests.
 
 use super::{
-    Banned, Denial, Observer, SAMPLED, Tally, TopBy, Visit,
-    denial::{Reason, new_id},
+    Banned, Denial, DenialId, HistoryEntry, Observer, SAMPLED, Scene, Tally, TopBy,
+    denial::Reason,
     shard::Sampled,
     who::{Who, short, shown_keys},
 };
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
 use tidegate_policy::{
-    compile::{Admission, Instead, PolicyGate, Refusal, Said},
+    compile::{Admission, Instead, Passage, PolicyGate, Refusal, Said},
     model::{KeysShown, Observe},
 };
 use tidegate_rule::{
@@ -17,33 +17,50 @@ use tidegate_rule::{
     request::{Head, KeyValue, host_name},
 };
 
-/// Keeps what a policy says of single requests: denials, keys that come often, a history.
-pub(crate) struct Watcher {
+/// Counts what a policy decides, and keeps what it says of single requests: denials, keys that come often, a history.
+pub(crate) struct RequestRecorder {
     observer: Arc<Observer>,
-    tally: Arc<Tally>,
+    pub(crate) tally: Arc<Tally>,
     terms: Observe,
 }
 
-/// The id of a denial that was kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told(pub(crate) String);
+impl RequestRecorder {
+    /// For rules of these names.
+    pub(crate) fn new<'a>(
+        observer: &Arc<Observer>,
+        names: impl Iterator<Item = &'a str>,
+        terms: &Observe,
+    ) -> Arc<Self> {
+        let tally = observer.tally(names, terms);
+        Arc::new(Self { observer: observer.clone(), tally, terms: terms.clone() })
+    }
 
-impl Watcher {
-    /// `None` where nothing is kept.
-    pub(crate) fn of(observer: &Arc<Observer>, tally: &Arc<Tally>, terms: &Observe) -> Option<Self> {
-        (terms.denials > 0 || terms.history > 0).then(|| Self {
-            observer: observer.clone(),
-            tally: tally.clone(),
-            terms: terms.clone(),
-        })
+    /// Whether anything of single requests is kept.
+    pub(crate) fn keeps_requests(&self) -> bool {
+        self.terms.denials > 0 || self.terms.history > 0
+    }
+
+    /// Counts a decision, and keeps why it was no; its id, if it is kept. `head` is needed where requests are kept.
+    #[inline]
+    pub(crate) fn decided(
+        &self,
+        passage: &Passage,
+        gate: &PolicyGate,
+        head: Option<&dyn Head>,
+    ) -> Option<DenialId> {
+        self.tally.passed(passage);
+        let head = head.filter(|_| self.terms.denials > 0)?;
+        match passage {
+            Passage::Admitted(admission) => {
+                self.admitted(admission, gate, head);
+                None
+            }
+            Passage::Refused(refusal) => self.refused(refusal, gate, head),
+        }
     }
 
     /// A request was let through: of some, the keys are counted, and of those that a rule in shadow mode would have denied.
-    #[inline]
-    pub(crate) fn admitted(&self, admission: &Admission, gate: &PolicyGate, head: &dyn Head) {
-        if self.terms.denials == 0 {
-            return;
-        }
+    fn admitted(&self, admission: &Admission, gate: &PolicyGate, head: &dyn Head) {
         let sampled = self.tally.is_sampled();
         for (place, said, _) in admission.said() {
             if sampled == Sampled::Yes {
@@ -56,10 +73,7 @@ impl Watcher {
     }
 
     /// A request was not: its key is counted, and why is kept. `None` if it is not, since there are too many.
-    pub(crate) fn refused(&self, refusal: &Refusal, gate: &PolicyGate, head: &dyn Head) -> Option<Told> {
-        if self.terms.denials == 0 {
-            return None;
-        }
+    fn refused(&self, refusal: &Refusal, gate: &PolicyGate, head: &dyn Head) -> Option<DenialId> {
         self.saw(refusal.place, TopBy::Denied, 1, gate, head);
         if self.tally.is_sampled() == Sampled::Yes {
             self.saw(refusal.place, TopBy::Asked, SAMPLED, gate, head);
@@ -90,7 +104,8 @@ impl Watcher {
         status: u16,
         gate: &PolicyGate,
         head: &dyn Head,
-    ) -> Option<Told> {
+    ) -> Option<DenialId> {
+        self.tally.turned_away();
         if self.terms.denials == 0 {
             return None;
         }
@@ -106,15 +121,15 @@ impl Watcher {
         })
     }
 
-    /// What the history will tell of a request; `None` if it is not kept.
-    pub(crate) fn visit(&self, gate: &PolicyGate, head: &dyn Head) -> Option<Visit> {
+    /// What the history will show of a request; `None` if it is not kept.
+    pub(crate) fn history_entry(&self, gate: &PolicyGate, head: &dyn Head) -> Option<HistoryEntry> {
         if self.terms.history == 0 {
             return None;
         }
         let client = gate.proxies().client(head);
         // By client, so that whoever is kept is kept whole.
         let whole = client.is_some_and(|client| is_chosen("history", &client, self.terms.share));
-        whole.then(|| Visit {
+        whole.then(|| HistoryEntry {
             at: self.observer.clock.now(),
             client: client.map(|client| self.client(client)),
             user: gate.user_of(head).map(|user| {
@@ -128,9 +143,12 @@ impl Watcher {
         })
     }
 
-    /// It was answered with this.
-    pub(crate) fn answered(&self, visit: Visit, status: u16) {
-        self.observer.history.push(Visit { status, ..visit });
+    /// Keeps a request whose exchange has ended, unless keys are shown in another way by now.
+    pub(crate) fn keep_history(&self, entry: HistoryEntry) {
+        let is_same = |scene: Arc<Scene>| scene.policy.observe.keys == self.terms.keys;
+        if self.observer.scene().is_none_or(is_same) {
+            self.observer.history.push(entry);
+        }
     }
 
     fn saw(&self, place: usize, by: TopBy, weight: u64, gate: &PolicyGate, head: &dyn Head) {
@@ -148,7 +166,7 @@ impl Watcher {
         (key, cost): (&KeyValue<'_>, u64),
         (decision, quota): (Decision, Option<Quota>),
         status: u16,
-    ) -> Option<Told> {
+    ) -> Option<DenialId> {
         if self.terms.denials == 0 {
             return None;
         }
@@ -170,7 +188,12 @@ impl Watcher {
         })
     }
 
-    fn keep(&self, gate: &PolicyGate, head: &dyn Head, fill: impl FnOnce(Denial) -> Denial) -> Option<Told> {
+    fn keep(
+        &self,
+        gate: &PolicyGate,
+        head: &dyn Head,
+        fill: impl FnOnce(Denial) -> Denial,
+    ) -> Option<DenialId> {
         self.keep_of(|denial| {
             fill(Denial {
                 client: gate.proxies().client(head).map(|client| self.client(client)),
@@ -182,12 +205,12 @@ impl Watcher {
         })
     }
 
-    fn keep_of(&self, fill: impl FnOnce(Denial) -> Denial) -> Option<Told> {
+    fn keep_of(&self, fill: impl FnOnce(Denial) -> Denial) -> Option<DenialId> {
         let at = self.observer.clock.now();
         if self.tally.may_keep(at) == Sampled::No {
             return None;
         }
-        let id = new_id(at);
+        let id = DenialId::new(at);
         self.observer.denials.push(fill(Denial {
             id: id.clone(),
             at,
@@ -204,7 +227,7 @@ impl Watcher {
             max_wait: Micros::ZERO,
             status: None,
         }));
-        Some(Told(id))
+        Some(id)
     }
 
     /// What is shown of the keys of a rule.

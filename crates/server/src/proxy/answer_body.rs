@@ -1,31 +1,31 @@
 //! The body of an answer, on its way to a client.
 
-use super::{Via, piece::Piece, request_body::CutOff};
+use super::{Via, head, piece::Piece, request_body::CutOff};
 use crate::{
+    AnsweredBy, RequestFilter,
     client::{Client, Turn},
-    log::{LogNote, Record},
-    traces::Trace,
+    telemetry::RequestTelemetry,
     upstream::{Line, Pace, Visit},
 };
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header, response};
+use http::{HeaderValue, Response, StatusCode, header, response};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::{
     mem,
     pin::Pin,
     rc::Rc,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 use tidegate_bandwidth::{Bandwidth, Shaped};
 
-/// The body of an answer, and all that is kept of a request until it is gone.
-pub(crate) struct AnswerBody<C> {
+/// The body of a response, and all that belongs to a request until the exchange ends.
+pub(crate) struct AnswerBody<F: RequestFilter> {
     pub(super) source: Source,
-    pub(super) case: Option<C>,
-    /// Where there is a log.
-    pub(super) record: Option<Box<Record>>,
-    /// Where it is traced.
-    pub(super) trace: Option<Box<Trace>>,
+    pub(super) filter: Arc<F>,
+    /// `None` before the filter has decided.
+    pub(super) context: Option<F::Context>,
+    pub(super) telemetry: RequestTelemetry,
     pub(super) client: Rc<Client>,
     /// In HTTP/2.
     turn: Option<Rc<Turn>>,
@@ -63,36 +63,28 @@ enum State {
     CutOff,
 }
 
-impl<C> AnswerBody<C> {
-    pub(super) fn new(client: Rc<Client>) -> Self {
+impl<F: RequestFilter> AnswerBody<F> {
+    pub(super) fn new(client: Rc<Client>, filter: Arc<F>, telemetry: RequestTelemetry) -> Self {
         client.asked();
         let turn = client.turn.borrow().clone();
-        Self { source: Source::Empty, case: None, record: None, trace: None, client, turn }
+        Self { source: Source::Empty, filter, context: None, telemetry, client, turn }
     }
 
-    /// Notes down what the log and the trace need of the head of the answer, and says so if it is the last one of its
-    /// connection.
-    pub(super) fn note(&mut self, parts: &mut response::Parts) {
+    /// A response with this head and body, to the request with this id.
+    pub(super) fn respond(
+        mut self,
+        mut parts: response::Parts,
+        source: Source,
+        by: AnsweredBy,
+        id: &HeaderValue,
+    ) -> Response<Self> {
+        head::name(&mut parts.headers, id, &self.client);
         if self.client.worker.is_ending() && parts.status != StatusCode::SWITCHING_PROTOCOLS {
             parts.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        if let Some(trace) = &mut self.trace {
-            trace.note(parts);
-        }
-        if let Some(record) = &mut self.record {
-            record.status = parts.status.as_u16();
-            record.note = parts.extensions.remove().unwrap_or_default();
-        }
-    }
-
-    /// Notes down why there is no answer.
-    pub(super) fn dropped(&mut self, note: LogNote) {
-        if let Some(trace) = &mut self.trace {
-            trace.dropped(&note);
-        }
-        if let Some(record) = &mut self.record {
-            record.note = note;
-        }
+        self.telemetry.on_response(parts.status, by);
+        self.source = source;
+        Response::from_parts(parts, self)
     }
 }
 
@@ -172,9 +164,9 @@ impl FromShared {
 }
 
 // Nothing in it is pinned.
-impl<C> Unpin for AnswerBody<C> {}
+impl<F: RequestFilter> Unpin for AnswerBody<F> {}
 
-impl<C> Body for AnswerBody<C> {
+impl<F: RequestFilter> Body for AnswerBody<F> {
     type Data = Piece;
     type Error = CutOff;
 
@@ -183,7 +175,7 @@ impl<C> Body for AnswerBody<C> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Piece>, CutOff>>> {
-        let Self { source, record, client, turn, .. } = self.get_mut();
+        let Self { source, telemetry, client, turn, .. } = self.get_mut();
         // In HTTP/2 a client grants a window for each answer; what all of them may hold is bounded.
         if turn.is_some() {
             ready!(client.poll_room(context));
@@ -195,8 +187,8 @@ impl<C> Body for AnswerBody<C> {
                 _ => turn.awaited(),
             }
         }
-        if let (Some(record), Poll::Ready(Some(Ok(frame)))) = (record, &polled) {
-            record.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            telemetry.add_bytes(frame.data_ref().map_or(0, Bytes::len));
         }
         let is_counted = turn.is_some();
         let piece = |bytes| match is_counted {
@@ -259,15 +251,9 @@ impl Body for Source {
     }
 }
 
-impl<C> Drop for AnswerBody<C> {
+impl<F: RequestFilter> Drop for AnswerBody<F> {
     fn drop(&mut self) {
         self.client.answered();
-        if let (Some(mut record), Some(log)) = (self.record.take(), &self.client.worker.log) {
-            record.took = self.client.worker.clock.now().since(record.at);
-            log.hand_over(record);
-        }
-        if let (Some(trace), Some(tracer)) = (self.trace.take(), &self.client.worker.tracer) {
-            tracer.hand_over(trace, self.client.worker.clock.now());
-        }
+        mem::take(&mut self.telemetry).record(&*self.filter, self.context.take(), &self.client.worker);
     }
 }

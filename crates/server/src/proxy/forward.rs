@@ -3,7 +3,7 @@
 use super::{Failure, Note, RequestBody};
 use crate::{
     client::Client,
-    traces::Trace,
+    telemetry::RequestTelemetry,
     upstream::{Ask, Line, Pace, Server, Unsent, Upstream, Visit},
 };
 use http::{Request, Response};
@@ -76,7 +76,7 @@ pub(super) fn begin(
     address: IpAddr,
     upstream: &Rc<Upstream>,
     mut request: Request<RequestBody>,
-    trace: Option<&mut Trace>,
+    telemetry: &mut RequestTelemetry,
 ) -> Result<AtHand, Box<Rest>> {
     upstream.asked();
     let Some((place, server)) = upstream.next(&[], address) else {
@@ -90,7 +90,7 @@ pub(super) fn begin(
         Protocol::Http2 => None,
     };
     let Some(line) = line else { return Err(Rest::of(request, Some(turn))) };
-    turn.trace(&mut request, client, trace);
+    turn.trace(&mut request, client, telemetry);
     let (visit, note) = (server.visit(), request.body().note());
     Ok(AtHand { turn, ask: line.ask(request), visit, note, upstream: upstream.clone() })
 }
@@ -119,19 +119,19 @@ impl AtHand {
         self,
         answered: Result<Response<Incoming>, Unsent>,
         client: &Client,
-        trace: Option<&mut Trace>,
+        telemetry: &mut RequestTelemetry,
     ) -> Concluded {
         let Self { turn, ask, visit, note, .. } = self;
         match answered {
             Ok(response) => {
-                turn.answered(&response, client, trace);
+                turn.answered(&response, client, telemetry);
                 Ok(Ok((response, Via::Line { line: ask.into_line(), visit })))
             }
             // The server closed it while nobody used it.
             Err(Unsent::Closed(request)) => Err(Rest::of(*request, Some(turn))),
             Err(unsent) => {
                 let missed = Missed::of(unsent, None);
-                if let Some(trace) = trace {
+                if let Some(trace) = telemetry.trace() {
                     trace.missed(missed.failure.name(), client.worker.clock.now());
                 }
                 if let Some(fault) = note.as_ref().and_then(Note::failure) {
@@ -145,17 +145,22 @@ impl AtHand {
 }
 
 impl Turn {
-    fn trace(&mut self, request: &mut Request<RequestBody>, client: &Client, trace: Option<&mut Trace>) {
-        if let (Some(trace), Traced::No) = (trace, &self.traced) {
+    fn trace(
+        &mut self,
+        request: &mut Request<RequestBody>,
+        client: &Client,
+        telemetry: &mut RequestTelemetry,
+    ) {
+        if let (Some(trace), Traced::No) = (telemetry.trace(), &self.traced) {
             trace.sent_to(&self.server, request.headers_mut(), client.worker.clock.now());
             self.traced = Traced::Yes;
         }
     }
 
-    fn answered(self, response: &Response<Incoming>, client: &Client, trace: Option<&mut Trace>) {
+    fn answered(self, response: &Response<Incoming>, client: &Client, telemetry: &mut RequestTelemetry) {
         let now = client.worker.clock.now();
         self.server.answered(now.since(self.sent));
-        if let Some(trace) = trace {
+        if let Some(trace) = telemetry.trace() {
             trace.answered(response.status().as_u16(), now);
         }
         if let Some(pass) = self.pass {
@@ -178,7 +183,7 @@ pub(super) async fn forward(
     address: IpAddr,
     upstream: &Rc<Upstream>,
     rest: Box<Rest>,
-    mut trace: Option<&mut Trace>,
+    telemetry: &mut RequestTelemetry,
 ) -> Result<(Response<Incoming>, Via), Failure> {
     let Rest { mut request, turn: mut first } = *rest;
     let note = request.body().note();
@@ -204,14 +209,14 @@ pub(super) async fn forward(
                 }
             }
         };
-        turn.trace(&mut request, client, trace.as_deref_mut());
+        turn.trace(&mut request, client, telemetry);
         match send(&turn.server, request).await {
             Ok((response, via)) => {
-                turn.answered(&response, client, trace);
+                turn.answered(&response, client, telemetry);
                 return Ok((response, via));
             }
             Err(missed) => {
-                if let Some(trace) = &mut trace {
+                if let Some(trace) = telemetry.trace() {
                     trace.missed(missed.failure.name(), client.worker.clock.now());
                 }
                 if let Some(fault) = note.as_ref().and_then(Note::failure) {

@@ -14,9 +14,9 @@ pub(crate) use introduction::Introduction;
 pub(crate) use request_body::{Note, Progress, RequestBody};
 
 use crate::{
-    AnsweredBy, Judge, Judged, Outcome, Settled,
+    Action, AnsweredBy, FilterDecision, FilterResult, RequestFilter,
     client::{Client, Tunnel},
-    log::Record,
+    telemetry::RequestTelemetry,
     upstream::{Unsent, Upstream},
 };
 use answer_body::Source;
@@ -42,94 +42,84 @@ use unread::Left;
 pub(crate) struct Dropped;
 
 /// A request on its way to its answer. It is moved about for each request, so what only few of them need is elsewhere.
-pub(crate) enum Answering<J: Judge> {
+pub(crate) enum Answering<F: RequestFilter> {
     /// The answer is there.
-    Now(Option<Answered<J>>),
+    Now(Option<Answered<F>>),
     /// It is with a server.
-    AtHand(Option<(Exchange<J>, AtHand)>),
+    AtHand(Option<(Exchange<F>, AtHand)>),
     /// There is something to be waited for besides an answer.
-    Later(Pin<Box<dyn Future<Output = Answered<J>>>>),
+    Later(Pin<Box<dyn Future<Output = Answered<F>>>>),
 }
 
-type Answered<J> = Result<Response<AnswerBody<<J as Judge>::Case>>, Dropped>;
+type Answered<F> = Result<Response<AnswerBody<F>>, Dropped>;
 
 /// What is known of a request while it is on its way.
-pub(crate) struct Exchange<J: Judge> {
-    judge: Arc<J>,
+pub(crate) struct Exchange<F: RequestFilter> {
     id: HeaderValue,
     upgrade: Upgrade,
     /// The address of the client, by which servers are chosen.
     address: IpAddr,
     /// Whenever this is dropped, the request is over.
-    answer: AnswerBody<J::Case>,
+    answer: AnswerBody<F>,
 }
 
 /// Answers a request.
-pub(crate) fn answer<J: Judge>(
+pub(crate) fn answer<F: RequestFilter>(
     client: Rc<Client>,
-    judge: Arc<J>,
+    filter: Arc<F>,
     request: Request<Incoming>,
-) -> Answering<J> {
-    let mut answer = AnswerBody::new(client.clone());
+) -> Answering<F> {
     let (mut parts, incoming) = request.into_parts();
     let id = head::id(&parts, &client);
     if parts.version < Version::HTTP_11 {
         client.is_old();
     }
     let origin = client.worker.origin_of(&parts, &client.origin);
-    if client.worker.log.is_some() {
-        let now = client.worker.clock.now();
-        answer.record = Some(Record::of(&parts, &id, &origin, now));
-    }
-    if let Some(tracer) = &client.worker.tracer {
-        answer.trace = tracer.begin(&mut parts, &id, &client, &origin);
-    }
+    let telemetry = RequestTelemetry::begin(&mut parts, &id, &origin, &client.worker);
+    let answer = AnswerBody::new(client.clone(), filter, telemetry);
     let is_trusted = || client.worker.trusts(client.origin.peer.ip());
     let (limits, length) = (&client.worker.terms.head, incoming.size_hint().exact());
     if let Err(error) = tidegate_policy::head::check(&mut parts, limits, length, is_trusted) {
         let given = Failure::Head(error).answer();
-        return unheard(own(&*judge, given, &id, answer), &parts, incoming, client);
+        return unheard(own(given, &id, answer), &parts, incoming, client);
     }
-    let judged = judge.judge(&mut parts, &origin);
-    let exchange = Exchange { judge, id, upgrade: Upgrade::NotAsked, address: origin.client, answer };
-    match judged {
-        Judged::Now(outcome) => exchange.go_on(outcome, parts, incoming),
-        Judged::Later(outcome) => {
-            Answering::Later(Box::pin(async move { exchange.go_on(outcome.await, parts, incoming).await }))
+    let result = answer.filter.filter(&mut parts, &origin);
+    let exchange = Exchange { id, upgrade: Upgrade::NotAsked, address: origin.client, answer };
+    match result {
+        FilterResult::Now(decision) => exchange.dispatch(decision, parts, incoming),
+        FilterResult::Later(decision) => {
+            Answering::Later(Box::pin(
+                async move { exchange.dispatch(decision.await, parts, incoming).await },
+            ))
         }
     }
 }
 
-impl<J: Judge> Exchange<J> {
-    /// It was judged.
-    fn go_on(
+impl<F: RequestFilter> Exchange<F> {
+    /// The filter has decided.
+    fn dispatch(
         mut self,
-        outcome: Outcome<J::Case>,
+        decision: FilterDecision<F::Context>,
         mut parts: request::Parts,
         incoming: Incoming,
-    ) -> Answering<J> {
+    ) -> Answering<F> {
         let client = self.answer.client.clone();
-        let target = match outcome {
-            Outcome::Go(target, case) => {
-                self.answer.case = Some(case);
-                target
+        self.answer.telemetry.on_decision(decision.note);
+        let context = self.answer.context.insert(decision.context);
+        let target = match decision.action {
+            Action::Forward(target) => target,
+            Action::Respond(given) => {
+                return unheard(own(given, &self.id, self.answer), &parts, incoming, client);
             }
-            Outcome::Answer(given) => {
-                return unheard(own(&*self.judge, given, &self.id, self.answer), &parts, incoming, client);
-            }
-            Outcome::Drop(note) => {
-                self.answer.dropped(note);
-                return Answering::Now(Some(Err(Dropped)));
-            }
+            Action::Drop => return Answering::Now(Some(Err(Dropped))),
         };
         self.upgrade = head::prepare(&mut parts, &client, &self.id);
-        let up = self.answer.case.as_ref().map_or(&[][..], |case| self.judge.rates(case).up);
-        let body = RequestBody::of(incoming, &client, up);
+        let body = RequestBody::of(incoming, &client, self.answer.filter.rates(context).up);
         let Some(upstream) = client.worker.upstreams.get(target.0) else {
             return Answering::Now(Some(Ok(self.fail(Failure::NoServer))));
         };
         let request = Request::from_parts(parts, body);
-        match forward::begin(&client, self.address, upstream, request, self.answer.trace.as_deref_mut()) {
+        match forward::begin(&client, self.address, upstream, request, &mut self.answer.telemetry) {
             Ok(at_hand) => Answering::AtHand(Some((self, at_hand))),
             Err(rest) => self.forward(upstream.clone(), rest),
         }
@@ -137,11 +127,11 @@ impl<J: Judge> Exchange<J> {
 
     /// It takes longer.
     #[cold]
-    fn forward(mut self, upstream: Rc<Upstream>, rest: Box<Rest>) -> Answering<J> {
+    fn forward(mut self, upstream: Rc<Upstream>, rest: Box<Rest>) -> Answering<F> {
         Answering::Later(Box::pin(async move {
             let client = self.answer.client.clone();
-            let trace = self.answer.trace.as_deref_mut();
-            match forward::forward(&client, self.address, &upstream, rest, trace).await {
+            let telemetry = &mut self.answer.telemetry;
+            match forward::forward(&client, self.address, &upstream, rest, telemetry).await {
                 Ok((response, via)) => self.take(response, via).await,
                 Err(failure) => Ok(self.fail(failure)),
             }
@@ -149,10 +139,10 @@ impl<J: Judge> Exchange<J> {
     }
 
     /// It has reached a server, or not.
-    fn conclude(mut self, at_hand: AtHand, answered: Result<Response<Incoming>, Unsent>) -> Answering<J> {
+    fn conclude(mut self, at_hand: AtHand, answered: Result<Response<Incoming>, Unsent>) -> Answering<F> {
         let client = self.answer.client.clone();
         let upstream = at_hand.upstream().clone();
-        match at_hand.conclude(answered, &client, self.answer.trace.as_deref_mut()) {
+        match at_hand.conclude(answered, &client, &mut self.answer.telemetry) {
             Ok(Ok((response, via))) => self.take(response, via),
             Ok(Err(failure)) => Answering::Now(Some(Ok(self.fail(failure)))),
             Err(rest) => self.forward(upstream, rest),
@@ -160,7 +150,7 @@ impl<J: Judge> Exchange<J> {
     }
 
     /// Takes over the answer of a server.
-    fn take(self, response: Response<Incoming>, via: Via) -> Answering<J> {
+    fn take(self, response: Response<Incoming>, via: Via) -> Answering<F> {
         let (mut parts, incoming) = response.into_parts();
         if parts.status != StatusCode::SWITCHING_PROTOCOLS {
             head::clean(&mut parts, incoming.size_hint().exact().filter(|_| !incoming.is_end_stream()));
@@ -179,44 +169,31 @@ impl<J: Judge> Exchange<J> {
         }))
     }
 
-    fn fail(self, failure: Failure) -> Response<AnswerBody<J::Case>> {
+    fn fail(self, failure: Failure) -> Response<AnswerBody<F>> {
         let (parts, source) = text(failure.answer());
         self.send(parts, source, AnsweredBy::Gateway)
     }
 
     /// Settles an answer, and sends it.
-    fn send(
-        self,
-        mut parts: response::Parts,
-        source: Source,
-        by: AnsweredBy,
-    ) -> Response<AnswerBody<J::Case>> {
-        let Self { judge, id, mut answer, .. } = self;
-        let (source, settled) = match &mut answer.case {
-            Some(case) => (source.slowed(judge.rates(case).down), judge.settle(case, &mut parts)),
-            None => (source, Settled::Send),
-        };
-        match settled {
-            Settled::Send => {
-                judge.answered(parts.status, by);
-                head::name(&mut parts.headers, &id, &answer.client);
-                answer.note(&mut parts);
-                answer.source = source;
-                Response::from_parts(parts, answer)
-            }
-            Settled::Instead(given) => own(&*judge, given, &id, answer),
+    fn send(self, mut parts: response::Parts, source: Source, by: AnsweredBy) -> Response<AnswerBody<F>> {
+        let Self { id, mut answer, .. } = self;
+        let Some(context) = &mut answer.context else { return answer.respond(parts, source, by, &id) };
+        let source = source.slowed(answer.filter.rates(context).down);
+        match answer.filter.on_response(context, &mut parts) {
+            None => answer.respond(parts, source, by, &id),
+            Some(given) => own(given, &id, answer),
         }
     }
 }
 
 // Nothing in it is pinned.
-impl<J: Judge> Unpin for Answering<J> {}
+impl<F: RequestFilter> Unpin for Answering<F> {}
 
-impl<J: Judge> Future for Answering<J> {
-    type Output = Answered<J>;
+impl<F: RequestFilter> Future for Answering<F> {
+    type Output = Answered<F>;
 
     #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered<J>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered<F>> {
         loop {
             *self = match &mut *self {
                 Self::Now(answered) => return answered.take().map_or(Poll::Pending, Poll::Ready),
@@ -233,12 +210,12 @@ impl<J: Judge> Future for Answering<J> {
 }
 
 /// An answer to a request whose body nobody wants.
-fn unheard<J: Judge>(
-    mut response: Response<AnswerBody<J::Case>>,
+fn unheard<F: RequestFilter>(
+    mut response: Response<AnswerBody<F>>,
     request: &request::Parts,
     incoming: Incoming,
     client: Rc<Client>,
-) -> Answering<J> {
+) -> Answering<F> {
     // HTTP/2 has a word for it.
     if incoming.is_end_stream() || request.version == Version::HTTP_2 {
         return Answering::Now(Some(Ok(response)));
@@ -255,18 +232,13 @@ fn unheard<J: Judge>(
 }
 
 /// An answer that no server gave.
-fn own<J: Judge>(
-    judge: &J,
+fn own<F: RequestFilter>(
     given: Response<Bytes>,
     id: &HeaderValue,
-    mut answer: AnswerBody<J::Case>,
-) -> Response<AnswerBody<J::Case>> {
-    let (mut parts, source) = text(given);
-    judge.answered(parts.status, AnsweredBy::Gateway);
-    head::name(&mut parts.headers, id, &answer.client);
-    answer.note(&mut parts);
-    answer.source = source;
-    Response::from_parts(parts, answer)
+    answer: AnswerBody<F>,
+) -> Response<AnswerBody<F>> {
+    let (parts, source) = text(given);
+    answer.respond(parts, source, AnsweredBy::Gateway, id)
 }
 
 fn text(given: Response<Bytes>) -> (response::Parts, Source) {

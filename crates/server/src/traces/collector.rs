@@ -3,29 +3,22 @@
 use super::{
     Counts, Tracing,
     otlp::{Export, Exported, Resource, ResourceSpans, Scope, ScopeSpans},
-    posting::{Posting, Refusal},
-    trace::Trace,
+    posting::{ExportState, Posting, Refusal},
+    trace::{self, Trace},
 };
-use crate::{Fault, Roots};
+use crate::{Fault, Roots, telemetry::RequestRecord};
 use bytes::Bytes;
 use prost::Message as _;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::time;
 
 /// A collector.
 pub(super) struct Collector {
-    endpoint: String,
     posting: Posting,
     resource: Resource,
-    /// Why the last batch was lost, until it is told.
-    why: Option<String>,
-    mood: Mood,
-}
-
-/// What was said last, so that it is not said for each batch.
-enum Mood {
-    Well,
-    Losing { since: u64 },
+    /// Why the last batch was lost, until it is logged.
+    reason: Option<String>,
+    state: ExportState,
 }
 
 /// Attempts for a batch, with a pause after the first, which doubles.
@@ -40,19 +33,14 @@ impl Collector {
         let endpoint = tracing.terms.endpoint.clone();
         let posting = Posting::to(&endpoint, "/v1/traces", roots);
         let posting = posting.map_err(|reason| Fault::Traces { endpoint: endpoint.clone(), reason })?;
-        Ok(Self {
-            posting,
-            resource: Resource::of(&tracing.terms.service),
-            why: None,
-            mood: Mood::Well,
-            endpoint,
-        })
+        let state = ExportState::new("traces", &endpoint);
+        Ok(Self { posting, resource: Resource::of(&tracing.terms.service), reason: None, state })
     }
 
     /// Sends these together, a few times if need be, and counts how many arrived.
-    pub(super) async fn send(&mut self, traces: &[Box<Trace>], counts: &Counts) {
-        let spans = traces.iter().map(|trace| trace.spans()).sum();
-        let message = self.message(traces);
+    pub(super) async fn send(&mut self, records: &[Arc<RequestRecord>], counts: &Counts) {
+        let spans = records.iter().filter_map(|record| record.trace.as_ref()).map(Trace::spans).sum();
+        let message = self.message(records);
         let mut pause = FIRST_PAUSE;
         for attempt in 1..=ATTEMPTS {
             let posted = self.posting.post(&message).await;
@@ -73,38 +61,21 @@ impl Collector {
                 }
                 Err(Refusal::Later(why) | Refusal::Never(why)) => why,
             };
-            self.why = Some(why);
+            self.reason = Some(why);
             counts.given_up(spans);
             return;
         }
     }
 
-    /// Tells of losses once, and of their end.
-    pub(super) fn tell(&mut self, lost: u64) {
-        let (endpoint, why) = (&self.endpoint, self.why.take());
-        match (&mut self.mood, lost) {
-            (Mood::Well, 0) => {}
-            (Mood::Well, lost) => {
-                let why = why.unwrap_or_else(|| "it takes fewer than there are".to_owned());
-                tracing::warn!(
-                    endpoint,
-                    lost,
-                    why,
-                    "the collector does not take all spans; no request waits for it"
-                );
-                self.mood = Mood::Losing { since: lost };
-            }
-            (Mood::Losing { since }, 0) => {
-                tracing::info!(endpoint, lost = *since, "the collector takes all spans again");
-                self.mood = Mood::Well;
-            }
-            (Mood::Losing { since }, lost) => *since += lost,
-        }
+    /// Logs when losses begin and end; this many spans were lost since the last call.
+    pub(super) fn log_losses(&mut self, lost: u64) {
+        let reason = self.reason.take();
+        self.state.update(lost, reason.as_deref().unwrap_or("it takes fewer than there are"));
     }
 
-    fn message(&self, traces: &[Box<Trace>]) -> Bytes {
-        let mut spans = Vec::with_capacity(traces.len() * 2);
-        traces.iter().for_each(|trace| trace.write(&mut spans));
+    fn message(&self, records: &[Arc<RequestRecord>]) -> Bytes {
+        let mut spans = Vec::with_capacity(records.len() * 2);
+        records.iter().for_each(|record| trace::write(record, &mut spans));
         let scopes = vec![ScopeSpans { scope: Some(Scope::ours()), spans, schema: SCHEMA.to_owned() }];
         let resources = vec![ResourceSpans { resource: Some(self.resource.clone()), scopes }];
         Export { resources }.encode_to_vec().into()

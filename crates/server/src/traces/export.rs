@@ -6,14 +6,14 @@ use super::{
     context::{self, Context, Said, TRACEPARENT, TRACESTATE},
     trace::Trace,
 };
-use crate::{Fault, Origin, Roots, client::Client};
-use http::{HeaderValue, request};
+use crate::{Fault, Roots, telemetry::RequestRecord};
+use http::request;
 use std::{
     sync::{Arc, atomic::Ordering},
     thread::{self, JoinHandle},
     time::Duration,
 };
-use tidegate_core::{Micros, Share};
+use tidegate_core::Share;
 use tokio::{
     sync::{
         mpsc::{self, Receiver, Sender},
@@ -25,7 +25,7 @@ use tokio::{
 /// Where workers begin traces, and hand them over.
 #[derive(Clone)]
 pub(crate) struct Tracer {
-    queue: Sender<Box<Trace>>,
+    queue: Sender<Arc<RequestRecord>>,
     counts: Arc<Counts>,
     sample: Share,
 }
@@ -80,13 +80,7 @@ impl Tracer {
     }
 
     /// Begins a trace, or goes on with one; `None` for a request that is not traced, which then says so to others.
-    pub(crate) fn begin(
-        &self,
-        head: &mut request::Parts,
-        id: &HeaderValue,
-        client: &Client,
-        origin: &Origin,
-    ) -> Option<Box<Trace>> {
+    pub(crate) fn begin(&self, head: &mut request::Parts) -> Option<Trace> {
         let (context, parent) = match context::said(&head.headers) {
             // Whoever comes after it sees what it says.
             Said::Parent(parent) if !parent.is_sampled() => return None,
@@ -101,15 +95,14 @@ impl Tracer {
             head.headers.insert(TRACEPARENT, context.header());
             return None;
         }
-        Some(Trace::new(context, parent, head, id, client, origin))
+        Some(Trace::new(context, parent, &head.headers))
     }
 
-    /// Hands over a trace that has ended, if there is room.
-    pub(crate) fn hand_over(&self, mut trace: Box<Trace>, now: Micros) {
-        trace.finish(now);
-        let spans = trace.spans();
+    /// Hands over a request that has ended, if there is room.
+    pub(crate) fn hand_over(&self, record: Arc<RequestRecord>) {
+        let spans = record.trace.as_ref().map_or(0, Trace::spans);
         self.counts.joined(spans);
-        if self.queue.try_send(trace).is_err() {
+        if self.queue.try_send(record).is_err() {
             self.counts.given_up(spans);
         }
     }
@@ -129,21 +122,20 @@ async fn overdue(ended: oneshot::Receiver<()>) {
     time::sleep(FLUSH).await;
 }
 
-async fn export(mut queue: Receiver<Box<Trace>>, mut collector: Collector, counts: &Counts) {
+async fn export(mut queue: Receiver<Arc<RequestRecord>>, mut collector: Collector, counts: &Counts) {
     let mut batch = Vec::with_capacity(TOGETHER);
     let mut told = 0;
     while gather(&mut queue, &mut batch).await > 0 {
         collector.send(&batch, counts).await;
         batch.clear();
         let lost = counts.lost.load(Ordering::Relaxed);
-        collector.tell(lost - told);
+        collector.log_losses(lost - told);
         told = lost;
     }
 }
 
 /// Waits for traces, and a little longer for more; how many there are. None when there will be no more.
-#[allow(clippy::vec_box, reason = "they come as they were handed over")]
-async fn gather(queue: &mut Receiver<Box<Trace>>, batch: &mut Vec<Box<Trace>>) -> usize {
+async fn gather(queue: &mut Receiver<Arc<RequestRecord>>, batch: &mut Vec<Arc<RequestRecord>>) -> usize {
     queue.recv_many(batch, TOGETHER).await;
     for _ in 0..MOST_PAUSES {
         while batch.len() < TOGETHER

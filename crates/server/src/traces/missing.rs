@@ -1,8 +1,9 @@
 //! What there is of traces in a build without them: a refusal. Nothing else can ever be.
 
 use super::Tracing;
-use crate::{Fault, LogNote, Origin, Roots, client::Client, upstream::Server};
-use http::{HeaderMap, HeaderValue, request, response};
+use crate::{Fault, Roots, telemetry::RequestRecord, upstream::Server};
+use http::{HeaderMap, request};
+use std::sync::Arc;
 use tidegate_core::Micros;
 
 #[derive(Clone)]
@@ -20,17 +21,11 @@ impl Tracer {
         Err(Fault::Traces { endpoint: tracing.terms.endpoint.clone(), reason: reason.to_owned() })
     }
 
-    pub(crate) fn begin(
-        &self,
-        _: &mut request::Parts,
-        _: &HeaderValue,
-        _: &Client,
-        _: &Origin,
-    ) -> Option<Box<Trace>> {
+    pub(crate) fn begin(&self, _: &mut request::Parts) -> Option<Trace> {
         match *self {}
     }
 
-    pub(crate) fn hand_over(&self, _: Box<Trace>, _: Micros) {
+    pub(crate) fn hand_over(&self, _: Arc<RequestRecord>) {
         match *self {}
     }
 }
@@ -45,14 +40,6 @@ impl Trace {
     }
 
     pub(crate) fn missed(&mut self, _: &'static str, _: Micros) {
-        match *self {}
-    }
-
-    pub(crate) fn note(&mut self, _: &response::Parts) {
-        match *self {}
-    }
-
-    pub(crate) fn dropped(&mut self, _: &LogNote) {
         match *self {}
     }
 }

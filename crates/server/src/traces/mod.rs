@@ -30,7 +30,7 @@ pub(crate) use missing::{Exporting, Trace, Tracer};
 #[cfg(feature = "otel")]
 pub(crate) use otlp::{KeyValue, Resource, Scope};
 #[cfg(feature = "otel")]
-pub(crate) use posting::{Posting, Refusal};
+pub(crate) use posting::{ExportState, Posting, Refusal};
 #[cfg(feature = "otel")]
 pub(crate) use trace::Trace;
 

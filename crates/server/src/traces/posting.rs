@@ -21,6 +21,39 @@ pub(crate) struct Posting {
     open: Option<SendRequest<Full<Bytes>>>,
 }
 
+/// Whether a collector takes all that is sent. Only changes are logged.
+pub(crate) struct ExportState {
+    signal: &'static str,
+    endpoint: String,
+    /// Since it was well last.
+    lost: u64,
+}
+
+impl ExportState {
+    pub(crate) fn new(signal: &'static str, endpoint: &str) -> Self {
+        Self { signal, endpoint: endpoint.to_owned(), lost: 0 }
+    }
+
+    /// This many were lost of what was sent last.
+    pub(crate) fn update(&mut self, lost: u64, reason: &str) {
+        let Self { signal, endpoint, lost: before } = &*self;
+        match (before, lost) {
+            (0, 1..) => {
+                tracing::warn!(
+                    signal,
+                    endpoint,
+                    lost,
+                    reason,
+                    "collector unavailable; no request waits for it"
+                );
+            }
+            (1.., 0) => tracing::info!(signal, endpoint, lost = before, "collector available again"),
+            _ => {}
+        }
+        self.lost = if lost == 0 { 0 } else { self.lost + lost };
+    }
+}
+
 /// Why a message did not arrive.
 pub(crate) enum Refusal {
     /// It may the next time.

@@ -6,33 +6,21 @@ use super::{
     context::{Context, TRACEPARENT, TRACESTATE},
     otlp::{Code, KeyValue, Kind, Span, Status},
 };
-use crate::{LogNote, Origin, Scheme, client::Client, upstream::Server};
-use http::{HeaderMap, HeaderValue, Method, Version, header, request, response};
+use crate::{Scheme, telemetry::RequestRecord, upstream::Server};
+use http::{HeaderMap, HeaderValue, Method, Version};
 use tidegate_core::Micros;
 
-/// A request that is traced.
+/// The place of a request in a trace, and its attempts.
 pub(crate) struct Trace {
     context: Context,
     /// The span of whoever sent the request; 0 where there is none.
     parent: u64,
     state: String,
-    start: Micros,
-    end: Micros,
-    method: Method,
-    path: String,
-    version: Version,
-    host: Option<String>,
-    agent: Option<String>,
-    id: String,
-    origin: Origin,
-    /// 0 where there was none.
-    status: u16,
-    note: LogNote,
-    visits: Vec<Visit>,
+    attempts: Vec<Attempt>,
 }
 
 /// One server that the request was sent to.
-struct Visit {
+struct Attempt {
     span: u64,
     start: Micros,
     end: Option<Micros>,
@@ -64,36 +52,12 @@ const METHODS: [Method; 8] = [
 ];
 
 impl Trace {
-    pub(super) fn new(
-        context: Context,
-        parent: u64,
-        head: &request::Parts,
-        id: &HeaderValue,
-        client: &Client,
-        origin: &Origin,
-    ) -> Box<Self> {
-        let said = |name| head.headers.get(name).map(|value| short(value.as_bytes()));
+    pub(super) fn new(context: Context, parent: u64, headers: &HeaderMap) -> Self {
         let states: Vec<_> =
-            head.headers.get_all(TRACESTATE).iter().filter_map(|state| state.to_str().ok()).collect();
-        let host = head.uri.authority().map(|authority| short(authority.as_str().as_bytes()));
-        Box::new(Self {
-            context,
-            parent,
-            // A part of one says something else; servers get it whole.
-            state: Some(states.join(",")).filter(|state| state.len() <= LONGEST).unwrap_or_default(),
-            start: client.worker.clock.now(),
-            end: Micros::ZERO,
-            method: head.method.clone(),
-            path: short(head.uri.path().as_bytes()),
-            version: head.version,
-            host: host.or_else(|| said(header::HOST)),
-            agent: said(header::USER_AGENT),
-            id: short(id.as_bytes()),
-            origin: origin.clone(),
-            status: 0,
-            note: LogNote::default(),
-            visits: Vec::new(),
-        })
+            headers.get_all(TRACESTATE).iter().filter_map(|state| state.to_str().ok()).collect();
+        // A part of one says something else; servers get it whole.
+        let state = Some(states.join(",")).filter(|state| state.len() <= LONGEST).unwrap_or_default();
+        Self { context, parent, state, attempts: Vec::new() }
     }
 
     /// It is sent to this server, which is told of the span that is about it.
@@ -102,8 +66,8 @@ impl Trace {
         headers.insert(TRACEPARENT, context.header());
         let (scheme, host, port) = server.place();
         let host = host.to_owned();
-        let visit = Visit { span: context.span, start: now, end: None, scheme, host, port, ended: Ended::No };
-        self.visits.push(visit);
+        let ended = Ended::No;
+        self.attempts.push(Attempt { span: context.span, start: now, end: None, scheme, host, port, ended });
     }
 
     /// The head of an answer has come.
@@ -117,131 +81,125 @@ impl Trace {
     }
 
     fn left(&mut self, ended: Ended, now: Micros) {
-        if let Some(visit) = self.visits.last_mut() {
-            (visit.ended, visit.end) = (ended, Some(now));
+        if let Some(attempt) = self.attempts.last_mut() {
+            (attempt.ended, attempt.end) = (ended, Some(now));
         }
-    }
-
-    /// Notes down what the client is answered.
-    pub(crate) fn note(&mut self, parts: &response::Parts) {
-        self.status = parts.status.as_u16();
-        self.note = parts.extensions.get().cloned().unwrap_or_default();
-    }
-
-    /// There is no answer, for this reason.
-    pub(crate) fn dropped(&mut self, note: &LogNote) {
-        self.note = note.clone();
-    }
-
-    pub(super) fn finish(&mut self, now: Micros) {
-        self.end = now;
     }
 
     /// How many spans it is.
     pub(super) fn spans(&self) -> u64 {
-        1 + self.visits.len() as u64
+        1 + self.attempts.len() as u64
     }
+}
 
-    pub(super) fn write(&self, into: &mut Vec<Span>) {
-        into.push(self.span());
-        into.extend(self.visits.iter().enumerate().map(|(resent, visit)| self.visit(visit, resent)));
-    }
+/// The spans of a request that is traced.
+pub(super) fn write(record: &RequestRecord, into: &mut Vec<Span>) {
+    let Some(trace) = &record.trace else { return };
+    into.push(server_span(record, trace));
+    let attempts = trace.attempts.iter().enumerate();
+    into.extend(attempts.map(|(resent, attempt)| client_span(record, trace, attempt, resent)));
+}
 
-    fn span(&self) -> Span {
-        let mut attributes = self.method();
-        let mut say = |key: &str, value: Option<&str>| {
-            attributes.extend(value.map(|value| KeyValue::text(key, value)));
-        };
-        let (host, port) = self.host.as_deref().map_or((None, None), parted);
-        say("url.path", Some(&self.path));
-        say("url.scheme", Some(scheme(self.origin.scheme)));
-        say("server.address", host);
-        say("client.address", Some(&self.origin.client.to_string()));
-        say("network.peer.address", Some(&self.origin.peer.ip().to_canonical().to_string()));
-        say("network.protocol.version", Some(version(self.version)));
-        say("user_agent.original", self.agent.as_deref());
-        say("tidegate.request.id", Some(&self.id));
-        say("tidegate.rule", self.note.rule.as_deref());
-        say("tidegate.decision", self.note.decision.as_deref());
-        attributes.extend(port.map(|port| KeyValue::number("server.port", port)));
-        attributes.extend(status(self.status));
-        let error = match self.status {
-            0 => Some("dropped".to_owned()),
-            500.. => Some(self.status.to_string()),
-            _ => None,
-        };
-        let times = (self.start, self.end);
-        self.made(Kind::Server, self.context.span, self.parent, times, attributes, error)
-    }
+fn server_span(record: &RequestRecord, trace: &Trace) -> Span {
+    let mut attributes = method(&record.method);
+    let mut say = |key: &str, value: Option<&str>| {
+        attributes.extend(value.map(|value| KeyValue::text(key, value)));
+    };
+    let authority = record.uri.authority().map(|authority| short(authority.as_str().as_bytes()));
+    let host = authority.or_else(|| header(&record.host));
+    let (host, port) = host.as_deref().map_or((None, None), parted);
+    say("url.path", Some(&path(record)));
+    say("url.scheme", Some(scheme(record.origin.scheme)));
+    say("server.address", host);
+    say("client.address", Some(&record.origin.client.to_string()));
+    say("network.peer.address", Some(&record.origin.peer.ip().to_canonical().to_string()));
+    say("network.protocol.version", Some(version(record.version)));
+    say("user_agent.original", header(&record.agent).as_deref());
+    say("tidegate.request.id", Some(&short(record.id.as_bytes())));
+    say("tidegate.rule", record.note.rule.as_deref());
+    say("tidegate.decision", record.note.decision.as_deref());
+    attributes.extend(port.map(|port| KeyValue::number("server.port", port)));
+    attributes.extend(status(record.status));
+    let error = match record.status {
+        0 => Some("dropped".to_owned()),
+        500.. => Some(record.status.to_string()),
+        _ => None,
+    };
+    let ids = (trace.context.span, trace.parent);
+    span(record, trace, (Kind::Server, ids), (record.start, record.end), attributes, error)
+}
 
-    fn visit(&self, visit: &Visit, resent: usize) -> Span {
-        let mut attributes = self.method();
-        let host = match visit.host.contains(':') {
-            true => format!("[{}]", visit.host),
-            false => visit.host.clone(),
-        };
-        let url = format!("{}://{host}:{}{}", visit.scheme, visit.port, self.path);
-        attributes.push(KeyValue::text("url.full", url));
-        attributes.push(KeyValue::text("server.address", visit.host.as_str()));
-        attributes.push(KeyValue::number("server.port", visit.port));
-        if resent > 0 {
-            let resent = i64::try_from(resent).unwrap_or(i64::MAX);
-            attributes.push(KeyValue::number("http.request.resend_count", resent));
-        }
-        let error = match visit.ended {
-            Ended::Answered(status) if status < 400 => None,
-            Ended::Answered(status) => Some(status.to_string()),
-            Ended::Missed(why) => Some(why.to_owned()),
-            Ended::No => Some("cancelled".to_owned()),
-        };
-        if let Ended::Answered(code) = visit.ended {
-            attributes.extend(status(code));
-        }
-        let times = (visit.start, visit.end.unwrap_or(self.end));
-        self.made(Kind::Client, visit.span, self.context.span, times, attributes, error)
+fn client_span(record: &RequestRecord, trace: &Trace, attempt: &Attempt, resent: usize) -> Span {
+    let mut attributes = method(&record.method);
+    let host = match attempt.host.contains(':') {
+        true => format!("[{}]", attempt.host),
+        false => attempt.host.clone(),
+    };
+    let url = format!("{}://{host}:{}{}", attempt.scheme, attempt.port, path(record));
+    attributes.push(KeyValue::text("url.full", url));
+    attributes.push(KeyValue::text("server.address", attempt.host.as_str()));
+    attributes.push(KeyValue::number("server.port", attempt.port));
+    if resent > 0 {
+        let resent = i64::try_from(resent).unwrap_or(i64::MAX);
+        attributes.push(KeyValue::number("http.request.resend_count", resent));
     }
+    let error = match attempt.ended {
+        Ended::Answered(status) if status < 400 => None,
+        Ended::Answered(status) => Some(status.to_string()),
+        Ended::Missed(why) => Some(why.to_owned()),
+        Ended::No => Some("cancelled".to_owned()),
+    };
+    if let Ended::Answered(code) = attempt.ended {
+        attributes.extend(status(code));
+    }
+    let times = (attempt.start, attempt.end.unwrap_or(record.end));
+    span(record, trace, (Kind::Client, (attempt.span, trace.context.span)), times, attributes, error)
+}
 
-    fn made(
-        &self,
-        kind: Kind,
-        id: u64,
-        parent: u64,
-        (start, end): (Micros, Micros),
-        mut attributes: Vec<KeyValue>,
-        error: Option<String>,
-    ) -> Span {
-        let is_error = error.is_some();
-        attributes.extend(error.map(|error| KeyValue::text("error.type", error)));
-        Span {
-            trace: self.context.trace.to_be_bytes().to_vec(),
-            id: id.to_be_bytes().to_vec(),
-            state: self.state.clone(),
-            parent: if parent == 0 { Vec::new() } else { parent.to_be_bytes().to_vec() },
-            name: if self.is_known() { self.method.to_string() } else { "HTTP".to_owned() },
-            kind: kind.into(),
-            start: nanoseconds(start),
-            end: nanoseconds(end.max(start)),
-            attributes,
-            status: is_error.then(|| Status { code: Code::Error.into() }),
-            flags: self.context.flags.into(),
-        }
+fn span(
+    record: &RequestRecord,
+    trace: &Trace,
+    (kind, (id, parent)): (Kind, (u64, u64)),
+    (start, end): (Micros, Micros),
+    mut attributes: Vec<KeyValue>,
+    error: Option<String>,
+) -> Span {
+    let is_error = error.is_some();
+    attributes.extend(error.map(|error| KeyValue::text("error.type", error)));
+    let is_known = METHODS.contains(&record.method);
+    Span {
+        trace: trace.context.trace.to_be_bytes().to_vec(),
+        id: id.to_be_bytes().to_vec(),
+        state: trace.state.clone(),
+        parent: if parent == 0 { Vec::new() } else { parent.to_be_bytes().to_vec() },
+        name: if is_known { record.method.to_string() } else { "HTTP".to_owned() },
+        kind: kind.into(),
+        start: nanoseconds(start),
+        end: nanoseconds(end.max(start)),
+        attributes,
+        status: is_error.then(|| Status { code: Code::Error.into() }),
+        flags: trace.context.flags.into(),
     }
+}
 
-    fn is_known(&self) -> bool {
-        METHODS.contains(&self.method)
+/// Names that a client makes up are not told apart.
+fn method(method: &Method) -> Vec<KeyValue> {
+    const METHOD: &str = "http.request.method";
+    match METHODS.contains(method) {
+        true => vec![KeyValue::text(METHOD, method.as_str())],
+        false => vec![
+            KeyValue::text(METHOD, "_OTHER"),
+            KeyValue::text("http.request.method_original", short(method.as_str().as_bytes())),
+        ],
     }
+}
 
-    /// Names that a client makes up are not told apart.
-    fn method(&self) -> Vec<KeyValue> {
-        const METHOD: &str = "http.request.method";
-        match self.is_known() {
-            true => vec![KeyValue::text(METHOD, self.method.as_str())],
-            false => vec![
-                KeyValue::text(METHOD, "_OTHER"),
-                KeyValue::text("http.request.method_original", short(self.method.as_str().as_bytes())),
-            ],
-        }
-    }
+fn path(record: &RequestRecord) -> String {
+    short(record.uri.path().as_bytes())
+}
+
+fn header(value: &Option<HeaderValue>) -> Option<String> {
+    value.as_ref().map(|value| short(value.as_bytes()))
 }
 
 fn status(code: u16) -> Option<KeyValue> {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{Response, request};
 use std::fs;
 use tidegate_policy::model::{Log, LogFormat};
-use tidegate_server::{LogNote, Outcome};
+use tidegate_server::{Action, LogNote};
 
 #[tokio::test]
 async fn each_request_is_a_line_with_what_was_decided() {
@@ -20,10 +20,9 @@ async fn each_request_is_a_line_with_what_was_decided() {
             let mut answer = Response::new(Bytes::from_static(b"no"));
             *answer.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
             let rule = Some("everybody".to_owned());
-            answer.extensions_mut().insert(LogNote { rule, ..LogNote::default() });
-            Outcome::Answer(answer)
+            Action::Respond(answer).noted(LogNote { rule, ..LogNote::default() })
         }
-        _ => Outcome::Go(app, ()),
+        _ => Action::Forward(app).into(),
     })
     .await;
     let mut client = gateway.client().await;

@@ -1,6 +1,6 @@
 //! What operators see of a gateway at work, and what they may do.
 
-use crate::stage::{Answer, LONG, Server, Wire};
+use crate::stage::{Answer, LONG, Server, Wire, text};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, fs, net::SocketAddr, sync::Arc};
 use tempfile::TempDir;
@@ -12,7 +12,7 @@ use tidegate_rule::{Rules, key_hash};
 use tidegate_server::{Gateway, GatewayError, Handle, PolicySource};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    sync::oneshot,
+    sync::{Notify, oneshot},
     task::JoinHandle,
     time::timeout,
 };
@@ -323,6 +323,68 @@ async fn what_was_kept_plain_is_gone_when_keys_are_to_be_hashed() {
 }
 
 #[tokio::test]
+async fn request_that_ends_after_keys_are_hashed_is_not_kept_plain() {
+    let (came, ready) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let server = {
+        let (came, ready) = (came.clone(), ready.clone());
+        Server::start(move |_| {
+            let (came, ready) = (came.clone(), ready.clone());
+            async move {
+                came.notify_one();
+                ready.notified().await;
+                http::Response::new(text("ok"))
+            }
+        })
+        .await
+    };
+    let stage = Stage::start(&server, LOGIN);
+    let request = stage.get_as("/login", "x-user: alice\r\n");
+    let replace = async {
+        came.notified().await;
+        stage.replace(&server, &LOGIN.replace("denials: 100", "denials: 100, keys: hashed")).await;
+        ready.notify_one();
+    };
+    let (response, ()) = tokio::join!(request, replace);
+    assert_eq!(response.status(), 200);
+    let history = stage.ask("GET", "/api/v1/history", "").await.body;
+    assert!(!history.contains("alice"), "{history}");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn client_behind_a_trusted_proxy_is_counted_kept_and_banned() {
+    let server = Server::mirror().await;
+    let policy = "trusted-proxies: 127.0.0.0/8
+observe: { denials: 100, history: 100 }
+rules: [{ name: each, key: ip, quota: 1/h, ban: 2/min for 1h }]";
+    let stage = Stage::start(&server, policy);
+    let get = async |client: &str| stage.get_as("/", &format!("x-forwarded-for: {client}\r\n")).await;
+    let (noisy, other, third) = ("203.0.113.7", "203.0.113.8", "2001:db8::7");
+    for status in [200, 429, 429, 403] {
+        let response = get(noisy).await;
+        assert_eq!(response.status(), status);
+        if let Some(id) = response.header("tidegate-denial") {
+            let denial = stage.json(&format!("/api/v1/denials/{id}")).await;
+            assert_eq!((&denial["client"], &denial["key"]), (&json!(noisy), &json!(noisy)), "{denial}");
+        }
+    }
+    assert_eq!(stage.json("/api/v1/bans").await["bans"][0]["value"], noisy);
+    assert_eq!(stage.json("/api/v1/top?rule=each&by=denied").await["keys"][0]["key"], noisy);
+    for client in [other, third] {
+        assert_eq!(get(client).await.status(), 200, "{client} has a quota of its own");
+    }
+
+    let ban = json!({ "ip": third, "seconds": 600 }).to_string();
+    assert_eq!(stage.ask("POST", "/api/v1/bans", &ban).await.status(), 201);
+    assert_eq!((get(third).await.status(), get(other).await.status()), (403, 429));
+    let history = stage.ask("GET", "/api/v1/history", "").await.body;
+    let clients: Vec<Value> =
+        history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["ip"].clone()).collect();
+    assert_eq!(clients, [noisy, noisy, noisy, noisy, other, third, third, other]);
+    stage.end().await;
+}
+
+#[tokio::test]
 async fn metrics_are_as_many_however_many_keys_there_are() {
     let server = Server::mirror().await;
     let stage = Stage::start(&server, LOGIN);
@@ -446,6 +508,20 @@ async fn answers_of_the_gateway_are_counted_apart_from_those_of_servers() {
     assert_eq!((of("upstream", "5xx"), of("upstream", "4xx")), (0.0, 0.0));
     let status = stage.json("/api/v1/status").await;
     assert_eq!((&status["gateway-responses"]["5xx"], &status["responses"]["5xx"]), (&json!(6), &json!(0)));
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn responses_without_a_readable_request_are_counted() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&server, "connections: { per-client: 1 }");
+    let mut only = Wire::to(stage.address).await;
+    assert_eq!(only.get("/").await.status(), 200);
+    assert_eq!(stage.get("/").await.status(), 503);
+    assert_eq!(only.ask("nonsense\r\n\r\n").await.status(), 400);
+    let of = |class| format!("tidegate_responses_total{{source=\"gateway\",class=\"{class}\"}}");
+    let metrics = stage.metrics_when(&of("4xx"), 1.0).await;
+    assert_eq!(value(&metrics, &of("5xx")), 1.0);
     stage.end().await;
 }
 

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use std::{future::pending, time::Duration};
 use tidegate_policy::model::Protocol;
-use tidegate_server::Outcome;
+use tidegate_server::Action;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -122,9 +122,9 @@ async fn a_client_that_is_still_sending_gets_to_read_why_nobody_listens() {
         "/limited" => {
             let mut answer = Response::new(Bytes::from_static(b"Later."));
             *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-            Outcome::Answer(answer)
+            Action::Respond(answer)
         }
-        _ => Outcome::Go(app, ()),
+        _ => Action::Forward(app),
     })
     .await;
     for (head, status) in [
@@ -149,7 +149,7 @@ async fn a_client_that_is_still_sending_gets_to_read_why_nobody_listens() {
 #[tokio::test]
 async fn a_connection_is_kept_when_a_small_body_is_refused() {
     let gateway = Gateway::judged(config(&[&Server::nobody().await]), |_: &request::Parts| {
-        Outcome::<()>::Answer(Response::new(Bytes::from_static(b"Later.")))
+        Action::Respond(Response::new(Bytes::from_static(b"Later.")))
     })
     .await;
     let mut client = gateway.client().await;

@@ -10,11 +10,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 use tidegate_policy::model::Introduce;
-use tidegate_server::{Config, Judge, Judged, LogNote, Origin, Outcome, Settled};
+use tidegate_server::{Action, AnsweredBy, Config, FilterDecision, FilterResult, Origin, RequestFilter};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    sync::oneshot,
+    sync::{Notify, mpsc, oneshot},
+    time::timeout,
 };
 
 #[tokio::test]
@@ -361,36 +362,38 @@ async fn a_connection_that_a_server_closed_meanwhile_costs_no_request() {
 async fn a_judge_answers_drops_sends_elsewhere_and_settles() {
     struct Strict(Vec<tidegate_server::Target>);
 
-    impl Judge for Strict {
-        type Case = String;
+    impl RequestFilter for Strict {
+        type Context = String;
 
-        fn judge(&self, head: &mut request::Parts, origin: &Origin) -> Judged<String> {
+        fn filter(&self, head: &mut request::Parts, origin: &Origin) -> FilterResult<String> {
             assert!(origin.peer.ip().is_loopback());
+            let decision = |action, context| FilterDecision { action, context, note: None };
             match head.uri.path() {
-                "/drop" => Judged::Now(Outcome::Drop(LogNote::default())),
+                "/drop" => FilterResult::Now(decision(Action::Drop, String::new())),
                 "/answer" => {
                     let mut answer = Response::new(Bytes::from_static(b"no"));
                     *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-                    Judged::Now(Outcome::Answer(answer))
+                    FilterResult::Now(decision(Action::Respond(answer), String::new()))
                 }
                 path => {
                     let target = self.0[usize::from(path.starts_with("/other"))];
                     let path = path.to_owned();
                     head.headers.insert("x-judged", "yes".parse().unwrap());
-                    Judged::Later(Box::pin(async move {
+                    FilterResult::Later(Box::pin(async move {
                         tokio::task::yield_now().await;
-                        Outcome::Go(target, path)
+                        decision(Action::Forward(target), path)
                     }))
                 }
             }
         }
 
-        fn settle(&self, case: &mut String, answer: &mut http::response::Parts) -> Settled {
-            answer.headers.insert("x-case", case.parse().unwrap());
-            match case.as_str() {
-                "/other/instead" => Settled::Instead(Response::new(Bytes::from_static(b"instead"))),
-                _ => Settled::Send,
-            }
+        fn on_response(
+            &self,
+            context: &mut String,
+            response: &mut http::response::Parts,
+        ) -> Option<Response<Bytes>> {
+            response.headers.insert("x-case", context.parse().unwrap());
+            (context == "/other/instead").then(|| Response::new(Bytes::from_static(b"instead")))
         }
     }
 
@@ -411,4 +414,71 @@ async fn a_judge_answers_drops_sends_elsewhere_and_settles() {
     assert_eq!(client.get("/other/instead").await.body, "instead");
     client.send("GET /drop HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert_eq!(client.rest().await, "");
+}
+
+#[tokio::test]
+async fn each_exchange_is_recorded_once() {
+    type Recorded = (Option<String>, Option<(StatusCode, AnsweredBy)>);
+    struct Recorder(tidegate_server::Target, mpsc::UnboundedSender<Recorded>);
+
+    impl RequestFilter for Recorder {
+        type Context = String;
+
+        fn filter(&self, head: &mut request::Parts, _: &Origin) -> FilterResult<String> {
+            let context = head.uri.path().to_owned();
+            let action = match context.as_str() {
+                "/drop" => Action::Drop,
+                "/respond" => Action::Respond(Response::new(Bytes::from_static(b"here"))),
+                _ => Action::Forward(self.0),
+            };
+            FilterResult::Now(FilterDecision { action, context, note: None })
+        }
+
+        fn record(&self, context: Option<String>, response: Option<(StatusCode, AnsweredBy)>) {
+            self.1.send((context, response)).unwrap();
+        }
+    }
+
+    let came = Arc::new(Notify::new());
+    let seen = came.clone();
+    let server = Server::start(move |request: Request<Incoming>| {
+        let seen = seen.clone();
+        async move {
+            if request.uri().path() == "/never" {
+                seen.notify_one();
+                std::future::pending::<()>().await;
+            }
+            Response::new(text("there"))
+        }
+    })
+    .await;
+    let (config, (sender, mut recorded)) = (config(&[&server]), mpsc::unbounded_channel());
+    let app = config.target("app").unwrap();
+    let mut gateway = Gateway::judged(config, Recorder(app, sender)).await;
+    let mut client = gateway.client().await;
+    assert_eq!(client.get("/respond").await.status(), 200);
+    assert_eq!(client.get("/forward").await.status(), 200);
+    client.send("GET /drop HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert_eq!(client.rest().await, "");
+    let nonsense = gateway.client().await.ask("GET / HTTP/1.1\r\n\r\n").await;
+    assert_eq!(nonsense.status(), 400);
+    let mut leaving = gateway.client().await;
+    leaving.send("GET /never HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    came.notified().await;
+    drop(leaving);
+
+    let (ok, bad) = (StatusCode::OK, StatusCode::BAD_REQUEST);
+    for (path, response) in [
+        (Some("/respond"), Some((ok, AnsweredBy::Gateway))),
+        (Some("/forward"), Some((ok, AnsweredBy::Server))),
+        (Some("/drop"), None),
+        (None, Some((bad, AnsweredBy::Gateway))),
+        (Some("/never"), None),
+    ] {
+        let next = timeout(stage::LONG, recorded.recv()).await.unwrap();
+        assert_eq!(next, Some((path.map(str::to_owned), response)));
+    }
+    gateway.stop();
+    gateway.ended().await;
+    assert_eq!(recorded.recv().await, None);
 }

@@ -13,7 +13,7 @@ use std::{
 };
 use tidegate_core::Share;
 use tidegate_policy::model::{Balance, BreakerTerms, HealthCheck};
-use tidegate_server::{BoundListener, Config, Outcome, run};
+use tidegate_server::{Action, BoundListener, Config, run};
 
 async fn named(name: &'static str) -> Server {
     Server::start(move |_: Request<Incoming>| async move { Response::new(text(name)) }).await
@@ -210,7 +210,7 @@ async fn a_server_with_a_wrong_address_keeps_the_gateway_from_starting() {
         wrong.upstreams.insert("app".to_owned(), upstream(&[&server]));
         wrong.upstreams.get_mut("app").unwrap().servers[0].url = url.to_owned();
         let app = wrong.target("app").unwrap();
-        let judge = Arc::new(move |_: &http::request::Parts| Outcome::Go(app, ()));
+        let judge = Arc::new(move |_: &http::request::Parts| Action::Forward(app));
         let error = run(wrong, Vec::<BoundListener>::new(), judge, async {}).await.unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
     }

@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 use tidegate_policy::model::{Listener, Protocol, Tls};
-use tidegate_server::{BoundListener, Outcome, Roots};
+use tidegate_server::{Action, BoundListener, Roots};
 use tidegate_testkit::servers::Certificates;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -117,7 +117,7 @@ async fn tls_agrees_on_a_version_of_http() {
     let server = Server::mirror().await;
     let config = config(&[&server]);
     let app = config.target("app").unwrap();
-    let judge = move |_: &request::Parts| Outcome::Go(app, ());
+    let judge = move |_: &request::Parts| Action::Forward(app);
     let gateway = Gateway::listening(config, Some(tls(&certificates)), judge).await;
 
     let io = connect(gateway.address, &certificates.authority, b"h2").await.unwrap();
@@ -138,7 +138,7 @@ async fn a_request_may_come_together_with_the_end_of_the_handshake() {
     let server = Server::mirror().await;
     let config = config(&[&server]);
     let app = config.target("app").unwrap();
-    let judge = move |_: &request::Parts| Outcome::Go(app, ());
+    let judge = move |_: &request::Parts| Action::Forward(app);
     let gateway = Gateway::listening(config, Some(tls(&certificates)), judge).await;
 
     let terms = connector(&certificates.authority, b"http/1.1").config().clone();
@@ -174,7 +174,7 @@ async fn a_new_certificate_is_taken_and_a_bad_one_is_not() {
     let server = Server::mirror().await;
     let config = config(&[&server]);
     let app = config.target("app").unwrap();
-    let judge = move |_: &request::Parts| Outcome::Go(app, ());
+    let judge = move |_: &request::Parts| Action::Forward(app);
     let gateway = Gateway::listening(config, Some(tls(&old)), judge).await;
     let old_authority = directory.path().join("old.crt");
     fs::copy(&old.authority, &old_authority).unwrap();
@@ -216,7 +216,7 @@ async fn removed_client_authority_lets_nobody_in() {
     let server = Server::mirror().await;
     let config = config(&[&server]);
     let app = config.target("app").unwrap();
-    let judge = move |_: &request::Parts| Outcome::Go(app, ());
+    let judge = move |_: &request::Parts| Action::Forward(app);
     let files = Tls { clients: Some(authorities.clone()), ..tls(&server_files) };
     let gateway = Gateway::listening(config, Some(files), judge).await;
 

@@ -60,7 +60,7 @@ mod sent {
         collections::BTreeMap,
         sync::{Arc, Mutex},
     };
-    use tidegate_server::{LogNote, Outcome};
+    use tidegate_server::{Action, LogNote};
 
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
@@ -280,15 +280,14 @@ mod sent {
                 let mut answer = Response::new(Bytes::new());
                 *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
                 let (rule, decision) = (Some("login".to_owned()), Some("deny".to_owned()));
-                answer.extensions_mut().insert(LogNote { rule, decision, ..LogNote::default() });
-                Outcome::Answer(answer)
+                Action::Respond(answer).noted(LogNote { rule, decision, ..LogNote::default() })
             }
             "/dropped" => {
                 let (rule, decision) = (Some("closed".to_owned()), Some("denied".to_owned()));
-                Outcome::Drop(LogNote { rule, decision, ..LogNote::default() })
+                Action::Drop.noted(LogNote { rule, decision, ..LogNote::default() })
             }
-            "/gone" => Outcome::Go(nobody, ()),
-            _ => Outcome::Go(app, ()),
+            "/gone" => Action::Forward(nobody).into(),
+            _ => Action::Forward(app).into(),
         };
         let gateway = Gateway::judged(config, judge).await;
         let mut client = gateway.client().await;

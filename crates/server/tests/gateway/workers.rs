@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 use tidegate_policy::model::Listener;
-use tidegate_server::{BoundListener, Outcome};
+use tidegate_server::{Action, BoundListener};
 use tokio::time::timeout;
 
 #[tokio::test]
@@ -23,7 +23,7 @@ async fn all_workers_take_part_and_count_together() {
     let workers = seen.clone();
     let mut gateway = Gateway::judged(config, move |_: &request::Parts| {
         workers.lock().unwrap().insert(thread::current().name().unwrap_or_default().to_owned());
-        Outcome::Go(app, ())
+        Action::Forward(app)
     })
     .await;
 
@@ -76,7 +76,7 @@ async fn ipv6_is_listened_on_and_told_of_as_it_is_written() {
     let app = config.target("app").unwrap();
     let bound = BoundListener::bind(&Listener { name: None, address: "[::1]:0".parse().unwrap(), tls: None })
         .unwrap();
-    let gateway = Gateway::at(config, bound, move |_: &request::Parts| Outcome::Go(app, ()));
+    let gateway = Gateway::at(config, bound, move |_: &request::Parts| Action::Forward(app));
     let head = gateway.client().await.get("/").await.body;
     assert!(head.contains("x-forwarded-for: ::1\r\n"), "{head}");
     assert!(head.contains("forwarded: for=\"[::1]\";host=\"example.org\";proto=http\r\n"), "{head}");

@@ -27,7 +27,7 @@ use tidegate_policy::model::{
     Balance, Connections, Introduce, Listener, Log, Protocol, Retries, Timeouts, Tls, Upstream,
     UpstreamServer,
 };
-use tidegate_server::{BoundListener, Config, Fault, Judge, Outcome, run};
+use tidegate_server::{Action, BoundListener, Config, Fault, RequestFilter, run};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -55,20 +55,20 @@ impl Gateway {
     /// Forwards everything to the upstream `app`.
     pub(crate) async fn with(config: Config) -> Self {
         let app = config.target("app").unwrap();
-        Self::judged(config, move |_: &request::Parts| Outcome::Go(app, ())).await
+        Self::judged(config, move |_: &request::Parts| Action::Forward(app)).await
     }
 
-    pub(crate) async fn judged(config: Config, judge: impl Judge) -> Self {
+    pub(crate) async fn judged(config: Config, judge: impl RequestFilter) -> Self {
         Self::listening(config, None, judge).await
     }
 
-    pub(crate) async fn listening(config: Config, tls: Option<Tls>, judge: impl Judge) -> Self {
+    pub(crate) async fn listening(config: Config, tls: Option<Tls>, judge: impl RequestFilter) -> Self {
         let bound =
             BoundListener::bind(&Listener { name: None, address: ([127, 0, 0, 1], 0).into(), tls }).unwrap();
         Self::at(config, bound, judge)
     }
 
-    pub(crate) fn at(config: Config, bound: BoundListener, judge: impl Judge) -> Self {
+    pub(crate) fn at(config: Config, bound: BoundListener, judge: impl RequestFilter) -> Self {
         let address = bound.address();
         let (stop, stopped) = oneshot::channel();
         let end = tokio::spawn(run(config, vec![bound], Arc::new(judge), async {
