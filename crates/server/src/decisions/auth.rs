@@ -17,10 +17,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, 
 use http_body_util::Full;
 use std::net::IpAddr;
 use tidegate_policy::{
-    compile::{Admission, Instead, Passage, PolicyAsked, Refusal, Why},
+    compile::{Admission, DenyReason, PolicyResult, Refusal, RejectAction},
     head::RequestHead,
 };
-use tidegate_rule::Fields;
+use tidegate_rule::{Evaluation, Fields};
 
 /// Which headers tell of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,19 +56,18 @@ pub(super) async fn answer(
 ) -> Result<Response, ApiError> {
     let (meant, client) = meant(parts, dialect)?;
     let now = desk.now();
-    let asked = now.gate.ask(&RequestHead::new(&meant, client));
-    let passage = match asked {
-        PolicyAsked::Now(passage) => passage,
-        PolicyAsked::Later(asking) => asking.await,
+    let passage = match now.gate.check(&RequestHead::new(&meant, client)) {
+        Evaluation::Ready(passage) => passage,
+        Evaluation::Pending(evaluation) => evaluation.await,
     };
     now.tally.passed(&passage);
     let head = RequestHead::new(&meant, client);
     Ok(match passage {
-        Passage::Admitted(admission) => {
+        PolicyResult::Admitted(admission) => {
             now.watcher.iter().for_each(|watcher| watcher.admitted(&admission, &now.gate, &head));
             admitted(&admission)
         }
-        Passage::Refused(refusal) => {
+        PolicyResult::Refused(refusal) => {
             let kept = now.watcher.as_ref().and_then(|watcher| watcher.refused(&refusal, &now.gate, &head));
             refused(*refusal, kept, refuse)
         }
@@ -79,7 +78,7 @@ pub(super) async fn answer(
 fn admitted(admission: &Admission) -> Response {
     let mut response = Response::default();
     if admission.fields() != Fields::None {
-        admission.verdict().write_fields(|name, value| {
+        admission.write_fields(|name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {
                 response.headers_mut().insert(HeaderName::from_static(name), value);
             }
@@ -89,20 +88,20 @@ fn admitted(admission: &Admission) -> Response {
 }
 
 fn refused(mut refusal: Refusal, kept: Option<Kept>, refuse: RefuseAs) -> Response {
-    if let (Some(Kept(id)), Instead::Answer(answer)) = (&kept, &mut refusal.instead) {
+    if let (Some(Kept(id)), RejectAction::Answer(answer)) = (&kept, &mut refusal.action) {
         answer.set_instance(&denial_uri(id));
     }
     let retry = refusal.retry_after.map(|wait| tidegate_core::header::seconds(wait.into()));
-    let mut response: Response = match refusal.instead {
-        Instead::Answer(answer) => http::Response::<String>::from(answer).map(Full::from),
+    let mut response: Response = match refusal.action {
+        RejectAction::Answer(answer) => http::Response::<String>::from(answer).map(Full::from),
         // Another upstream, or a connection that is closed: a proxy can do neither for us.
-        Instead::Upstream(_) | Instead::Drop => {
+        RejectAction::Upstream(_) | RejectAction::Drop => {
             let mut response = Response::default();
-            *response.status_mut() = match refusal.why {
-                Why::Limited => StatusCode::TOO_MANY_REQUESTS,
-                Why::NoKey => StatusCode::BAD_REQUEST,
-                Why::Denied | Why::Banned => StatusCode::FORBIDDEN,
-                Why::Guarded => StatusCode::SERVICE_UNAVAILABLE,
+            *response.status_mut() = match refusal.reason {
+                DenyReason::Limited => StatusCode::TOO_MANY_REQUESTS,
+                DenyReason::NoKey => StatusCode::BAD_REQUEST,
+                DenyReason::Denied | DenyReason::Banned => StatusCode::FORBIDDEN,
+                DenyReason::Guarded => StatusCode::SERVICE_UNAVAILABLE,
             };
             response
         }

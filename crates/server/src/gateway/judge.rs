@@ -12,12 +12,12 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header, request, respo
 use std::{collections::HashMap, mem, sync::Arc};
 use tidegate_core::{Micros, header as field};
 use tidegate_policy::{
-    compile::{Admission, Held, Instead, Passage, PolicyAsked, PolicyGate, Refusal},
+    compile::{Admission, PolicyGate, PolicyResult, Refusal, RejectAction},
     head::RequestHead,
     matching::Seen,
     model::{LogFormat, Observe, RouteAction},
 };
-use tidegate_rule::{Answer, Fields, ProblemDetails};
+use tidegate_rule::{Answer, Evaluation, Fields, HeldSlots, ProblemDetails};
 
 /// Asks the policy that is in force now.
 pub(crate) struct PolicyJudge {
@@ -39,7 +39,7 @@ pub(super) struct Served {
 /// What happens to a request that is admitted.
 enum Action {
     Forward(Target),
-    Respond(Instead),
+    Respond(RejectAction),
     /// No route matches.
     NotFound,
 }
@@ -75,7 +75,7 @@ enum Stage {
     /// It was let through, and waits for its answer. Cases are moved about, so it is boxed.
     Admitted(Box<Admission>),
     /// It was answered, and holds this until the body is gone.
-    Settled { _held: Held },
+    Settled { _held: HeldSlots },
     /// Nothing is held, and there is nothing to tell.
     Free,
 }
@@ -114,19 +114,19 @@ impl Judge for PolicyJudge {
         }
         let action = served.action(&seen);
         let (timed, came) = (served.tally.begin(), served.tally.now());
-        match served.gate.ask_seen(&seen) {
-            PolicyAsked::Now(passage) => {
+        match served.gate.evaluate(&seen) {
+            Evaluation::Ready(passage) => {
                 if timed == Sampled::Yes {
                     served.tally.end(came);
                 }
                 Judged::Now(served.conclude(passage, came, action, Some(&head)))
             }
-            PolicyAsked::Later(asking) => {
+            Evaluation::Pending(evaluation) => {
                 let served = Arc::clone(&served);
                 // Only what tells of single requests needs the request again.
                 let seen = served.tells().then(|| (parts.clone(), origin.clone()));
                 Judged::Later(Box::pin(async move {
-                    let passage = asking.await;
+                    let passage = evaluation.await;
                     served.tally.end_later(came, passage.waited());
                     let head = seen.as_ref().map(|(parts, origin)| origin.head(parts));
                     served.conclude(passage, came, action, head.as_ref())
@@ -173,7 +173,7 @@ impl Served {
         let Some(place) = self.gate.place_of_route(seen) else { return Action::NotFound };
         match (self.routes.get(place), self.gate.routes().get(place).map(|route| &route.action)) {
             (Some(Some(target)), _) => Action::Forward(*target),
-            (_, Some(RouteAction::Respond(respond))) => Action::Respond(Instead::respond(respond, seen)),
+            (_, Some(RouteAction::Respond(respond))) => Action::Respond(RejectAction::respond(respond, seen)),
             _ => Action::NotFound,
         }
     }
@@ -186,7 +186,7 @@ impl Served {
     /// What becomes of a request. `head` is there if anybody is told of it.
     fn conclude(
         self: &Arc<Self>,
-        passage: Passage,
+        passage: PolicyResult,
         came: Micros,
         action: Action,
         head: Option<&RequestHead<'_>>,
@@ -197,43 +197,43 @@ impl Served {
             _ => None,
         };
         match passage {
-            Passage::Admitted(admission) => {
+            PolicyResult::Admitted(admission) => {
                 let is_slowed = !admission.up().is_empty() || !admission.down().is_empty();
                 let is_free = !admission.holds_anything() && !is_slowed && admission.fields() == Fields::None;
-                let rules: Vec<usize> = admission.said().map(|(place, ..)| place).collect();
+                let rules: Vec<usize> = admission.decisions().map(|decision| decision.rule).collect();
                 let stopwatch = (!rules.is_empty())
                     .then(|| Box::new(Stopwatch { came, rules, tally: self.tally.clone() }));
                 let stage = if is_free { Stage::Free } else { Stage::Admitted(Box::new(admission)) };
                 let mut case = PolicyCase { stage, kept, _stopwatch: stopwatch };
                 let response = match action {
                     Action::Forward(target) => return Outcome::Go(target, case),
-                    Action::Respond(Instead::Drop) => {
+                    Action::Respond(RejectAction::Drop) => {
                         return Outcome::Drop(case.kept.map(|kept| kept.dropped()).unwrap_or_default());
                     }
-                    Action::Respond(Instead::Answer(answer)) => answer.into(),
-                    Action::Respond(Instead::Upstream(_)) | Action::NotFound => nowhere(),
+                    Action::Respond(RejectAction::Answer(answer)) => answer.into(),
+                    Action::Respond(RejectAction::Upstream(_)) | Action::NotFound => nowhere(),
                 };
                 let (mut parts, body) = response.into_parts();
                 case.settle(&mut parts);
                 Outcome::Answer(Response::from_parts(parts, body))
             }
-            Passage::Refused(refusal) => self.refuse(*refusal, kept),
+            PolicyResult::Refused(refusal) => self.refuse(*refusal, kept),
         }
     }
 
     /// Notes down what others are told of a request.
-    fn keep(self: &Arc<Self>, passage: &Passage, head: &RequestHead<'_>) -> Option<Box<Kept>> {
+    fn keep(self: &Arc<Self>, passage: &PolicyResult, head: &RequestHead<'_>) -> Option<Box<Kept>> {
         let mut kept = Kept::default();
         if self.notes == Notes::Taken {
             kept.note = Some(match passage {
-                Passage::Admitted(admission) => note::admitted(admission, &self.gate, head),
-                Passage::Refused(refusal) => note::refused(refusal, &self.gate, head),
+                PolicyResult::Admitted(admission) => note::admitted(admission, &self.gate, head),
+                PolicyResult::Refused(refusal) => note::refused(refusal, &self.gate, head),
             });
         }
         if let Some(watcher) = &self.watcher {
             match passage {
-                Passage::Admitted(admission) => watcher.admitted(admission, &self.gate, head),
-                Passage::Refused(refusal) => kept.denial = watcher.refused(refusal, &self.gate, head),
+                PolicyResult::Admitted(admission) => watcher.admitted(admission, &self.gate, head),
+                PolicyResult::Refused(refusal) => kept.denial = watcher.refused(refusal, &self.gate, head),
             }
             kept.visit = watcher.visit(&self.gate, head).map(|visit| (visit, self.clone()));
         }
@@ -242,8 +242,8 @@ impl Served {
     }
 
     fn refuse(&self, refusal: Refusal, kept: Option<Box<Kept>>) -> Outcome<PolicyCase> {
-        match refusal.instead {
-            Instead::Answer(mut answer) => {
+        match refusal.action {
+            RejectAction::Answer(mut answer) => {
                 if let Some(Told(id)) = kept.as_ref().and_then(|kept| kept.denial.as_ref()) {
                     answer.set_instance(&denial_uri(id));
                 }
@@ -254,13 +254,13 @@ impl Served {
                 }
                 Outcome::Answer(Response::from_parts(parts, body))
             }
-            Instead::Upstream(name) => match self.by_name.get(&*name) {
+            RejectAction::Upstream(name) => match self.by_name.get(&*name) {
                 Some(target) => {
                     Outcome::Go(*target, PolicyCase { stage: Stage::Free, kept, _stopwatch: None })
                 }
                 None => Outcome::Answer(nowhere()),
             },
-            Instead::Drop => Outcome::Drop(kept.map(|kept| kept.dropped()).unwrap_or_default()),
+            RejectAction::Drop => Outcome::Drop(kept.map(|kept| kept.dropped()).unwrap_or_default()),
         }
     }
 
@@ -297,7 +297,7 @@ impl PolicyCase {
     fn settle(&mut self, answer: &mut response::Parts) {
         if let Stage::Admitted(admission) = mem::replace(&mut self.stage, Stage::Free) {
             if admission.fields() != Fields::None {
-                admission.verdict().write_fields(|name, value| {
+                admission.write_fields(|name, value| {
                     if let Ok(value) = HeaderValue::from_str(value) {
                         answer.headers.insert(HeaderName::from_static(name), value);
                     }

@@ -9,7 +9,7 @@ use super::{
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
 use tidegate_policy::{
-    compile::{Admission, Instead, PolicyGate, Refusal, Said},
+    compile::{Admission, PolicyGate, Refusal, RejectAction, RuleResult},
     model::{KeysShown, Observe},
 };
 use tidegate_rule::{
@@ -45,12 +45,12 @@ impl Watcher {
             return;
         }
         let sampled = self.tally.is_sampled();
-        for (place, said, _) in admission.said() {
+        for decision in admission.decisions() {
             if sampled == Sampled::Yes {
-                self.saw(place, TopBy::Asked, SAMPLED, gate, head);
+                self.saw(decision.rule, TopBy::Asked, SAMPLED, gate, head);
             }
-            if said == Said::WouldRefuse {
-                self.saw(place, TopBy::ShadowDenied, 1, gate, head);
+            if matches!(decision.result, RuleResult::Denied(_)) {
+                self.saw(decision.rule, TopBy::ShadowDenied, 1, gate, head);
             }
         }
     }
@@ -66,9 +66,9 @@ impl Watcher {
         }
         let view = gate.view(refusal.place);
         let key = view.and_then(|rule| rule.key_in(head));
-        let status = match &refusal.instead {
-            Instead::Answer(answer) => Some(answer.final_status()),
-            Instead::Upstream(_) | Instead::Drop => None,
+        let status = match &refusal.action {
+            RejectAction::Answer(answer) => Some(answer.final_status()),
+            RejectAction::Upstream(_) | RejectAction::Drop => None,
         };
         self.keep(gate, head, |denial| Denial {
             rule: Some(refusal.rule.clone()),

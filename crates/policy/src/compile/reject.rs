@@ -1,4 +1,4 @@
-//! What becomes of a request that is not let through.
+//! What is done with a denied request.
 
 use crate::{
     matching::Seen,
@@ -7,9 +7,9 @@ use crate::{
 use std::sync::Arc;
 use tidegate_rule::Answer;
 
-/// What becomes of a request that is not let through.
+/// What is done with a denied request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Instead {
+pub enum RejectAction {
     /// It is answered so.
     Answer(Answer),
     /// This upstream answers it.
@@ -18,7 +18,7 @@ pub enum Instead {
     Drop,
 }
 
-impl Instead {
+impl RejectAction {
     /// What a rule says, where `usual` would be answered if it said nothing to a client that accepts this.
     pub(crate) fn of(on_limit: &OnLimit, usual: Answer, accept: Option<&[u8]>) -> Self {
         match on_limit {
