@@ -1,13 +1,13 @@
-//! A limit in front of services that the important lose last.
+//! Slots that the important lose last: load shedding by priority.
 
-use super::service::PriorityService;
-use crate::held::HeldBody;
-use actix_web::{
-    Error,
-    body::MessageBody,
-    dev::{Service, ServiceRequest, ServiceResponse, Transform},
+use crate::{
+    head::RequestHead,
+    held::{Entered, HeldBody, HeldFuture, say},
+    middleware::{Handle, Inner, Middleware},
 };
-use std::future::{Ready, ready};
+use actix_web::{body::MessageBody, dev::ServiceRequest};
+use std::{rc::Rc, sync::Arc};
+use tidegate_engine::{Pass, PriorityLimit};
 use tidegate_rule::surface::RequestPriority;
 
 /// Sheds load in front of a service, the least important first.
@@ -29,30 +29,19 @@ use tidegate_rule::surface::RequestPriority;
 ///
 /// A request is in flight until the body of its answer has been sent, unless told otherwise. Whoever is shed is answered with
 /// 503 and `Retry-After`. Make the limit outside of the closure that makes applications, or each worker has its own.
-#[derive(Clone, Debug)]
-pub struct PriorityMiddleware {
-    priority: RequestPriority,
-}
+pub type PriorityMiddleware = Middleware<RequestPriority>;
 
-impl PriorityMiddleware {
-    /// A middleware with this limit.
-    pub fn new(priority: RequestPriority) -> Self {
-        Self { priority }
-    }
-}
+impl Handle for RequestPriority {
+    type Body<B: MessageBody> = HeldBody<B>;
+    type Future<S: Inner<B>, B: MessageBody + 'static> =
+        HeldFuture<S::Future, B, Entered<Pass<Arc<PriorityLimit>>>>;
 
-impl<S, B> Transform<S, ServiceRequest> for PriorityMiddleware
-where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
-    B: MessageBody + 'static,
-{
-    type Response = ServiceResponse<HeldBody<B>>;
-    type Error = Error;
-    type Transform = PriorityService<S>;
-    type InitError = ();
-    type Future = Ready<Result<PriorityService<S>, ()>>;
-
-    fn new_transform(&self, inner: S) -> Self::Future {
-        ready(Ok(PriorityService::new(inner, self.priority.clone())))
+    fn call<S: Inner<B>, B: MessageBody + 'static>(
+        &self,
+        inner: &Rc<S>,
+        request: ServiceRequest,
+    ) -> Self::Future<S, B> {
+        let pass = self.try_pass(&RequestHead::of(&request));
+        HeldFuture::now(&**inner, say(self.terms(), request, pass))
     }
 }

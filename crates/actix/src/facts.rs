@@ -1,11 +1,16 @@
-//! Facts for services.
+//! What is known of a request, put around whoever serves it.
 
-use super::service::FactsService;
-use actix_web::{
-    Error,
-    dev::{Service, ServiceRequest, ServiceResponse, Transform},
+use crate::{
+    head::RequestHead,
+    middleware::{Handle, Inner, Middleware},
 };
-use std::future::{Ready, ready};
+use actix_web::{
+    Error, HttpMessage as _,
+    body::MessageBody,
+    dev::{ServiceRequest, ServiceResponse},
+};
+use futures_core::future::LocalBoxFuture;
+use std::rc::Rc;
 use tidegate_rule::surface::RequestFacts;
 
 /// Finds out who sent a request, and tells everybody who serves it: attributes with `key = ip` and `key = user` deep below,
@@ -29,31 +34,24 @@ use tidegate_rule::surface::RequestFacts;
 /// [`Facts::scope`]: tidegate_rule::Facts::scope
 ///
 /// Of several middlewares the one that is wrapped last runs first, so wrap this one after those that are to know the facts.
-#[derive(Clone, Debug, Default)]
-pub struct FactsMiddleware {
-    facts: RequestFacts,
-}
+///
+/// The default knows the address at the other end of the connection, and no user.
+pub type FactsMiddleware = Middleware<RequestFacts>;
 
-impl FactsMiddleware {
-    /// A middleware that finds out as this says. The default knows the address at the other end of the connection, and no
-    /// user.
-    pub fn new(facts: RequestFacts) -> Self {
-        Self { facts }
-    }
-}
+impl Handle for RequestFacts {
+    type Body<B: MessageBody> = B;
+    type Future<S: Inner<B>, B: MessageBody + 'static> =
+        LocalBoxFuture<'static, Result<ServiceResponse<B>, Error>>;
 
-impl<S, B> Transform<S, ServiceRequest> for FactsMiddleware
-where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
-    B: 'static,
-{
-    type Response = ServiceResponse<B>;
-    type Error = Error;
-    type Transform = FactsService<S>;
-    type InitError = ();
-    type Future = Ready<Result<FactsService<S>, ()>>;
-
-    fn new_transform(&self, inner: S) -> Self::Future {
-        ready(Ok(FactsService::new(inner, self.facts.clone())))
+    fn call<S: Inner<B>, B: MessageBody + 'static>(
+        &self,
+        inner: &Rc<S>,
+        request: ServiceRequest,
+    ) -> Self::Future<S, B> {
+        let facts = self.find(&RequestHead::of(&request));
+        request.extensions_mut().insert(facts.clone());
+        // Some services do their work before they are polled; they know the facts as well.
+        let inner = facts.clone().scope_blocking(|| inner.call(request));
+        Box::pin(facts.scope(inner))
     }
 }
