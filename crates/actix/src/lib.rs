@@ -44,19 +44,19 @@ mod head;
 mod held;
 pub mod key;
 mod limit;
+mod middleware;
 mod priority;
 
-pub use access::{AccessMiddleware, AccessService};
-pub use bandwidth::{
-    BandwidthFuture, BandwidthMiddleware, BandwidthService, ShapedBody, UploadMiddleware, UploadService,
-};
-pub use concurrency::{ConcurrencyMiddleware, ConcurrencyService};
-pub use facts::{FactsFuture, FactsMiddleware, FactsService};
-pub use guard::{GuardMiddleware, GuardService};
+pub use access::AccessMiddleware;
+pub use bandwidth::{BandwidthFuture, BandwidthMiddleware, ShapedBody, Upload, UploadMiddleware};
+pub use concurrency::ConcurrencyMiddleware;
+pub use facts::FactsMiddleware;
+pub use guard::GuardMiddleware;
 pub use head::{ReplyHead, RequestHead};
 pub use held::{HeldBody, HeldFuture};
 pub use limit::{LimitMiddleware, LimitService};
-pub use priority::{PriorityMiddleware, PriorityService};
+pub use middleware::{Middleware, MiddlewareService};
+pub use priority::PriorityMiddleware;
 pub use tidegate_rule::surface::{
     Guards, GuardsBuilder, RequestAccess, RequestBandwidth, RequestFacts, RequestGuard, RequestPriority,
     RequestSlots, Until, called, served,

@@ -5,8 +5,8 @@ use crate::{
     refusal::Refusal,
     text,
 };
-use proc_macro2::{Span, TokenStream};
-use quote::quote_spanned;
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens as _, quote_spanned};
 use syn::{Error, Expr, ExprLit, Lit, LitStr, Path, Result};
 use tidegate_core::{Micros, SettingError, Share};
 use tidegate_overload::{BreakerBuilder, BreakerSettings};
@@ -226,42 +226,20 @@ impl Setting {
             let text = share.to_string();
             quote_spanned!(site=> #text.parse()?)
         };
-        match self {
-            Self::OverCalls(calls) => quote_spanned!(site=> .over_calls(#calls)),
-            Self::OverTime(window) => {
-                let window = micros(window);
-                quote_spanned!(site=> .over_time(#window))
-            }
-            Self::MinCalls(calls) => {
-                let calls = u64::from(calls);
-                quote_spanned!(site=> .min_calls(#calls))
-            }
-            Self::FailureRate(rate) => {
-                let rate = share(rate);
-                quote_spanned!(site=> .failure_rate(#rate))
-            }
-            Self::Slow(rate, longer_than) => {
-                let (rate, longer_than) = (share(rate), micros(longer_than));
-                quote_spanned!(site=> .slow_calls(#rate, #longer_than))
-            }
-            Self::OpenFor(time) => {
-                let time = micros(time);
-                quote_spanned!(site=> .open_for(#time))
-            }
-            Self::Backoff(factor, longest) => {
-                let longest = micros(longest);
-                quote_spanned!(site=> .backoff(#factor, #longest))
-            }
-            Self::Jitter(jitter) => {
-                let jitter = share(jitter);
-                quote_spanned!(site=> .jitter(#jitter))
-            }
-            Self::Probes(probes) => quote_spanned!(site=> .probes(#probes)),
-            Self::ProbeDeadline(deadline) => {
-                let deadline = micros(deadline);
-                quote_spanned!(site=> .probe_deadline(#deadline))
-            }
-        }
+        let (method, arguments) = match self {
+            Self::OverCalls(calls) => ("over_calls", vec![calls.to_token_stream()]),
+            Self::OverTime(window) => ("over_time", vec![micros(window)]),
+            Self::MinCalls(calls) => ("min_calls", vec![u64::from(calls).to_token_stream()]),
+            Self::FailureRate(rate) => ("failure_rate", vec![share(rate)]),
+            Self::Slow(rate, longer_than) => ("slow_calls", vec![share(rate), micros(longer_than)]),
+            Self::OpenFor(time) => ("open_for", vec![micros(time)]),
+            Self::Backoff(factor, longest) => ("backoff", vec![factor.to_token_stream(), micros(longest)]),
+            Self::Jitter(jitter) => ("jitter", vec![share(jitter)]),
+            Self::Probes(probes) => ("probes", vec![probes.to_token_stream()]),
+            Self::ProbeDeadline(deadline) => ("probe_deadline", vec![micros(deadline)]),
+        };
+        let method = Ident::new(method, site);
+        quote_spanned!(site=> .#method(#(#arguments),*))
     }
 }
 

@@ -4,8 +4,7 @@
 
 use crate::{
     compile::{
-        Ahead, Compiler, Foresight, Instead, Passage, PolicyAsked, PolicyError, PolicyGate, Why,
-        without_stores,
+        Compiler, DenyReason, DryRun, PolicyError, PolicyGate, Prefetch, RejectAction, without_stores,
     },
     head::{self, HeadError, HeadLimits, RequestHead},
     matching::{Mismatch, Seen},
@@ -46,7 +45,7 @@ pub enum Predicted {
     /// It is admitted, and the gateway answers it, as its route says.
     Responded {
         /// With this.
-        response: Instead,
+        response: RejectAction,
         /// After this wait.
         delay: Duration,
     },
@@ -59,9 +58,9 @@ pub enum Predicted {
         /// By this rule.
         rule: String,
         /// For this reason.
-        why: Why,
-        /// This happens instead.
-        instead: Instead,
+        reason: DenyReason,
+        /// This is done with it.
+        action: RejectAction,
     },
 }
 
@@ -71,8 +70,8 @@ impl Predicted {
         match self {
             Self::NoRoute => Some(404),
             Self::Malformed(error) => Some(error.status()),
-            Self::Refused { instead: Instead::Answer(answer), .. }
-            | Self::Responded { response: Instead::Answer(answer), .. } => Some(answer.final_status()),
+            Self::Refused { action: RejectAction::Answer(answer), .. }
+            | Self::Responded { response: RejectAction::Answer(answer), .. } => Some(answer.final_status()),
             Self::Forwarded { .. } | Self::Responded { .. } | Self::Refused { .. } => None,
         }
     }
@@ -80,8 +79,8 @@ impl Predicted {
     /// Where the gateway's own answer redirects to, if it does.
     pub fn location(&self) -> Option<&str> {
         match self {
-            Self::Refused { instead: Instead::Answer(answer), .. }
-            | Self::Responded { response: Instead::Answer(answer), .. } => answer.get("location"),
+            Self::Refused { action: RejectAction::Answer(answer), .. }
+            | Self::Responded { response: RejectAction::Answer(answer), .. } => answer.get("location"),
             Self::Forwarded { .. }
             | Self::Responded { .. }
             | Self::NoRoute
@@ -94,7 +93,7 @@ impl Predicted {
     pub fn upstream(&self) -> Option<&str> {
         match self {
             Self::Forwarded { upstream, .. } => Some(upstream),
-            Self::Refused { instead: Instead::Upstream(name), .. } => Some(name),
+            Self::Refused { action: RejectAction::Upstream(name), .. } => Some(name),
             Self::Responded { .. } | Self::NoRoute | Self::Malformed(_) | Self::Refused { .. } => None,
         }
     }
@@ -201,7 +200,7 @@ pub struct SpentQuota {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spent {
     /// This.
-    Refused(Instead),
+    Refused(RejectAction),
     /// It waits for so long.
     Waits(Duration),
     /// Nothing: the rule is only watched.
@@ -227,7 +226,7 @@ pub fn explain(policy: &Policy, head: &dyn Head, base: &Path) -> Result<Explanat
     Ok(Explanation {
         request: format!("{} {}{}{client}", head.method(), seen.host().unwrap_or_default(), head.path()),
         rules: policy.rules.iter().enumerate().map(explain).collect(),
-        outcome: predict(policy, &compile()?, head),
+        outcome: predict(&compile()?, head),
     })
 }
 
@@ -260,38 +259,28 @@ pub fn explain_request(
 /// What the tables of a gate that is asked once may take.
 const MEMORY: u64 = 1 << 20;
 
-/// Asks a gate that has counted nothing.
-fn predict(policy: &Policy, gate: &PolicyGate, head: &dyn Head) -> Predicted {
+/// Evaluates a gate that has counted nothing.
+fn predict(gate: &PolicyGate, head: &dyn Head) -> Predicted {
     let seen = gate.see(head);
     let route = gate.place_of_route(&seen).and_then(|place| gate.routes().get(place));
     let admitted = |delay| match route.map(|route| &route.action) {
         Some(RouteAction::Forward(upstream)) => Predicted::Forwarded { upstream: upstream.clone(), delay },
         Some(RouteAction::Respond(respond)) => {
-            Predicted::Responded { response: Instead::respond(respond, &seen), delay }
+            Predicted::Responded { response: RejectAction::respond(respond, &seen), delay }
         }
         None => Predicted::NoRoute,
     };
-    match gate.ask_seen(&seen) {
-        PolicyAsked::Now(Passage::Admitted(_)) => admitted(Duration::ZERO),
-        PolicyAsked::Now(Passage::Refused(refusal)) => {
-            Predicted::Refused { rule: refusal.rule.to_string(), why: refusal.why, instead: refusal.instead }
-        }
-        // It waits; what comes of that is known without waiting.
-        PolicyAsked::Later(asking) => {
-            drop(asking);
-            let (mut ahead, mut foresight) = (Ahead::default(), Foresight::default());
-            gate.approach(&seen, &mut ahead);
-            gate.foresee(head, (&ahead, 0), &mut foresight);
-            match foresight.refusal().and_then(|place| policy.rules.get(place)) {
-                None => admitted(foresight.delay()),
-                Some(rule) => {
-                    let limited =
-                        Limited::new(rule.name.as_str(), Cause::Rejected(tidegate_overload::Rejection::Full));
-                    let instead = Instead::of(&rule.on_limit, Answer::from(&limited), head.header("accept"));
-                    Predicted::Refused { rule: rule.name.clone(), why: Why::Limited, instead }
-                }
-            }
-        }
+    // Nothing is waited for: what comes of a wait is known.
+    let (mut prefetch, mut dry_run) = (Prefetch::default(), DryRun::new(gate));
+    gate.prepare(&seen, &mut prefetch);
+    gate.dry_run(head, (&prefetch, 0), &mut dry_run);
+    match dry_run.refusal(head) {
+        None => admitted(dry_run.delay()),
+        Some(refusal) => Predicted::Refused {
+            rule: refusal.rule.to_string(),
+            reason: refusal.reason,
+            action: refusal.action,
+        },
     }
 }
 
@@ -451,7 +440,7 @@ fn spend(rule: &Rule, fields: Fields, place: usize, quota: Quota, cost: u64, hea
                 .with_message(rule.message.as_deref().map(Into::into))
                 .with_quota(Some(quota));
             let usual = Answer::of(&limited, fields);
-            Spent::Refused(Instead::of(&rule.on_limit, usual, head.header("accept")))
+            Spent::Refused(RejectAction::of(&rule.on_limit, usual, head.header("accept")))
         }
     }
 }
@@ -473,7 +462,7 @@ impl fmt::Display for Predicted {
             }
             Self::Responded { response, delay } => {
                 match response {
-                    Instead::Answer(answer) => {
+                    RejectAction::Answer(answer) => {
                         let location = answer.get("location").map(|location| format!(" {location}"));
                         write!(f, "the gateway answers {}{}", answer.status, location.unwrap_or_default())?;
                     }
@@ -486,15 +475,15 @@ impl fmt::Display for Predicted {
             }
             Self::NoRoute => f.write_str("goes nowhere: no route matches, 404"),
             Self::Malformed(error) => write!(f, "refused with {} before any rule: {error}", error.status()),
-            Self::Refused { rule, why, instead } => {
-                let why = match why {
-                    Why::Limited => "its quota is exceeded",
-                    Why::NoKey => "the key is missing",
-                    Why::Denied => "the client is denied",
-                    Why::Banned => "the client is banned",
-                    Why::Guarded => "it protects what is behind it",
+            Self::Refused { rule, reason, action } => {
+                let reason = match reason {
+                    DenyReason::Limited => "its quota is exceeded",
+                    DenyReason::NoKey => "the key is missing",
+                    DenyReason::Denied => "the client is denied",
+                    DenyReason::Banned => "the client is banned",
+                    DenyReason::Guarded => "it protects what is behind it",
                 };
-                write!(f, "refused by rule `{rule}`, since {why}: {}", Spent::Refused(instead.clone()))
+                write!(f, "refused by rule `{rule}`, since {reason}: {}", Spent::Refused(action.clone()))
             }
         }
     }
@@ -594,9 +583,9 @@ impl fmt::Display for Spent {
         match self {
             Self::Watched => f.write_str("let through, and noted"),
             Self::Waits(wait) => write!(f, "waits {}", Micros::from(*wait)),
-            Self::Refused(Instead::Drop) => f.write_str("the connection is closed"),
-            Self::Refused(Instead::Upstream(name)) => write!(f, "`{name}` answers"),
-            Self::Refused(Instead::Answer(answer)) => {
+            Self::Refused(RejectAction::Drop) => f.write_str("the connection is closed"),
+            Self::Refused(RejectAction::Upstream(name)) => write!(f, "`{name}` answers"),
+            Self::Refused(RejectAction::Answer(answer)) => {
                 write!(f, "{}", answer.final_status())?;
                 for name in ["location", "retry-after", "content-type"] {
                     if let Some(value) = answer.get(name) {

@@ -97,6 +97,102 @@ pub(crate) const fn key_with_default<T>(
     Key { name, about, shape, read, write, default: Some(default) }
 }
 
+/// A key whose value is a field: `NAME: SHAPE, FIELD = READ => WRITE, ABOUT`, where `READ` is a method of the reader, with
+/// its arguments behind the node, and `WRITE` takes a reference.
+///
+/// The field is an option. It is not where `always` or `default USUAL` follows: then it is always written, or where it differs
+/// from that field of `USUAL`. `[FIELD]` is a list, `FIELD in WORDS` one of a few words, and `FIELD { TABLE }` a map.
+macro_rules! field {
+    ($name:literal: $($field:ident).+ in $words:ident, $about:literal) => {
+        $crate::table::key_with_default(
+            $name,
+            $about,
+            $crate::table::Shape::Word(const { &$crate::read::word_names(&$words) }),
+            |reader, node, it| it.$($field).+ = reader.word(node, &$words).unwrap_or_default(),
+            |it| $crate::read::write_word(&it.$($field).+, &$words),
+            || $crate::read::usual_word(&$words),
+        )
+    };
+    ($name:literal: $($field:ident).+ { $table:ident }, $about:literal) => {
+        $crate::table::key(
+            $name,
+            $about,
+            $crate::table::Shape::Keys(|| $table.outline()),
+            |reader, node, it| reader.fill(node, &$table, &mut it.$($field).+),
+            |it| $table.write_some(&it.$($field).+),
+        )
+    };
+    ($name:literal: $shape:expr, [$($field:ident).+] = $read:ident$(($($arg:expr),*))?, $about:literal) => {
+        $crate::table::key(
+            $name,
+            $about,
+            $shape,
+            |reader, node, it| {
+                it.$($field).+ = reader.several(node, |reader, node| reader.$read(node $($(, $arg)*)?));
+            },
+            |it| $crate::table::Written::texts(&it.$($field).+),
+        )
+    };
+    (
+        $name:literal: $shape:expr,
+        [$($field:ident).+] = $read:ident$(($($arg:expr),*))? => $write:expr,
+        $about:literal
+    ) => {
+        $crate::table::key(
+            $name,
+            $about,
+            $shape,
+            |reader, node, it| {
+                it.$($field).+ = reader.several(node, |reader, node| reader.$read(node $($(, $arg)*)?));
+            },
+            |it| $crate::table::Written::several(&it.$($field).+, $write),
+        )
+    };
+    (
+        $name:literal: $shape:expr,
+        $($field:ident).+ = $read:ident$(($($arg:expr),*))? => $write:expr,
+        $about:literal
+    ) => {
+        $crate::table::key(
+            $name,
+            $about,
+            $shape,
+            |reader, node, it| it.$($field).+ = reader.$read(node $($(, $arg)*)?),
+            |it| it.$($field).+.as_ref().map($write),
+        )
+    };
+    (
+        $name:literal: $shape:expr,
+        $($field:ident).+ = $read:ident$(($($arg:expr),*))? => $write:expr,
+        always,
+        $about:literal
+    ) => {
+        $crate::table::key(
+            $name,
+            $about,
+            $shape,
+            |reader, node, it| it.$($field).+ = reader.$read(node $($(, $arg)*)?).unwrap_or_default(),
+            |it| Some($write(&it.$($field).+)),
+        )
+    };
+    (
+        $name:literal: $shape:expr,
+        $($field:ident).+ = $read:ident$(($($arg:expr),*))? => $write:expr,
+        default $usual:expr,
+        $about:literal
+    ) => {
+        $crate::table::key_with_default(
+            $name,
+            $about,
+            $shape,
+            |reader, node, it| it.$($field).+ = reader.$read(node $($(, $arg)*)?).unwrap_or_default(),
+            |it| (it.$($field).+ != $usual.$($field).+).then(|| $write(&it.$($field).+)),
+            || $write(&$usual.$($field).+),
+        )
+    };
+}
+pub(crate) use field;
+
 impl<T> Key<T> {
     fn outline(&'static self) -> KeyOutline {
         let Self { name, about, shape, default, .. } = self;
@@ -121,6 +217,11 @@ impl<T> Table<T> {
     /// The keys that a value needs to be written.
     pub(crate) fn written(&self, value: &T) -> impl Iterator<Item = &'static str> {
         self.keys.iter().filter(|key| (key.write)(value).is_some()).map(|key| key.name)
+    }
+
+    /// The same as [`write`](Self::write), unless there is nothing to be said.
+    pub(crate) fn write_some(&self, value: &T) -> Option<Written> {
+        Some(self.write(value)).filter(|written| !written.is_empty_map())
     }
 
     /// All that need be said.

@@ -1,10 +1,10 @@
 //! Why there is no connection, and what to do about it.
 
 use redis::RedisError;
-use std::{error, fmt};
 
 /// Why a store could not be opened. Says what to do, and never a password.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}; {fix}")]
 pub struct ConnectError {
     problem: String,
     fix: String,
@@ -107,15 +107,6 @@ const ADVICE: &[(&[&str], &str)] = &[
         "is another version of Tidegate using the same keys? set another `prefix`",
     ),
 ];
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { problem, fix } = self;
-        write!(f, "{problem}; {fix}")
-    }
-}
-
-impl error::Error for ConnectError {}
 
 const RIGHTS: &str = "grant the user +@read +@write +@scripting +time and the keys under the prefix";
 

@@ -5,7 +5,7 @@ use crate::{
     run::{Failure, Replay, Tally, Verdict},
 };
 use tidegate_limiter::{TopKey, TopKeys};
-use tidegate_policy::compile::{Ahead, PolicyGate};
+use tidegate_policy::compile::{PolicyGate, Prefetch};
 
 /// The policy that another one is compared with, and what differs so far.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Comparison {
     pub fn ask(
         &mut self,
         lines: Lines<'_>,
-        known: Option<(&Ahead, usize)>,
+        known: Option<(&Prefetch, usize)>,
         verdicts: &[Verdict],
         policy: &Replay,
     ) {

@@ -24,9 +24,9 @@
 //! | [`Limited`] | the error of a call that a rule refused |
 //! | [`Facts`] | what is known of the request that this task serves |
 //! | [`request`] | a request as rules see it, whatever wire it came by |
-//! | [`Gate`] | rules for requests, asked together |
+//! | [`Gate`] | rules for requests, evaluated together |
 //! | [`Queue`] | who may wait for their turn |
-//! | [`Verdict`] | what they said to one request, folded |
+//! | [`Verdict`] | their decisions on one request |
 //! | [`Answer`] | what to answer to whoever was refused |
 //! | [`ProblemDetails`] | problem details (RFC 9457) of an error response |
 //! | [`Fields`] | which header fields tell of quotas |
@@ -58,8 +58,8 @@ pub use answer::{Answer, Fields, ProblemDetails, ProblemMember};
 pub use declaration::Declaration;
 pub use facts::Facts;
 pub use gate::{
-    Aim, Asked, Asking, Charge, Gate, HeldSlots, Judged, Judgement, KeyQueue, Labels, Queue, Quick,
-    QuickRuling, RequestLimit, Ruling, Rulings, Stay, Verdict, Waiting, add_wait, is_chosen, key_hash,
+    Charge, Evaluation, Gate, HeldSlots, KeyQueue, Labels, LimitDecision, LimitOutcome, Limits, Pending,
+    PreparedCheck, Queue, RequestLimit, Run, Verdict, Waiting, add_wait, is_chosen, key_hash,
 };
 pub use hold::Hold;
 pub use limited::{FromLimited, Limited};

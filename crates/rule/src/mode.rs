@@ -1,6 +1,6 @@
 //! Whether a rule is enforced.
 
-use std::{error, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 /// What a rule does with what it decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,13 +44,6 @@ impl FromStr for Mode {
 }
 
 /// A word that is no [`Mode`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown mode `{0}`; use one of enforce, shadow, off")]
 pub struct UnknownMode(String);
-
-impl fmt::Display for UnknownMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown mode `{}`; use one of enforce, shadow, off", self.0)
-    }
-}
-
-impl error::Error for UnknownMode {}

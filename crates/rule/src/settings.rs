@@ -270,26 +270,31 @@ impl RuleSettings {
 }
 
 /// Why settings were rejected. Names the place and the fix, and never a password.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
     /// A rule cannot be built.
+    #[error("rule `{rule}`: {error}")]
     Rule {
         /// Which.
         rule: String,
         /// Why.
+        #[source]
         error: BuildError,
     },
     /// The settings of a rule do not fit its declaration.
+    #[error("rule `{rule}`: {error}")]
     Unfit {
         /// Which.
         rule: String,
         /// The key of the policy at fault.
         key: &'static str,
         /// The problem, and the fix.
+        #[source]
         error: SettingError,
     },
     /// A rule names an unknown store.
+    #[error("rule `{rule}` names the store `{store}`, {}", known_stores(.known))]
     UnknownStore {
         /// The rule.
         rule: String,
@@ -299,46 +304,26 @@ pub enum SettingsError {
         known: Vec<String>,
     },
     /// The address of a store is invalid.
+    #[error("store{}: {error}", .name.as_ref().map(|name| format!(" `{name}`")).unwrap_or_default())]
     Store {
         /// Its name; `None` for the default one.
         name: Option<String>,
         /// Why.
+        #[source]
         error: Box<dyn error::Error + Send + Sync>,
     },
     /// This program cannot connect to stores.
+    #[error(
+        "an address of a store, but nothing to connect to it; switch on the feature `redis`, and call `tidegate::init` or \
+         `tidegate::rules` before"
+    )]
     NoConnection,
 }
 
-impl fmt::Display for SettingsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rule { rule, error } => write!(f, "rule `{rule}`: {error}"),
-            Self::Unfit { rule, error, .. } => write!(f, "rule `{rule}`: {error}"),
-            Self::UnknownStore { rule, store, known } => {
-                write!(f, "rule `{rule}` names the store `{store}`, ")?;
-                match known.is_empty() {
-                    true => write!(f, "but there are none with names; declare it under `stores`"),
-                    false => write!(f, "but there are only `{}`", known.join("`, `")),
-                }
-            }
-            Self::Store { name: Some(name), error } => write!(f, "store `{name}`: {error}"),
-            Self::Store { name: None, error } => write!(f, "store: {error}"),
-            Self::NoConnection => f.write_str(
-                "an address of a store, but nothing to connect to it; switch on the feature `redis`, and call \
-                 `tidegate::init` or `tidegate::rules` before",
-            ),
-        }
-    }
-}
-
-impl error::Error for SettingsError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Rule { error, .. } => Some(error),
-            Self::Unfit { error, .. } => Some(error),
-            Self::Store { error, .. } => Some(&**error),
-            Self::UnknownStore { .. } | Self::NoConnection => None,
-        }
+fn known_stores(known: &[String]) -> String {
+    match known.is_empty() {
+        true => "but there are none with names; declare it under `stores`".to_owned(),
+        false => format!("but there are only `{}`", known.join("`, `")),
     }
 }
 

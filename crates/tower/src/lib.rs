@@ -44,27 +44,29 @@ mod head;
 mod held;
 pub mod key;
 mod limit;
+mod middleware;
 #[cfg(feature = "policy")]
 mod policy;
 mod priority;
 
-pub use access::{AccessLayer, Controlled};
-pub use bandwidth::{BandwidthLayer, DownloadFuture, Downloads, UploadLayer, Uploads};
+pub use access::AccessLayer;
+pub use bandwidth::{BandwidthLayer, DownloadFuture, Upload, UploadLayer};
 pub use body::GateBody;
 pub use client::{Inbound, Outbound, Polite, PoliteError, PoliteFuture, PoliteLayer};
-pub use concurrency::{Concurrency, ConcurrencyFuture, ConcurrencyLayer};
-pub use facts::{FactsFuture, FactsLayer, WithFacts};
+pub use concurrency::{ConcurrencyFuture, ConcurrencyLayer};
+pub use facts::{FactsFuture, FactsLayer};
 #[cfg(feature = "tonic")]
 pub use grpc::RuleInterceptor;
+pub use guard::GuardLayer;
 #[cfg(feature = "reqwest")]
 pub use guard::GuardedCall;
-pub use guard::{GuardLayer, Guarded};
 pub use head::{HttpHead, HttpReply};
 pub use held::{HeldBody, HeldFuture};
 pub use limit::{Limit, LimitFuture, LimitLayer};
+pub use middleware::{MiddlewareLayer, MiddlewareService};
 #[cfg(feature = "policy")]
 pub use policy::{Governed, Paced, PolicyFuture, PolicyLayer};
-pub use priority::{Prioritised, PriorityLayer};
+pub use priority::PriorityLayer;
 pub use tidegate_rule::surface::{
     Guards, GuardsBuilder, RequestAccess, RequestBandwidth, RequestFacts, RequestGuard, RequestPriority,
     RequestSlots, Until, called, served,

@@ -1,14 +1,14 @@
-//! What is left, told in the headers of an answer.
+//! The header fields of what is left.
 
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::header::Text;
 use tidegate_limiter::store::Choice;
 use tidegate_rule::{Fields, Gate, Mode, Verdict};
 
-/// What an answer will tell of the quotas that its request was counted by.
+/// The header fields of a response that describe what is left.
 #[derive(Debug)]
-pub(super) enum Told {
-    Nothing,
+pub(super) enum RateLimitHeaders {
+    None,
     /// One rule, by the current draft.
     One {
         policy: HeaderValue,
@@ -20,22 +20,20 @@ pub(super) enum Told {
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 
-impl Told {
-    pub(super) fn of(gate: &Gate, verdict: &Verdict<'_>) -> Self {
+impl RateLimitHeaders {
+    pub(super) fn of(gate: &Gate, verdict: &Verdict) -> Self {
         match gate.told() {
-            Fields::None => Self::Nothing,
-            Fields::Ietf => Self::of_one(verdict).unwrap_or_else(|| Self::of_several(verdict)),
-            _ => Self::of_several(verdict),
+            Fields::None => Self::None,
+            Fields::Ietf => Self::of_one(gate, verdict).unwrap_or_else(|| Self::of_several(gate, verdict)),
+            _ => Self::of_several(gate, verdict),
         }
     }
 
     /// What most requests need: the policy is written already, and what is left is written in place.
-    fn of_one(verdict: &Verdict<'_>) -> Option<Self> {
-        let mut rulings = verdict.rulings();
-        let (Some(only), None) = (rulings.next(), rulings.next()) else { return None };
-        let decision = only.decision().filter(|_| only.mode() == Mode::Enforce)?;
-        let labels = only.rule().labels();
-        let policy = match only.rule().choice() {
+    fn of_one(gate: &Gate, verdict: &Verdict) -> Option<Self> {
+        let only = verdict.only().filter(|only| only.mode == Mode::Enforce)?;
+        let (decision, labels) = (only.decision()?, only.rule(gate)?.labels());
+        let policy = match labels.choice() {
             Choice::All => labels.policy(),
             Choice::Tier => labels.policy_of(decision.quota())?,
         };
@@ -48,25 +46,25 @@ impl Told {
     }
 
     #[cold]
-    fn of_several(verdict: &Verdict<'_>) -> Self {
-        let mut told = Vec::new();
-        verdict.write_fields(|name, value| {
+    fn of_several(gate: &Gate, verdict: &Verdict) -> Self {
+        let mut fields = Vec::new();
+        verdict.write_fields(gate, |name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {
-                told.push((HeaderName::from_static(name), value));
+                fields.push((HeaderName::from_static(name), value));
             }
         });
-        Self::Several(told)
+        Self::Several(fields)
     }
 
     pub(super) fn write(self, headers: &mut HeaderMap) {
         match self {
-            Self::Nothing => {}
+            Self::None => {}
             // Lists, to which a gate further inside may have added its own.
             Self::One { policy, left } => {
                 headers.append(POLICY, policy);
                 headers.append(LEFT, left);
             }
-            Self::Several(told) => told.into_iter().for_each(|(name, value)| {
+            Self::Several(fields) => fields.into_iter().for_each(|(name, value)| {
                 if name == POLICY || name == LEFT {
                     headers.append(name, value);
                 } else {

@@ -1,6 +1,6 @@
 //! A service with a gate in front of it.
 
-use super::headers::Told;
+use super::headers::RateLimitHeaders;
 use crate::{
     head::RequestHead,
     held::{Admission, HeldBody, HeldFuture, Said, reply_to, respond},
@@ -16,7 +16,7 @@ use std::{
     task::{Context, Poll},
 };
 use tidegate_overload::Report;
-use tidegate_rule::{Asked, Gate, Rulings};
+use tidegate_rule::{Evaluation, Gate, Verdict};
 
 /// A service with a gate in front of it; see [`LimitMiddleware`](super::LimitMiddleware).
 pub struct LimitService<S> {
@@ -46,32 +46,30 @@ where
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
         // The extensions are borrowed by the head, and no longer.
-        let asked = self.gate.ask(&RequestHead::of(&request));
+        let evaluation = self.gate.check(&RequestHead::of(&request));
         let gate = self.gate.clone();
-        match asked {
-            Asked::Now(rulings) => HeldFuture::now(&*self.inner, say(gate, request, rulings)),
-            Asked::Later(asking) => {
-                HeldFuture::later(&self.inner, async move { say(gate, request, asking.await) })
+        match evaluation {
+            Evaluation::Ready(verdict) => HeldFuture::now(&*self.inner, respond_to(gate, request, verdict)),
+            Evaluation::Pending(verdict) => {
+                HeldFuture::later(&self.inner, async move { respond_to(gate, request, verdict.await) })
             }
         }
     }
 }
 
-fn say<B>(gate: Gate, request: ServiceRequest, rulings: Rulings) -> Said<B, Admitted> {
-    let verdict = gate.verdict(&rulings);
+fn respond_to<B>(gate: Gate, request: ServiceRequest, verdict: Verdict) -> Said<B, Admitted> {
     if !verdict.is_admitted() {
         return Said::Answer(respond(request, gate.answer_to(&verdict)));
     }
-    let told = Told::of(&gate, &verdict);
-    let held = rulings.holds_anything().then(|| Box::new((gate, rulings)));
-    Said::Enter(request, Admitted { held, told })
+    let headers = RateLimitHeaders::of(&gate, &verdict);
+    let held = verdict.holds_anything().then(|| Box::new((gate, verdict)));
+    Said::Enter(request, Admitted { held, headers })
 }
 
-/// A request that a gate let in: what is settled or given back with the answer, if there is anything, and what the answer will
-/// tell.
+/// An admitted request: what is settled or released with the response, if there is anything, and the header fields of that.
 pub struct Admitted {
-    held: Option<Box<(Gate, Rulings)>>,
-    told: Told,
+    held: Option<Box<(Gate, Verdict)>>,
+    headers: RateLimitHeaders,
 }
 
 impl Admission for Admitted {
@@ -80,11 +78,11 @@ impl Admission for Admitted {
         result: Result<ServiceResponse<B>, Error>,
     ) -> Result<ServiceResponse<HeldBody<B>>, Error> {
         let slots = self.held.map(|held| {
-            let (gate, rulings) = *held;
-            reply_to(&result, |reply| rulings.settle(&gate, reply))
+            let (gate, verdict) = *held;
+            reply_to(&result, |reply| verdict.settle(&gate, reply))
         });
         let mut response = result?;
-        self.told.write(response.headers_mut());
+        self.headers.write(response.headers_mut());
         Ok(response.map_body(|_, body| match slots.filter(|slots| !slots.is_empty()) {
             Some(slots) => HeldBody::holding(body, slots, Report::Ignored),
             None => HeldBody::free(body),

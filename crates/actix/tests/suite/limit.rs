@@ -90,9 +90,9 @@ async fn what_is_told_and_answered_is_a_choice() {
     assert_eq!(header(&response, "x-ratelimit-remaining"), Some("0"));
     assert_eq!(header(&response, "ratelimit"), None);
 
-    let silent = Gate::from(stage.limit("silent", "1/min"))
-        .fields(Fields::None)
-        .answer(|verdict| Answer::new(303).header("location", format!("/wait/{:?}", verdict.retry_after())));
+    let silent = Gate::from(stage.limit("silent", "1/min")).fields(Fields::None).answer(|_, verdict| {
+        Answer::new(303).header("location", format!("/wait/{:?}", verdict.retry_after()))
+    });
     let app = app!(silent);
     let response = ask(&app, TestRequest::get()).await;
     assert_eq!((response.status().as_u16(), header(&response, "ratelimit-policy")), (200, None));

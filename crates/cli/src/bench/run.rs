@@ -5,7 +5,7 @@ use super::{
     connection::Connection,
     outcome::Expected,
     request::Sent,
-    twin::{Answered, Foretold},
+    twin::{Answered, ExpectedResult},
 };
 use crate::failure::Failure;
 use bytes::Bytes;
@@ -192,13 +192,13 @@ impl Stage {
         }
         let Some(open) = connection.as_mut() else { return };
         let request = self.template.request(&self.target, key);
-        let stay = self.goes(due, key, &request, open.from, busy);
+        let admission = self.goes(due, key, &request, open.from, busy);
         let answer = open.send(request).await;
         let now = self.clock.now();
         let mut tally = self.tally();
         let settled = |tally: &mut Tally, status: u16, headers: Option<&HeaderMap>| {
-            if let (Some(twin), Some(stay)) = (&mut tally.twin, stay) {
-                twin.settle(stay, &Answered { status, headers }, now);
+            if let (Some(twin), Some(admission)) = (&mut tally.twin, admission) {
+                twin.settle(*admission, &Answered { status, headers }, now);
             }
         };
         match answer {
@@ -226,7 +226,7 @@ impl Stage {
         request: &Request<Full<Bytes>>,
         from: IpAddr,
         busy: usize,
-    ) -> Option<tidegate_policy::compile::PolicyStay> {
+    ) -> Option<Box<tidegate_policy::compile::Admission>> {
         self.started.fetch_add(1, Ordering::Relaxed);
         let mut tally = self.tally();
         // Within the lock: the clock of the policy does not go back.
@@ -234,7 +234,7 @@ impl Stage {
         let Tally { outcome, twin, expected } = &mut *tally;
         outcome.sent(now.since(due.at));
         outcome.busiest = outcome.busiest.max(busy);
-        let Foretold { denied_by, stay } =
+        let ExpectedResult { denied_by, admission } =
             twin.as_mut()?.ask(&Sent { target: &self.target, request, from }, now);
         match denied_by {
             Some(rule) => {
@@ -246,7 +246,7 @@ impl Stage {
                 expected.keys.get_mut(key as usize).into_iter().for_each(|(_, admitted)| *admitted += 1);
             }
         }
-        stay
+        admission
     }
 
     fn note(&self, tally: &mut Tally, key: u32, head: &Response<()>, body: &[u8]) {

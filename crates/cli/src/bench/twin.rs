@@ -8,7 +8,7 @@ use tidegate::{Clock, limiter::ClockHand};
 use tidegate_core::Micros;
 use tidegate_policy::{
     Policy,
-    compile::{Ahead, Compiler, Foresight, PolicyGate, PolicyStay},
+    compile::{Admission, Compiler, DryRun, PolicyGate, Prefetch},
     model::{Fallback, OnLimit, Stores},
 };
 use tidegate_rule::{Rules, request::Reply};
@@ -18,8 +18,8 @@ pub(crate) struct Twin {
     gate: PolicyGate,
     hand: ClockHand,
     now: Micros,
-    ahead: Ahead,
-    foresight: Foresight,
+    prefetch: Prefetch,
+    dry_run: DryRun,
     /// When schedules are followed next; never where there are none.
     follow: Option<Micros>,
     names: Vec<String>,
@@ -28,11 +28,11 @@ pub(crate) struct Twin {
 }
 
 /// What should become of a request.
-pub(super) struct Foretold {
+pub(super) struct ExpectedResult {
     /// The rule that denies it.
     pub(super) denied_by: Option<usize>,
-    /// What it holds until it is answered.
-    pub(super) stay: Option<PolicyStay>,
+    /// What it holds until its response.
+    pub(super) admission: Option<Box<Admission>>,
 }
 
 /// How often schedules are followed.
@@ -66,8 +66,8 @@ impl Twin {
         Ok(Self {
             follow: gate.has_schedules().then_some(start),
             names: policy.rules.iter().map(|rule| rule.name.clone()).collect(),
-            ahead: Ahead::default(),
-            foresight: Foresight::default(),
+            prefetch: Prefetch::default(),
+            dry_run: DryRun::new(&gate),
             now: start,
             gate,
             hand,
@@ -92,20 +92,20 @@ impl Twin {
     }
 
     /// Asks about a request that is sent now.
-    pub(super) fn ask(&mut self, sent: &Sent<'_>, now: Micros) -> Foretold {
+    pub(super) fn ask(&mut self, sent: &Sent<'_>, now: Micros) -> ExpectedResult {
         self.advance(now);
-        self.ahead.clear();
-        self.gate.approach(&self.gate.see(sent), &mut self.ahead);
-        self.gate.foresee(sent, (&self.ahead, 0), &mut self.foresight);
-        let denied_by = self.foresight.refusal();
-        Foretold { denied_by, stay: self.foresight.take_stay() }
+        self.prefetch.clear();
+        self.gate.prepare(&self.gate.see(sent), &mut self.prefetch);
+        self.gate.dry_run(sent, (&self.prefetch, 0), &mut self.dry_run);
+        let denied_by = self.dry_run.denied_by();
+        ExpectedResult { denied_by, admission: self.dry_run.take_admission() }
     }
 
     /// A request was answered.
-    pub(super) fn settle(&mut self, mut stay: PolicyStay, answer: &Answered<'_>, now: Micros) {
+    pub(super) fn settle(&mut self, mut admission: Admission, answer: &Answered<'_>, now: Micros) {
         self.advance(now);
-        stay.leave_queues();
-        drop(self.gate.settle_foreseen(stay, answer));
+        admission.leave_queues();
+        drop(admission.settle(answer));
     }
 
     fn advance(&mut self, now: Micros) {

@@ -113,19 +113,8 @@ fn json(compared: &Compared) -> Value {
 }
 
 fn report(compared: &Compared, paint: Paint) -> String {
-    let Compared {
-        steps,
-        decisions,
-        checks,
-        denied,
-        delayed,
-        refunds,
-        resets,
-        changes,
-        turns,
-        renewals,
-        quotas,
-    } = compared;
+    let Compared { steps, decisions, checks, denied, delayed, refunds, .. } = compared;
+    let Compared { resets, changes, turns, renewals, quotas, .. } = compared;
     let names: Vec<_> = Kind::names().collect();
     let mut text = paint.tone(Tone::Strong, format!("no difference in {steps} steps"));
     text.push('\n');

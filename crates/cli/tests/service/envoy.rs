@@ -1,10 +1,10 @@
 //! The example of an Envoy whose limits are decided here.
 
 use crate::stage::{Decisions, Service, curl, example};
-use tidegate_testkit::servers::{EnvoyServer, NginxServer, RedisServer, until};
+use tidegate_testkit::servers::{AppServer, NginxServer, RedisServer, until};
 
 /// Envoy as in the examples, on ports of the test.
-fn envoy(service: &Service, backend: &NginxServer, change: impl Fn(String) -> String) -> Option<EnvoyServer> {
+fn envoy(service: &Service, backend: &NginxServer, change: impl Fn(String) -> String) -> Option<AppServer> {
     let grpc = service.grpc.rsplit(':').next().unwrap();
     let config = example("envoy/envoy.yaml")
         // What is late on a busy machine is not what these stories are about.
@@ -13,7 +13,7 @@ fn envoy(service: &Service, backend: &NginxServer, change: impl Fn(String) -> St
         .replace("port_value: 8888", "port_value: PORT")
         .replace("port_value: 9000", &format!("port_value: {}", backend.address().port()))
         .replace("port_value: 8081", &format!("port_value: {grpc}"));
-    let envoy = EnvoyServer::start(&change(config)).unwrap();
+    let envoy = AppServer::envoy(&change(config)).unwrap();
     if envoy.is_none() {
         tidegate_testkit::servers::skip_without("envoy");
     }
@@ -35,7 +35,7 @@ fn limits() -> tempfile::TempDir {
     folder
 }
 
-fn status(envoy: &EnvoyServer, path: &str, header: &str) -> String {
+fn status(envoy: &AppServer, path: &str, header: &str) -> String {
     let url = format!("http://{}{path}", envoy.address());
     curl(&["-o", "/dev/null", "-w", "%{http_code}", "-H", header, &url])
 }
@@ -153,7 +153,7 @@ fn ext_authz_over_http_refuses_what_the_policy_refuses() {
         .replace("port_value: 8888", "port_value: PORT")
         .replace("port_value: 9000", &format!("port_value: {}", backend.address().port()))
         .replace("port_value: 8090", &format!("port_value: {port}"));
-    let Some(envoy) = EnvoyServer::start(&config).unwrap() else {
+    let Some(envoy) = AppServer::envoy(&config).unwrap() else {
         tidegate_testkit::servers::skip_without("envoy");
         return;
     };

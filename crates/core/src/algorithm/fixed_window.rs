@@ -16,7 +16,7 @@
 
 use super::{
     Algorithm, Demand, Numbers, Receipt, Step,
-    window::{self, Window},
+    window::{self, Window, counted},
 };
 use crate::{
     bound::Bound,
@@ -138,6 +138,8 @@ impl Algorithm for FixedWindow {
     const TWIN: &'static [&'static str] =
         &[super::LUA, super::CARRY_LUA, window::LUA, include_str!("fixed_window.lua")];
 
+    counted!();
+
     fn numbers(&self) -> Numbers {
         let phase = match self.start {
             WindowStart::FirstHit => -1.0,
@@ -159,20 +161,8 @@ impl Algorithm for FixedWindow {
         2
     }
 
-    fn rate(&self) -> Option<Rate> {
-        Some(self.rate)
-    }
-
-    fn limit(&self) -> u64 {
-        self.rate.amount()
-    }
-
     fn bound(&self) -> Bound {
         Bound::windows(self.rate, 1, 0)
-    }
-
-    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
-        window::decide(self, state, now, demand)
     }
 
     fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {

@@ -12,7 +12,10 @@
 //! answers for "now"; ask with patience to be given a place. And a cost over `delay + 1` never fits, unless it is taken on
 //! credit: for bytes, which come in larger pieces, take a token bucket or give a `delay`.
 
-use super::{Algorithm, Demand, Numbers, Receipt, Step, level::Meter};
+use super::{
+    Algorithm, Demand, Numbers, Receipt, Step,
+    level::{Meter, metered},
+};
 use crate::{
     bound::Bound,
     decision::Decision,
@@ -64,13 +67,7 @@ impl Algorithm for LeakyBucket {
     const TWIN: &'static [&'static str] =
         &[super::LUA, super::CARRY_LUA, super::level::LUA, include_str!("leaky_bucket.lua")];
 
-    fn numbers(&self) -> Numbers {
-        self.meter.numbers()
-    }
-
-    fn heard(&self, answer: [u64; 4]) -> Option<Decision> {
-        self.meter.heard(answer)
-    }
+    metered!();
 
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         // `leaky-bucket queue 5` is the algorithm's long name and its parameter in one.
@@ -86,47 +83,12 @@ impl Algorithm for LeakyBucket {
         Self::new(rate, queue, delay)
     }
 
-    fn width(&self) -> usize {
-        super::level::WIDTH
-    }
-
-    fn rate(&self) -> Option<Rate> {
-        Some(self.rate)
-    }
-
     fn limit(&self) -> u64 {
         self.delay + 1
     }
 
     fn bound(&self) -> Bound {
         Bound::burst_and_rate(self.delay + 1, self.rate)
-    }
-
-    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
-        self.meter.decide(state, now, demand)
-    }
-
-    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
-        self.meter.refund(state, now, receipt, cost);
-    }
-
-    /// Tokens are tokens at any rate.
-    fn shares_state(&self, _other: &Self) -> bool {
-        true
-    }
-
-    fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
-        self.meter.carry_over(&writer.meter, state, now);
-    }
-
-    fn decide_carried<W: Words + ?Sized>(
-        &self,
-        writer: &Self,
-        state: &mut W,
-        now: Micros,
-        demand: Demand,
-    ) -> Step {
-        self.meter.decide_carried(&writer.meter, state, now, demand)
     }
 }
 

@@ -290,3 +290,52 @@ impl Meter {
         state.set(LEVEL, self.convert(writer, level));
     }
 }
+
+/// What an algorithm with a `rate` and a `meter` does as the meter does.
+macro_rules! metered {
+    () => {
+        fn numbers(&self) -> Numbers {
+            self.meter.numbers()
+        }
+
+        fn heard(&self, answer: [u64; 4]) -> Option<Decision> {
+            self.meter.heard(answer)
+        }
+
+        fn width(&self) -> usize {
+            $crate::algorithm::level::WIDTH
+        }
+
+        fn rate(&self) -> Option<Rate> {
+            Some(self.rate)
+        }
+
+        fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+            self.meter.decide(state, now, demand)
+        }
+
+        fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+            self.meter.refund(state, now, receipt, cost);
+        }
+
+        /// Tokens are tokens at any rate.
+        fn shares_state(&self, _other: &Self) -> bool {
+            true
+        }
+
+        fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+            self.meter.carry_over(&writer.meter, state, now);
+        }
+
+        fn decide_carried<W: Words + ?Sized>(
+            &self,
+            writer: &Self,
+            state: &mut W,
+            now: Micros,
+            demand: Demand,
+        ) -> Step {
+            self.meter.decide_carried(&writer.meter, state, now, demand)
+        }
+    };
+}
+pub(super) use metered;

@@ -229,3 +229,52 @@ impl Shaper {
         Pace { stored: stored.min(self.most), ..pace }
     }
 }
+
+/// What an algorithm with a `rate` and a `shaper` does as the shaper does.
+macro_rules! shaped {
+    () => {
+        fn numbers(&self) -> Numbers {
+            self.shaper.numbers(self.limit())
+        }
+
+        fn width(&self) -> usize {
+            shaper::WIDTH
+        }
+
+        fn rate(&self) -> Option<Rate> {
+            Some(self.rate)
+        }
+
+        fn limit(&self) -> u64 {
+            (self.shaper.most as u64).max(1)
+        }
+
+        fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+            self.shaper.decide(self.limit(), state, now, demand)
+        }
+
+        fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
+            self.shaper.refund(state, now, receipt, cost);
+        }
+
+        /// Permits are permits at any rate.
+        fn shares_state(&self, _other: &Self) -> bool {
+            true
+        }
+
+        fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
+            self.shaper.carry_over(&writer.shaper, state, now);
+        }
+
+        fn decide_carried<W: Words + ?Sized>(
+            &self,
+            writer: &Self,
+            state: &mut W,
+            now: Micros,
+            demand: Demand,
+        ) -> Step {
+            self.shaper.decide_carried(&writer.shaper, self.limit(), state, now, demand)
+        }
+    };
+}
+pub(super) use shaped;

@@ -13,7 +13,7 @@
 
 use super::{
     Algorithm, Demand, Numbers, Receipt, Step,
-    window::{self, Window},
+    window::{self, Window, counted},
 };
 use crate::{
     bound::Bound,
@@ -150,6 +150,8 @@ impl Algorithm for SlidingLog {
     const TWIN: &'static [&'static str] =
         &[super::LUA, super::CARRY_LUA, window::LUA, include_str!("sliding_log.lua")];
 
+    counted!();
+
     fn numbers(&self) -> Numbers {
         [self.limit() as f64, self.rate.period().get() as f64, 0.0, 0.0, 0.0, 0.0]
     }
@@ -162,20 +164,8 @@ impl Algorithm for SlidingLog {
         RING + self.limit() as usize
     }
 
-    fn rate(&self) -> Option<Rate> {
-        Some(self.rate)
-    }
-
-    fn limit(&self) -> u64 {
-        self.rate.amount()
-    }
-
     fn bound(&self) -> Bound {
         Bound::windows(self.rate, 0, 0)
-    }
-
-    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
-        window::decide(self, state, now, demand)
     }
 
     fn refund<W: Words + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {

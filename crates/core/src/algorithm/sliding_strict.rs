@@ -14,7 +14,7 @@
 
 use super::{
     Algorithm, Demand, Numbers, Receipt, Step,
-    window::{self, Window},
+    window::{self, Window, counted},
 };
 use crate::{
     bound::Bound,
@@ -137,6 +137,8 @@ impl Algorithm for SlidingStrict {
     const NAMES: &'static [&'static str] = &["sliding-strict"];
     const TWIN: &'static [&'static str] = &[super::LUA, super::CARRY_LUA, window::LUA, LUA];
 
+    counted!();
+
     fn numbers(&self) -> Numbers {
         [self.limit() as f64, self.part() as f64, self.parts as f64, 0.0, 0.0, 0.0]
     }
@@ -150,20 +152,8 @@ impl Algorithm for SlidingStrict {
         RING + self.parts as usize + 1
     }
 
-    fn rate(&self) -> Option<Rate> {
-        Some(self.rate)
-    }
-
-    fn limit(&self) -> u64 {
-        self.rate.amount()
-    }
-
     fn bound(&self) -> Bound {
         Bound::windows(self.rate, 0, 0)
-    }
-
-    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
-        window::decide(self, state, now, demand)
     }
 
     fn refund<W: Words + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {

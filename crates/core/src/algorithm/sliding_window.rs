@@ -15,7 +15,7 @@
 
 use super::{
     Algorithm, Demand, Numbers, Receipt, Step,
-    window::{self, Window},
+    window::{self, Window, counted},
 };
 use crate::{
     bound::Bound,
@@ -140,6 +140,8 @@ impl Algorithm for SlidingWindow {
     const TWIN: &'static [&'static str] =
         &[super::LUA, super::CARRY_LUA, window::LUA, include_str!("sliding_window.lua")];
 
+    counted!();
+
     fn numbers(&self) -> Numbers {
         [self.limit() as f64, self.length() as f64, self.tick as f64, 0.0, 0.0, 0.0]
     }
@@ -152,20 +154,8 @@ impl Algorithm for SlidingWindow {
         3
     }
 
-    fn rate(&self) -> Option<Rate> {
-        Some(self.rate)
-    }
-
-    fn limit(&self) -> u64 {
-        self.rate.amount()
-    }
-
     fn bound(&self) -> Bound {
         Bound::windows(self.rate, 1, 1)
-    }
-
-    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
-        window::decide(self, state, now, demand)
     }
 
     fn refund<W: Words + ?Sized>(&self, state: &mut W, _now: Micros, receipt: Receipt, cost: u64) {

@@ -14,7 +14,7 @@
 
 use super::{
     Algorithm, Demand, Numbers, Receipt, Step,
-    shaper::{self, Pace, Shaper, WarmUpCost},
+    shaper::{self, Pace, Shaper, WarmUpCost, shaped},
 };
 use crate::{
     bound::Bound,
@@ -71,9 +71,7 @@ impl Algorithm for Smooth {
     const TWIN: &'static [&'static str] =
         &[super::LUA, super::CARRY_LUA, shaper::LUA, include_str!("smooth.lua")];
 
-    fn numbers(&self) -> Numbers {
-        self.shaper.numbers(self.limit())
-    }
+    shaped!();
 
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         match reader.amount_after("burst", rate.unit())? {
@@ -82,48 +80,9 @@ impl Algorithm for Smooth {
         }
     }
 
-    fn width(&self) -> usize {
-        shaper::WIDTH
-    }
-
-    fn rate(&self) -> Option<Rate> {
-        Some(self.rate)
-    }
-
-    fn limit(&self) -> u64 {
-        (self.shaper.most as u64).max(1)
-    }
-
     fn bound(&self) -> Bound {
         // A partly stored permit counts as one.
         Bound::debt((self.shaper.most as u64).saturating_add(1), self.rate, 1)
-    }
-
-    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
-        self.shaper.decide(self.limit(), state, now, demand)
-    }
-
-    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
-        self.shaper.refund(state, now, receipt, cost);
-    }
-
-    /// Permits are permits at any rate.
-    fn shares_state(&self, _other: &Self) -> bool {
-        true
-    }
-
-    fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
-        self.shaper.carry_over(&writer.shaper, state, now);
-    }
-
-    fn decide_carried<W: Words + ?Sized>(
-        &self,
-        writer: &Self,
-        state: &mut W,
-        now: Micros,
-        demand: Demand,
-    ) -> Step {
-        self.shaper.decide_carried(&writer.shaper, self.limit(), state, now, demand)
     }
 
     fn create<W: Words + ?Sized>(&self, state: &mut W, now: Micros) {

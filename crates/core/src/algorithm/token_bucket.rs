@@ -13,7 +13,10 @@
 //! Its surprise: it starts full, so `burst` tokens go at once and the rate comes on top. In any window of length
 //! `t` it admits at most `burst + rate · t`, which is twice the rate when the burst is one window's worth.
 
-use super::{Algorithm, Demand, Numbers, Receipt, Step, level::Meter};
+use super::{
+    Algorithm, Demand, Numbers, Receipt, Step,
+    level::{Meter, metered},
+};
 use crate::{
     bound::Bound,
     decision::Decision,
@@ -51,25 +54,11 @@ impl Algorithm for TokenBucket {
     const TWIN: &'static [&'static str] =
         &[super::LUA, super::CARRY_LUA, super::level::LUA, include_str!("token_bucket.lua")];
 
-    fn numbers(&self) -> Numbers {
-        self.meter.numbers()
-    }
-
-    fn heard(&self, answer: [u64; 4]) -> Option<Decision> {
-        self.meter.heard(answer)
-    }
+    metered!();
 
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         let burst = reader.amount_after("burst", rate.unit())?;
         Self::new(rate, burst.unwrap_or(rate.amount()))
-    }
-
-    fn width(&self) -> usize {
-        super::level::WIDTH
-    }
-
-    fn rate(&self) -> Option<Rate> {
-        Some(self.rate)
     }
 
     fn limit(&self) -> u64 {
@@ -78,33 +67,6 @@ impl Algorithm for TokenBucket {
 
     fn bound(&self) -> Bound {
         Bound::burst_and_rate(self.burst, self.rate)
-    }
-
-    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
-        self.meter.decide(state, now, demand)
-    }
-
-    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
-        self.meter.refund(state, now, receipt, cost);
-    }
-
-    /// Tokens are tokens at any rate.
-    fn shares_state(&self, _other: &Self) -> bool {
-        true
-    }
-
-    fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
-        self.meter.carry_over(&writer.meter, state, now);
-    }
-
-    fn decide_carried<W: Words + ?Sized>(
-        &self,
-        writer: &Self,
-        state: &mut W,
-        now: Micros,
-        demand: Demand,
-    ) -> Step {
-        self.meter.decide_carried(&writer.meter, state, now, demand)
     }
 }
 

@@ -16,7 +16,7 @@
 
 use super::{
     Algorithm, Demand, Numbers, Receipt, Step,
-    shaper::{self, Pace, Shaper, WarmUpCost},
+    shaper::{self, Pace, Shaper, WarmUpCost, shaped},
 };
 use crate::{
     bound::Bound,
@@ -80,9 +80,7 @@ impl Algorithm for WarmUp {
     const TWIN: &'static [&'static str] =
         &[super::LUA, super::CARRY_LUA, shaper::LUA, include_str!("warm_up.lua")];
 
-    fn numbers(&self) -> Numbers {
-        self.shaper.numbers(self.limit())
-    }
+    shaped!();
 
     fn read(rate: Rate, reader: &mut Reader<'_>) -> Result<Self, QuotaError> {
         let warm_up = reader.period("how long to warm up, as in `warm-up 4s`")?;
@@ -90,49 +88,10 @@ impl Algorithm for WarmUp {
         Self::new(rate, warm_up, cold.unwrap_or(COLD_FACTOR)).map_err(|error| error.at_last_word(reader))
     }
 
-    fn width(&self) -> usize {
-        shaper::WIDTH
-    }
-
-    fn rate(&self) -> Option<Rate> {
-        Some(self.rate)
-    }
-
-    fn limit(&self) -> u64 {
-        (self.shaper.most as u64).max(1)
-    }
-
     fn bound(&self) -> Bound {
         // Stored permits cost at least the stable interval each, so only the last call comes on top; a debt is
         // the sum of up to three terms, each of which drops its fraction.
         Bound::debt(0, self.rate, 3)
-    }
-
-    fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
-        self.shaper.decide(self.limit(), state, now, demand)
-    }
-
-    fn refund<W: Words + ?Sized>(&self, state: &mut W, now: Micros, receipt: Receipt, cost: u64) {
-        self.shaper.refund(state, now, receipt, cost);
-    }
-
-    /// Permits are permits at any rate.
-    fn shares_state(&self, _other: &Self) -> bool {
-        true
-    }
-
-    fn carry_over<W: Words + ?Sized>(&self, writer: &Self, state: &mut W, now: Micros) {
-        self.shaper.carry_over(&writer.shaper, state, now);
-    }
-
-    fn decide_carried<W: Words + ?Sized>(
-        &self,
-        writer: &Self,
-        state: &mut W,
-        now: Micros,
-        demand: Demand,
-    ) -> Step {
-        self.shaper.decide_carried(&writer.shaper, self.limit(), state, now, demand)
     }
 
     fn create<W: Words + ?Sized>(&self, state: &mut W, now: Micros) {

@@ -85,3 +85,21 @@ where
     let reset = it.forgotten(state).since(now);
     Decision::on_count(verb, it.limit(), Count { remaining, reset, wait })
 }
+
+/// What a window with a `rate` does as all of them do.
+macro_rules! counted {
+    () => {
+        fn rate(&self) -> Option<Rate> {
+            Some(self.rate)
+        }
+
+        fn limit(&self) -> u64 {
+            self.rate.amount()
+        }
+
+        fn decide<W: Words + ?Sized>(&self, state: &mut W, now: Micros, demand: Demand) -> Step {
+            window::decide(self, state, now, demand)
+        }
+    };
+}
+pub(super) use counted;

@@ -54,8 +54,8 @@ pub(crate) struct PolicyRule {
     pub(crate) up: Option<Arc<Bandwidths>>,
 }
 
-/// Leave to call what is behind a rule, to be told how it went.
-pub(crate) enum Leave {
+/// A permit of a guard, which is reported how the call went.
+pub(crate) enum GuardPermit {
     Breaker(Pass<Arc<Breaker>>),
     Adaptive(Pass<Arc<AdaptiveLimit>>),
     Classes(Pass<Arc<PriorityLimit>>),
@@ -87,7 +87,7 @@ impl From<Rejection> for Stopped {
     }
 }
 
-impl Leave {
+impl GuardPermit {
     pub(crate) fn report(self, report: Report) {
         match self {
             Self::Breaker(pass) => pass.report(report),
@@ -106,11 +106,6 @@ impl PolicyRule {
     pub(crate) fn failures(&self) -> u64 {
         let keys = self.expressions.iter().map(|expression| expression.failures());
         keys.fold(self.matcher.failures(), u64::saturating_add)
-    }
-
-    /// Whether there is nothing to it but quotas.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.limit.is_some() && self.has_only_quotas()
     }
 
     pub(crate) fn has_only_quotas(&self) -> bool {
@@ -158,17 +153,17 @@ impl PolicyRule {
     }
 
     /// Takes leave of all its guards. Who has not got all of them gives back what it has.
-    pub(crate) fn pass(&self, class: usize, taken: &mut Vec<Leave>) -> Result<(), Stopped> {
+    pub(crate) fn pass(&self, class: usize, taken: &mut Vec<GuardPermit>) -> Result<(), Stopped> {
         if let Some(breaker) = &self.breaker {
-            taken.push(Leave::Breaker(breaker.try_pass_owned()?));
+            taken.push(GuardPermit::Breaker(breaker.try_pass_owned()?));
         }
         match &self.adaptive {
             None => {}
             Some(InFlight::Classes(limit)) => {
-                taken.push(Leave::Classes(limit.try_pass_owned(Arrival::of(class))?));
+                taken.push(GuardPermit::Classes(limit.try_pass_owned(Arrival::of(class))?));
             }
             Some(InFlight::Line(limit)) => match limit.try_pass_owned() {
-                Ok(pass) => taken.push(Leave::Adaptive(pass)),
+                Ok(pass) => taken.push(GuardPermit::Adaptive(pass)),
                 Err(rejection) if self.source.wait.is_zero() => return Err(rejection.into()),
                 Err(_) => return Err(Stopped::Full),
             },
@@ -187,7 +182,7 @@ impl PolicyRule {
         &self,
         class: usize,
         queue: Option<&KeyQueue>,
-        taken: &mut Vec<Leave>,
+        taken: &mut Vec<GuardPermit>,
     ) -> Result<(), Stopped> {
         if let Some(InFlight::Line(limit)) = self.adaptive.as_ref().filter(|_| !self.source.wait.is_zero()) {
             let pass = match limit.try_pass_owned() {
@@ -198,10 +193,10 @@ impl PolicyRule {
                     limit.pass_owned(waiter).await.map_err(Stopped::Refused)?
                 }
             };
-            taken.push(Leave::Adaptive(pass));
+            taken.push(GuardPermit::Adaptive(pass));
             // Asked last, so that no probe of it waits.
             if let Some(breaker) = &self.breaker {
-                taken.push(Leave::Breaker(breaker.try_pass_owned()?));
+                taken.push(GuardPermit::Breaker(breaker.try_pass_owned()?));
             }
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! The policy that is in force now.
 
-use super::{Compiler, PolicyAsked, PolicyError, PolicyGate, error::Problems};
+use super::{Compiler, PolicyError, PolicyGate, PolicyResult, error::Problems};
 use crate::model::{Fallback, OnLimit, Policy, Rule};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::{
@@ -9,7 +9,7 @@ use std::sync::{
 };
 use tidegate_core::{Micros, SettingError};
 use tidegate_limiter::Clock;
-use tidegate_rule::request::Head;
+use tidegate_rule::{Evaluation, request::Head};
 
 /// The policy that is in force now, to be replaced while requests come in.
 ///
@@ -51,14 +51,14 @@ impl LivePolicy {
         self.now.load()
     }
 
-    /// Asks what is in force now. Its schedules have followed the time, without anybody calling
+    /// Evaluates what is in force now. Its schedules have followed the time, without a call of
     /// [`PolicyGate::follow_time`].
-    pub fn ask(&self, head: &dyn Head) -> PolicyAsked {
+    pub fn check(&self, head: &dyn Head) -> Evaluation<PolicyResult> {
         let gate = self.now.load();
         if gate.has_schedules() {
             self.follow_time(&gate);
         }
-        gate.ask(head)
+        gate.check(head)
     }
 
     /// Puts another policy in force; one that is wrong changes nothing.

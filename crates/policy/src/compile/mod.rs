@@ -1,30 +1,30 @@
-//! A policy in force: what a surface asks about every request.
+//! A policy in force: what a surface evaluates for every request.
 //!
 //! ```text
-//!   Policy ──compile──▶ PolicyGate          request ──ask──▶ let through ──reply──▶ settle
-//!      ▲                    │ swapped                   └──▶ refused: what to do instead
+//!   Policy ──compile──▶ PolicyGate          request ──check──▶ admitted ──response──▶ settle
+//!      ▲                    │ swapped                     └──▶ refused: what to do instead
 //!      └── a new file ──────┘ as a whole, or not at all
 //! ```
 
-mod ask;
 mod code;
+mod dry_run;
 mod error;
-mod foresee;
+mod evaluate;
 mod guards;
-mod instead;
 mod keys;
 mod live;
 mod named;
+mod reject;
 mod rules;
 mod view;
 
-pub use ask::{Admission, Asking, Held, Passage, PolicyAsked, Refusal, Said, Why};
+pub use dry_run::{DryRun, Prefetch};
 pub use error::{PolicyError, PolicyProblem};
-pub use foresee::{Ahead, Foresight, PolicyStay, RuleForetold, RuleOutcome};
+pub use evaluate::{Admission, DenyReason, PolicyResult, Refusal, RuleDecision, RuleResult};
 pub use guards::breaker_settings;
-pub use instead::Instead;
 pub use live::LivePolicy;
 pub use named::{Holds, NamedRule};
+pub use reject::RejectAction;
 pub use view::{AdaptiveView, RuleView};
 
 /// JSON that borrows its strings from the text where nothing in them is escaped.
@@ -199,17 +199,6 @@ impl PolicyGate {
     /// Its limits, each with the requests that it is about: to be asked by whoever needs nothing but limits.
     pub fn gate(&self) -> &Gate {
         &self.inner.gate
-    }
-
-    /// The gate, if asking it says all there is to say: one rule for all requests, with nothing but quotas. Then
-    /// [`Gate::ask_by_peer`] may be the quickest way.
-    pub fn only_limit(&self) -> Option<&Gate> {
-        match &self.inner.rules[..] {
-            [only] if only.is_plain() && self.inner.index.matchers().iter().all(Matcher::is_everything) => {
-                Some(&self.inner.gate)
-            }
-            _ => None,
-        }
     }
 
     /// Where a request goes: the first route that matches.

@@ -4,7 +4,7 @@ use super::{PolicyGate, guards::InFlight, guards::PolicyRule};
 use crate::model::{Enforcement, Rule};
 use tidegate_access::Bans;
 use tidegate_core::{Quota, Share};
-use tidegate_limiter::Limiter;
+use tidegate_limiter::{Limiter, Mark};
 use tidegate_overload::BreakerSnapshot;
 use tidegate_rule::{
     Mode, RequestLimit,
@@ -38,6 +38,49 @@ impl PolicyGate {
         let rule = self.inner.rules.get(place)?;
         let limit = rule.limit.and_then(|limit| self.inner.gate.limits().get(limit));
         Some(RuleView { rule, limit })
+    }
+
+    /// The key of a request for the rule at this index, or the client that its lists check; `None` if it has no such key.
+    pub fn key_at<'a>(&self, rule: usize, head: &'a dyn Head) -> Option<KeyValue<'a>> {
+        let rule = self.inner.rules.get(rule)?;
+        match &rule.door {
+            Some(door) if rule.limit.is_none() => door.who(head),
+            _ => rule.key_of(head),
+        }
+    }
+
+    /// Identifies the key of a request in the limiter of the rule at this index; `None` where it counts nothing in memory.
+    pub fn mark_at(&self, rule: usize, head: &dyn Head) -> Option<Mark> {
+        self.inner.gate.mark_at(self.inner.rules.get(rule)?.limit?, head)
+    }
+
+    /// Identifies the key of all requests together in the rule at this index, where it counts in memory.
+    pub fn mark_of_all(&self, rule: usize) -> Option<Mark> {
+        self.inner.gate.mark_of_all(self.inner.rules.get(rule)?.limit?)
+    }
+
+    /// Whether the request has the key of the rule at this index, and is not only counted with all others that lack it.
+    pub fn has_key(&self, rule: usize, head: &dyn Head) -> bool {
+        self.inner.rules.get(rule).is_some_and(|rule| rule.key.find(head).is_some())
+    }
+
+    /// Whether the table of a rule was full, so that a key was counted with others.
+    pub fn has_overflowed(&self) -> bool {
+        !self.overflows().is_empty()
+    }
+
+    /// The rules whose tables were full for a key, and how often.
+    pub fn overflows(&self) -> Vec<(String, u64)> {
+        let overflows = self.views().filter_map(|rule| {
+            let size = rule.limiter()?.size()?;
+            (size.overflowed > 0).then(|| (rule.name().to_owned(), size.overflowed))
+        });
+        overflows.collect()
+    }
+
+    /// Whether the duration of requests matters to one of its rules.
+    pub fn counts_in_flight(&self) -> bool {
+        self.inner.gate.counts_in_flight() || self.inner.rules.iter().any(|rule| rule.adaptive.is_some())
     }
 }
 

@@ -1,9 +1,8 @@
 //! Why files of descriptors were refused.
 
-use std::{error, fmt};
-
 /// Why files of descriptors were refused: `basic.yaml: descriptor has empty key`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: {problem}")]
 pub struct DescriptorError {
     file: String,
     problem: String,
@@ -24,11 +23,3 @@ impl DescriptorError {
         Self { file: file.to_owned(), problem: problem.into() }
     }
 }
-
-impl fmt::Display for DescriptorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.file, self.problem)
-    }
-}
-
-impl error::Error for DescriptorError {}

@@ -16,7 +16,7 @@ use crate::{
 use std::{
     cell::RefCell,
     collections::HashMap,
-    error, fmt, io,
+    io,
     path::{Path, PathBuf},
 };
 use tidegate_core::spelling;
@@ -63,12 +63,14 @@ pub struct Splice {
 }
 
 /// What keeps a mode from being changed in a text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
     /// The policy is wrong as it is.
+    #[error("{0}")]
     Policy(Problems),
     /// There is no such rule.
+    #[error("there is no rule `{name}`; {}", suggestion(.near))]
     NoRule {
         /// The name that was given.
         name: String,
@@ -76,6 +78,7 @@ pub enum EditError {
         near: Option<String>,
     },
     /// It cannot be said at this place without saying more.
+    #[error("{0}")]
     Place(Problems),
 }
 
@@ -195,18 +198,6 @@ impl Files for Kept<'_> {
     }
 }
 
-impl fmt::Display for EditError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Policy(problems) | Self::Place(problems) => problems.fmt(f),
-            Self::NoRule { name, near: Some(near) } => {
-                write!(f, "there is no rule `{name}`; did you mean `{near}`?")
-            }
-            Self::NoRule { name, near: None } => {
-                write!(f, "there is no rule `{name}`; name one of the policy's")
-            }
-        }
-    }
+fn suggestion(near: &Option<String>) -> String {
+    near.as_ref().map_or("name one of the policy's".to_owned(), |near| format!("did you mean `{near}`?"))
 }
-
-impl error::Error for EditError {}

@@ -26,7 +26,7 @@ pub struct Decisions {
 }
 
 /// One of `tokens`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Token {
     /// `name`: whose it is.
     pub name: String,
@@ -35,7 +35,7 @@ pub struct Token {
 }
 
 /// `$NAME`: a variable of the environment that holds a secret. A policy never holds the secret itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variable(pub String);
 
 impl fmt::Display for Variable {

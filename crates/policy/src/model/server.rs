@@ -16,7 +16,7 @@ pub struct Listener {
 }
 
 /// `tls`: both are read again when they change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// `certificate`: the chain, in PEM.
     pub certificate: PathBuf,

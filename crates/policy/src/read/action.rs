@@ -4,7 +4,7 @@ use super::{Reader, matching::header_name, references::Target, values::unknown_w
 use crate::{
     model::{Fallback, OnLimit, Reject, Respond},
     source::{Node, Value, short},
-    table::{Shape, Table, Written, key},
+    table::{Shape, Table, Written, field, key},
 };
 use std::collections::BTreeMap;
 
@@ -20,13 +20,8 @@ pub(super) static ON_LIMIT: Table<OnLimitMap> = Table {
     what: "on-limit",
     required: &[],
     keys: &[
-        key(
-            "status",
-            "The status of the answer, from 400 to 599, or of the redirection.",
-            Shape::Whole,
-            |reader, node, it| it.reject.status = reader.status(node, 300..=599),
-            |it| it.reject.status.map(|status| Written::Number(status.into())),
-        ),
+        field!("status": Shape::Whole, reject.status = status(300..=599) => write_status,
+            "The status of the answer, from 400 to 599, or of the redirection."),
         key(
             "headers",
             "Headers of the answer, besides the usual ones.",
@@ -34,13 +29,8 @@ pub(super) static ON_LIMIT: Table<OnLimitMap> = Table {
             |reader, node, it| it.reject.headers = reader.headers(node),
             |it| Written::named(&it.reject.headers, Written::text),
         ),
-        key(
-            "body",
-            "The body of the answer, for whoever accepts none of `bodies`.",
-            Shape::Scalar,
-            |reader, node, it| it.reject.body = reader.scalar(node),
-            |it| it.reject.body.as_ref().map(Written::text),
-        ),
+        field!("body": Shape::Scalar, reject.body = scalar => Written::text,
+            "The body of the answer, for whoever accepts none of `bodies`."),
         key(
             "bodies",
             "Bodies by content type: the first that a client accepts.",
@@ -61,20 +51,10 @@ pub(super) static ON_LIMIT: Table<OnLimitMap> = Table {
                 Written::named(bodies, Written::text)
             },
         ),
-        key(
-            "redirect",
-            "Where the client is sent instead.",
-            Shape::Text(&["/busy.html"]),
-            |reader, node, it| it.redirect = reader.location(node),
-            |it| it.redirect.as_ref().map(Written::text),
-        ),
-        key(
-            "fallback",
-            "What the client gets instead: a body, or what another upstream answers.",
-            Shape::Keys(|| FALLBACK.outline()),
-            |reader, node, it| it.fallback = reader.fallback(node),
-            |it| it.fallback.as_ref().map(write_fallback),
-        ),
+        field!("redirect": Shape::Text(&["/busy.html"]), redirect = location => Written::text,
+            "Where the client is sent instead."),
+        field!("fallback": Shape::Keys(|| FALLBACK.outline()), fallback = fallback => write_fallback,
+            "What the client gets instead: a body, or what another upstream answers."),
     ],
 };
 
@@ -90,13 +70,7 @@ static FALLBACK: Table<FallbackMap> = Table {
     what: "fallback",
     required: &[],
     keys: &[
-        key(
-            "body",
-            "The body.",
-            Shape::Scalar,
-            |reader, node, it| it.body = reader.scalar(node),
-            |it| it.body.as_ref().map(Written::text),
-        ),
+        field!("body": Shape::Scalar, body = scalar => Written::text, "The body."),
         key(
             "status",
             "Its status; 200 where it is left out.",
@@ -111,13 +85,8 @@ static FALLBACK: Table<FallbackMap> = Table {
             |reader, node, it| it.headers = reader.headers(node),
             |it| Written::named(&it.headers, Written::text),
         ),
-        key(
-            "upstream",
-            "The upstream that answers instead, by its name.",
-            Shape::Text(&["spare"]),
-            |reader, node, it| it.upstream = reader.upstream_name(node),
-            |it| it.upstream.as_ref().map(Written::text),
-        ),
+        field!("upstream": Shape::Text(&["spare"]), upstream = upstream_name => Written::text,
+            "The upstream that answers instead, by its name."),
     ],
 };
 
@@ -134,13 +103,8 @@ pub(super) static RESPOND: Table<RespondMap> = Table {
     what: "respond",
     required: &[],
     keys: &[
-        key(
-            "status",
-            "The status: from 200 to 599; of a redirection 301, 302, 303, 307 or 308, and 302 where it is left out.",
-            Shape::Whole,
-            |reader, node, it| it.status = reader.status(node, 200..=599),
-            |it| it.status.map(|status| Written::Number(status.into())),
-        ),
+        field!("status": Shape::Whole, status = status(200..=599) => write_status,
+            "The status: from 200 to 599; of a redirection 301, 302, 303, 307 or 308, and 302 where it is left out."),
         key(
             "headers",
             "Headers of the answer.",
@@ -148,20 +112,9 @@ pub(super) static RESPOND: Table<RespondMap> = Table {
             |reader, node, it| it.headers = reader.headers(node),
             |it| Written::named(&it.headers, Written::text),
         ),
-        key(
-            "body",
-            "The body of the answer.",
-            Shape::Scalar,
-            |reader, node, it| it.body = reader.scalar(node),
-            |it| it.body.as_ref().map(Written::text),
-        ),
-        key(
-            "redirect",
-            "Where the client is sent; `{host}`, `{path}` and `{uri}` (path and query) are those of the request.",
-            Shape::Text(&["https://{host}{uri}"]),
-            |reader, node, it| it.redirect = reader.redirect_target(node),
-            |it| it.redirect.as_ref().map(Written::text),
-        ),
+        field!("body": Shape::Scalar, body = scalar => Written::text, "The body of the answer."),
+        field!("redirect": Shape::Text(&["https://{host}{uri}"]), redirect = redirect_target => Written::text,
+            "Where the client is sent; `{host}`, `{path}` and `{uri}` (path and query) are those of the request."),
     ],
 };
 
@@ -367,6 +320,10 @@ pub(super) fn write_respond(respond: &Respond) -> Written {
             ..RespondMap::default()
         },
     })
+}
+
+fn write_status(status: &u16) -> Written {
+    Written::Number((*status).into())
 }
 
 fn write_fallback(fallback: &Fallback) -> Written {

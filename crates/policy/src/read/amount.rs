@@ -5,12 +5,12 @@ use super::{
     key::{self, write_key},
     matching::header_name,
     rule::QUOTA,
-    values::write_time,
+    values::{write_number, write_time},
 };
 use crate::{
     model::{Adaptive, Bandwidth, Charge, Due, Key, Tiers},
     source::{Node, Value, short},
-    table::{Shape, Table, Written, key},
+    table::{Shape, Table, Written, field, key},
 };
 use std::time::Duration;
 use tidegate_core::Quota;
@@ -26,13 +26,7 @@ pub(super) static TIERS: Table<TiersMap> = Table {
     what: "tiers",
     required: &["by", "each", "else"],
     keys: &[
-        key(
-            "by",
-            "What of a request names its tier.",
-            key::SHAPE,
-            |reader, node, it| it.by = reader.key(node),
-            |it| it.by.as_ref().map(write_key),
-        ),
+        field!("by": key::SHAPE, by = key => write_key, "What of a request names its tier."),
         key(
             "each",
             "How much in each tier.",
@@ -44,13 +38,8 @@ pub(super) static TIERS: Table<TiersMap> = Table {
             },
             |it| Some(Written::Map(it.each.iter().map(|(n, q)| (n.clone(), Written::text(q))).collect())),
         ),
-        key(
-            "else",
-            "How much for requests that name none of these.",
-            QUOTA,
-            |reader, node, it| it.otherwise = reader.parse(node),
-            |it| it.otherwise.as_ref().map(Written::text),
-        ),
+        field!("else": QUOTA, otherwise = parse => Written::text,
+            "How much for requests that name none of these."),
     ],
 };
 
@@ -67,27 +56,10 @@ pub(super) static CHARGE: Table<ChargeMap> = Table {
     what: "charge",
     required: &[],
     keys: &[
-        key(
-            "if-status",
-            "Only if it was answered so.",
-            STATUSES,
-            |reader, node, it| it.if_status = reader.several(node, |reader, node| reader.read(node, due)),
-            |it| Written::several(&it.if_status, write_due),
-        ),
-        key(
-            "refund-status",
-            "Nothing if it was answered so.",
-            STATUSES,
-            |reader, node, it| it.refund_status = reader.several(node, |reader, node| reader.read(node, due)),
-            |it| Written::several(&it.refund_status, write_due),
-        ),
-        key(
-            "header",
-            "What this header of the answer says.",
-            Shape::Text(&["x-cost"]),
-            |reader, node, it| it.header = reader.read(node, header_name),
-            |it| it.header.as_ref().map(Written::text),
-        ),
+        field!("if-status": STATUSES, [if_status] = read(due) => write_due, "Only if it was answered so."),
+        field!("refund-status": STATUSES, [refund_status] = read(due) => write_due, "Nothing if it was answered so."),
+        field!("header": Shape::Text(&["x-cost"]), header = read(header_name) => Written::text,
+            "What this header of the answer says."),
     ],
 };
 
@@ -95,27 +67,12 @@ pub(super) static ADAPTIVE: Table<Adaptive> = Table {
     what: "adaptive",
     required: &["target"],
     keys: &[
-        key(
-            "target",
-            "The latency that is promised.",
-            Shape::Text(&["250ms"]),
-            |reader, node, it| it.target = reader.length(node).unwrap_or_default(),
-            |it| Some(write_time(it.target)),
-        ),
-        key(
-            "least",
-            "The fewest in flight that it goes down to.",
-            Shape::Whole,
-            |reader, node, it| it.least = reader.whole(node, 1..=u64::MAX),
-            |it| it.least.map(Written::Number),
-        ),
-        key(
-            "most",
-            "The most in flight that it goes up to.",
-            Shape::Whole,
-            |reader, node, it| it.most = reader.whole(node, 1..=1_000_000),
-            |it| it.most.map(Written::Number),
-        ),
+        field!("target": Shape::Text(&["250ms"]), target = length => write_time, always,
+            "The latency that is promised."),
+        field!("least": Shape::Whole, least = whole(1..=u64::MAX) => write_number,
+            "The fewest in flight that it goes down to."),
+        field!("most": Shape::Whole, most = whole(1..=1_000_000) => write_number,
+            "The most in flight that it goes up to."),
     ],
 };
 
@@ -125,20 +82,8 @@ pub(super) static BANDWIDTH: Table<Bandwidth> = Table {
     what: "bandwidth",
     required: &[],
     keys: &[
-        key(
-            "down",
-            "What clients are sent.",
-            BYTES,
-            |reader, node, it| it.down = reader.byte_rate(node),
-            |it| it.down.as_ref().map(Written::text),
-        ),
-        key(
-            "up",
-            "What they send.",
-            BYTES,
-            |reader, node, it| it.up = reader.byte_rate(node),
-            |it| it.up.as_ref().map(Written::text),
-        ),
+        field!("down": BYTES, down = byte_rate => Written::text, "What clients are sent."),
+        field!("up": BYTES, up = byte_rate => Written::text, "What they send."),
     ],
 };
 

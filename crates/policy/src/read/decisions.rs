@@ -1,13 +1,10 @@
 //! Where programs and operators come in.
 
-use super::{
-    Reader,
-    server::{TLS, TlsMap},
-};
+use super::{Reader, server::TLS};
 use crate::{
     model::{Admin, Decisions, Tls, Token, Variable},
     source::{Node, Value},
-    table::{Shape, Table, Written, key},
+    table::{Shape, Table, Written, field},
 };
 use std::net::SocketAddr;
 
@@ -17,27 +14,12 @@ static ADMIN: Table<Admin> = Table {
     what: "admin",
     required: &[],
     keys: &[
-        key(
-            "listen",
-            "An address and a port.",
-            Shape::Text(&["127.0.0.1:9091"]),
-            |reader, node, it| it.listen = reader.socket(node),
-            |it| it.listen.map(Written::text),
-        ),
-        key(
-            "token",
-            "What operators must know: the variable of the environment that holds it.",
-            SECRET,
-            |reader, node, it| it.token = reader.variable(node),
-            |it| it.token.as_ref().map(Written::text),
-        ),
-        key(
-            "hosts",
-            "Names by which operators may come in, besides `localhost` and addresses.",
-            Shape::Several(&Shape::Text(&["gateway.internal"])),
-            |reader, node, it| it.hosts = reader.several(node, Reader::host_of_operators),
-            |it| Written::texts(&it.hosts),
-        ),
+        field!("listen": Shape::Text(&["127.0.0.1:9091"]), listen = socket => Written::text,
+            "An address and a port."),
+        field!("token": SECRET, token = variable => Written::text,
+            "What operators must know: the variable of the environment that holds it."),
+        field!("hosts": Shape::Several(&Shape::Text(&["gateway.internal"])), [hosts] = host_of_operators,
+            "Names by which operators may come in, besides `localhost` and addresses."),
     ],
 };
 
@@ -56,27 +38,13 @@ static DECISIONS: Table<DecisionsMap> = Table {
     what: "decisions",
     required: &["listen"],
     keys: &[
-        key(
-            "listen",
-            "An address and a port.",
-            Shape::Text(&["127.0.0.1:8090"]),
-            |reader, node, it| it.listen = reader.socket(node),
-            |it| it.listen.map(Written::text),
-        ),
-        key(
-            "tls",
-            "In TLS; in plain text where it is left out.",
-            Shape::Keys(|| TLS.outline()),
-            |reader, node, it| it.tls = reader.tls(node),
-            |it| it.tls.as_ref().map(|tls| TLS.write(&TlsMap::of(tls))),
-        ),
-        key(
-            "tokens",
-            "What programs must know, one of these; nothing where it is left out.",
-            Shape::Several(&Shape::Keys(|| TOKEN.outline())),
-            |reader, node, it| it.tokens = reader.several(node, Reader::token),
-            |it| Written::several(&it.tokens, write_token),
-        ),
+        field!("listen": Shape::Text(&["127.0.0.1:8090"]), listen = socket => Written::text,
+            "An address and a port."),
+        field!("tls": Shape::Keys(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
+            "In TLS; in plain text where it is left out."),
+        field!("tokens": Shape::Several(&Shape::Keys(|| TOKEN.outline())),
+            [tokens] = token => |token| TOKEN.write(token),
+            "What programs must know, one of these; nothing where it is left out."),
     ],
 };
 
@@ -84,30 +52,13 @@ static DECISIONS: Table<DecisionsMap> = Table {
 pub(super) const DECISIONS_SHAPE: Shape =
     Shape::Either(&[Shape::Text(&["127.0.0.1:8090"]), Shape::Keys(|| DECISIONS.outline())]);
 
-#[derive(Default)]
-struct TokenMap {
-    name: Option<String>,
-    token: Option<Variable>,
-}
-
-static TOKEN: Table<TokenMap> = Table {
+static TOKEN: Table<Token> = Table {
     what: "token",
     required: &["name", "token"],
     keys: &[
-        key(
-            "name",
-            "Whose it is.",
-            Shape::Text(&["web"]),
-            |reader, node, it| it.name = reader.name(node),
-            |it| it.name.as_ref().map(Written::text),
-        ),
-        key(
-            "token",
-            "The variable of the environment that holds it.",
-            SECRET,
-            |reader, node, it| it.token = reader.variable(node),
-            |it| it.token.as_ref().map(Written::text),
-        ),
+        field!("name": Shape::Text(&["web"]), name = name => Written::text, always, "Whose it is."),
+        field!("token": SECRET, token = variable => Written::text, always,
+            "The variable of the environment that holds it."),
     ],
 };
 
@@ -131,9 +82,9 @@ impl Reader<'_> {
     }
 
     fn token(&mut self, node: &Node) -> Option<Token> {
-        let mut map = TokenMap::default();
-        self.fill(node, &TOKEN, &mut map);
-        Some(Token { name: map.name?, token: map.token? })
+        let mut token = Token::default();
+        self.fill(node, &TOKEN, &mut token);
+        Some(token)
     }
 
     /// A name as browsers say it: in lower case, without a port.
@@ -186,8 +137,4 @@ pub(super) fn write_decisions(decisions: &Decisions) -> Written {
             DECISIONS.write(&DecisionsMap { listen: Some(*listen), tls: tls.clone(), tokens: tokens.clone() })
         }
     }
-}
-
-fn write_token(token: &Token) -> Written {
-    TOKEN.write(&TokenMap { name: Some(token.name.clone()), token: Some(token.token.clone()) })
 }

@@ -1,11 +1,16 @@
 //! For whom, and at what cost.
 
-use super::{Mistake, Reader, matching::header_name, references::Target, values::unknown_word};
+use super::{
+    Mistake, Reader,
+    matching::header_name,
+    references::Target,
+    values::{unknown_word, write_number},
+};
 use crate::{
     matching::check_key,
     model::{Cost, Expression, Key, Part},
     source::{Node, Value},
-    table::{Shape, Table, Written, key},
+    table::{Shape, Table, Written, field, key},
 };
 use std::fmt;
 
@@ -51,13 +56,9 @@ static KEY_MAP: Table<KeyMap> = Table {
                 _ => None,
             },
         ),
-        key(
-            "cel",
-            "An expression in CEL that gives a text or a number.",
-            Shape::Text(&["request.path"]),
-            |reader, node, it| it.cel = reader.expression(node, check_key),
-            |it| it.cel.as_ref().map(|cel| Written::text(&cel.0)),
-        ),
+        field!("cel": Shape::Text(&["request.path"]),
+            cel = expression(check_key) => |cel| Written::text(&cel.0),
+            "An expression in CEL that gives a text or a number."),
     ],
 };
 
@@ -72,13 +73,7 @@ static COST: Table<FoundCost> = Table {
     what: "cost",
     required: &["of", "most"],
     keys: &[
-        key(
-            "of",
-            "Where the number is found.",
-            SHAPE,
-            |reader, node, it| it.of = reader.part(node),
-            |it| it.of.as_ref().map(write_part),
-        ),
+        field!("of": SHAPE, of = part => write_part, "Where the number is found."),
         key(
             "else",
             "What a request costs in which there is no number; 1 unless told otherwise.",
@@ -86,13 +81,8 @@ static COST: Table<FoundCost> = Table {
             |reader, node, it| it.otherwise = reader.whole(node, 0..=u64::MAX),
             |it| it.otherwise.filter(|cost| *cost != 1).map(Written::Number),
         ),
-        key(
-            "most",
-            "The most that a request can be made to cost.",
-            Shape::Whole,
-            |reader, node, it| it.most = reader.whole(node, 1..=u64::MAX).unwrap_or(1),
-            |it| Some(Written::Number(it.most)),
-        ),
+        field!("most": Shape::Whole, most = whole(1..=u64::MAX) => write_number, always,
+            "The most that a request can be made to cost."),
     ],
 };
 

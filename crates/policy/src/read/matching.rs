@@ -5,7 +5,7 @@ use crate::{
     matching::check_condition,
     model::{Expression, Glob, Match, Network, Values},
     source::{Node, Value, short},
-    table::{Shape, Table, Written, key},
+    table::{Shape, Table, Written, field, key},
 };
 use std::{collections::BTreeMap, fmt};
 use tidegate_core::SettingError;
@@ -14,27 +14,13 @@ pub(crate) static MATCH: Table<Match> = Table {
     what: "match",
     required: &[],
     keys: &[
-        key(
-            "method",
-            "One of these methods.",
-            Shape::Several(&Shape::Text(&["GET", "POST"])),
-            |reader, node, it| it.methods = reader.several(node, Reader::method),
-            |it| Written::texts(&it.methods),
-        ),
-        key(
-            "path",
-            "One of these paths: `*` is within a segment, `{name}` is one, `**` is any number of them at the end.",
-            Shape::Several(&Shape::Text(&["/login", "/users/{id}/**"])),
-            |reader, node, it| it.paths = reader.several(node, |reader, node| reader.read(node, path)),
-            |it| Written::texts(&it.paths),
-        ),
-        key(
-            "host",
-            "One of these hosts, with `*` for any text, without a port.",
-            Shape::Several(&Shape::Text(&["api.example.com", "*.example.com"])),
-            |reader, node, it| it.hosts = reader.several(node, |reader, node| reader.read(node, host)),
-            |it| Written::several(&it.hosts, |host| Written::text(&host.0)),
-        ),
+        field!("method": Shape::Several(&Shape::Text(&["GET", "POST"])), [methods] = method,
+            "One of these methods."),
+        field!("path": Shape::Several(&Shape::Text(&["/login", "/users/{id}/**"])), [paths] = read(path),
+            "One of these paths: `*` is within a segment, `{name}` is one, `**` is any number of them at the end."),
+        field!("host": Shape::Several(&Shape::Text(&["api.example.com", "*.example.com"])),
+            [hosts] = read(host) => |host| Written::text(&host.0),
+            "One of these hosts, with `*` for any text, without a port."),
         key(
             "header",
             "All of these headers have one of these values, with `*` for any text.",

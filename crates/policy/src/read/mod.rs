@@ -6,7 +6,6 @@ mod decisions;
 mod include;
 mod key;
 mod matching;
-mod metrics;
 mod observe;
 mod path;
 mod policy;
@@ -15,7 +14,6 @@ mod rule;
 mod server;
 mod template;
 mod terms;
-mod traces;
 mod upstream;
 mod values;
 
@@ -24,7 +22,7 @@ pub(crate) use path::is_path;
 pub(crate) use policy::POLICY;
 pub(crate) use rule::RULE;
 pub(crate) use upstream::is_upstream_url;
-pub(crate) use values::Mistake;
+pub(crate) use values::{Mistake, usual_word, word_names, write_word};
 
 use crate::{
     model::Policy,

@@ -4,7 +4,7 @@ use super::{
     Mistake, Reader,
     action::{RESPOND, write_respond},
     matching::MATCH,
-    values::{differs, usual_word, write_size, write_time, write_word},
+    values::{write_number, write_path, write_size, write_time},
 };
 use crate::{
     model::{
@@ -12,9 +12,9 @@ use crate::{
         Underscores,
     },
     source::{Node, Value, short},
-    table::{Outline, Shape, Table, Written, key, key_with_default},
+    table::{Outline, Shape, Table, Written, field, key, key_with_default},
 };
-use std::{net::SocketAddr, path::PathBuf};
+use std::net::SocketAddr;
 
 pub(super) const TIME: Shape = Shape::Text(&["2s", "500ms"]);
 const SIZE: Shape = Shape::Either(&[Shape::Whole, Shape::Text(&["32KiB", "10MB"])]);
@@ -39,27 +39,12 @@ static LISTENER: Table<ListenerMap> = Table {
     what: "listen",
     required: &["address"],
     keys: &[
-        key(
-            "name",
-            "What `listener` in a `match` calls it; several may share a name.",
-            Shape::Text(&["internal"]),
-            |reader, node, it| it.name = reader.name(node),
-            |it| it.name.as_ref().map(Written::text),
-        ),
-        key(
-            "address",
-            "An address and a port.",
-            Shape::Text(&["127.0.0.1:8443"]),
-            |reader, node, it| it.address = reader.socket(node),
-            |it| it.address.map(Written::text),
-        ),
-        key(
-            "tls",
-            "In TLS; in plain text where it is left out.",
-            Shape::Keys(|| TLS.outline()),
-            |reader, node, it| it.tls = reader.tls(node),
-            |it| it.tls.as_ref().map(|tls| TLS.write(&TlsMap::of(tls))),
-        ),
+        field!("name": Shape::Text(&["internal"]), name = name => Written::text,
+            "What `listener` in a `match` calls it; several may share a name."),
+        field!("address": Shape::Text(&["127.0.0.1:8443"]), address = socket => Written::text,
+            "An address and a port."),
+        field!("tls": Shape::Keys(|| TLS.outline()), tls = tls => |tls| TLS.write(tls),
+            "In TLS; in plain text where it is left out."),
     ],
 };
 
@@ -67,108 +52,37 @@ static LISTENER: Table<ListenerMap> = Table {
 pub(super) const LISTEN: Shape =
     Shape::Several(&Shape::Either(&[Shape::Text(&["127.0.0.1:8080"]), Shape::Keys(|| LISTENER.outline())]));
 
-#[derive(Default)]
-pub(super) struct TlsMap {
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    clients: Option<PathBuf>,
-}
-
-pub(super) static TLS: Table<TlsMap> = Table {
+pub(super) static TLS: Table<Tls> = Table {
     what: "tls",
     required: &["certificate", "key"],
     keys: &[
-        key(
-            "certificate",
-            "A file with the chain, in PEM.",
-            Shape::Text(&["server.pem"]),
-            |reader, node, it| it.certificate = reader.path(node),
-            |it| it.certificate.as_ref().map(|path| Written::text(path.display())),
-        ),
-        key(
-            "key",
-            "A file with the key, in PEM.",
-            Shape::Text(&["server.key"]),
-            |reader, node, it| it.key = reader.path(node),
-            |it| it.key.as_ref().map(|path| Written::text(path.display())),
-        ),
-        key(
-            "clients",
-            "A file with authorities, in PEM: only clients with a certificate of one of them are let in.",
-            Shape::Text(&["clients.pem"]),
-            |reader, node, it| it.clients = reader.path(node),
-            |it| it.clients.as_ref().map(|path| Written::text(path.display())),
-        ),
+        field!("certificate": Shape::Text(&["server.pem"]), certificate = path => write_path, always,
+            "A file with the chain, in PEM."),
+        field!("key": Shape::Text(&["server.key"]), key = path => write_path, always,
+            "A file with the key, in PEM."),
+        field!("clients": Shape::Text(&["clients.pem"]), clients = path => write_path,
+            "A file with authorities, in PEM: only clients with a certificate of one of them are let in."),
     ],
 };
-
-impl TlsMap {
-    pub(super) fn of(tls: &Tls) -> Self {
-        let Tls { certificate, key, clients } = tls.clone();
-        Self { certificate: Some(certificate), key: Some(key), clients }
-    }
-}
 
 pub(super) static CONNECTIONS: Table<Connections> = Table {
     what: "connections",
     required: &[],
     keys: &[
-        key_with_default(
-            "most",
-            "Connections at the same time.",
-            Shape::Whole,
-            |reader, node, it| it.most = reader.whole(node, 1..=u64::MAX).unwrap_or(1),
-            |it| differs(it.most, usual().most).map(Written::Number),
-            || Written::Number(usual().most),
-        ),
-        key_with_default(
-            "per-client",
-            "Connections at the same time from one address, or one network of IPv6.",
-            Shape::Whole,
-            |reader, node, it| it.per_client = reader.whole(node, 1..=u64::MAX).unwrap_or(1),
-            |it| differs(it.per_client, usual().per_client).map(Written::Number),
-            || Written::Number(usual().per_client),
-        ),
-        key_with_default(
-            "header-timeout",
-            "How long the head of a request may take to come.",
-            TIME,
-            |reader, node, it| it.header_timeout = reader.length(node).unwrap_or_default(),
-            |it| differs(it.header_timeout, usual().header_timeout).map(write_time),
-            || write_time(usual().header_timeout),
-        ),
-        key_with_default(
-            "body-timeout",
-            "How long there may be nothing of a body that is on its way.",
-            TIME,
-            |reader, node, it| it.body_timeout = reader.length(node).unwrap_or_default(),
-            |it| differs(it.body_timeout, usual().body_timeout).map(write_time),
-            || write_time(usual().body_timeout),
-        ),
-        key_with_default(
-            "idle-timeout",
-            "How long a connection may wait for the next request.",
-            TIME,
-            |reader, node, it| it.idle_timeout = reader.length(node).unwrap_or_default(),
-            |it| differs(it.idle_timeout, usual().idle_timeout).map(write_time),
-            || write_time(usual().idle_timeout),
-        ),
-        key_with_default(
-            "tunnel-timeout",
-            "How long there may be nothing either way after an upgrade, as of WebSocket.",
-            TIME,
-            |reader, node, it| it.tunnel_timeout = reader.length(node).unwrap_or_default(),
-            |it| differs(it.tunnel_timeout, usual().tunnel_timeout).map(write_time),
-            || write_time(usual().tunnel_timeout),
-        ),
-        key_with_default(
-            "header-size",
-            "Bytes of the head of a request.",
-            SIZE,
-            |reader, node, it| it.header_size = reader.size(node).unwrap_or_default(),
-            |it| differs(it.header_size, usual().header_size).map(write_size),
-            || write_size(usual().header_size),
-        ),
+        field!("most": Shape::Whole, most = whole(1..=u64::MAX) => write_number, default usual(),
+            "Connections at the same time."),
+        field!("per-client": Shape::Whole, per_client = whole(1..=u64::MAX) => write_number, default usual(),
+            "Connections at the same time from one address, or one network of IPv6."),
+        field!("header-timeout": TIME, header_timeout = length => write_time, default usual(),
+            "How long the head of a request may take to come."),
+        field!("body-timeout": TIME, body_timeout = length => write_time, default usual(),
+            "How long there may be nothing of a body that is on its way."),
+        field!("idle-timeout": TIME, idle_timeout = length => write_time, default usual(),
+            "How long a connection may wait for the next request."),
+        field!("tunnel-timeout": TIME, tunnel_timeout = length => write_time, default usual(),
+            "How long there may be nothing either way after an upgrade, as of WebSocket."),
+        field!("header-size": SIZE, header_size = size => write_size, default usual(),
+            "Bytes of the head of a request."),
         key_with_default(
             "body-size",
             "Bytes of the body of a request; without an end where it is `none`.",
@@ -179,33 +93,15 @@ pub(super) static CONNECTIONS: Table<Connections> = Table {
                     _ => reader.size(node),
                 };
             },
-            |it| it.body_size.map(write_size),
-            || usual().body_size.map_or_else(|| Written::text("none"), write_size),
+            |it| it.body_size.as_ref().map(write_size),
+            || usual().body_size.as_ref().map_or_else(|| Written::text("none"), write_size),
         ),
-        key_with_default(
-            "drain",
-            "How long requests in flight may take to end when the gateway does.",
-            TIME,
-            |reader, node, it| it.drain = reader.time(node).unwrap_or_default(),
-            |it| differs(it.drain, usual().drain).map(write_time),
-            || write_time(usual().drain),
-        ),
-        key_with_default(
-            "escaped-slashes",
-            "What happens to a path with an escaped slash (`%2F`): `reject` answers 400, `keep` takes it for a part of its segment, `unescape` for a slash.",
-            Shape::Word(&["reject", "keep", "unescape"]),
-            |reader, node, it| it.escaped_slashes = reader.word(node, &ESCAPED_SLASHES).unwrap_or_default(),
-            |it| write_word(&it.escaped_slashes, &ESCAPED_SLASHES),
-            || usual_word(&ESCAPED_SLASHES),
-        ),
-        key_with_default(
-            "underscores-in-headers",
-            "What happens to headers with an underscore in their name: `drop` hides them from rules and servers, `allow` does not.",
-            Shape::Word(&["drop", "allow"]),
-            |reader, node, it| it.underscores = reader.word(node, &UNDERSCORES).unwrap_or_default(),
-            |it| write_word(&it.underscores, &UNDERSCORES),
-            || usual_word(&UNDERSCORES),
-        ),
+        field!("drain": TIME, drain = time => write_time, default usual(),
+            "How long requests in flight may take to end when the gateway does."),
+        field!("escaped-slashes": escaped_slashes in ESCAPED_SLASHES,
+            "What happens to a path with an escaped slash (`%2F`): `reject` answers 400, `keep` takes it for a part of its segment, `unescape` for a slash."),
+        field!("underscores-in-headers": underscores in UNDERSCORES,
+            "What happens to headers with an underscore in their name: `drop` hides them from rules and servers, `allow` does not."),
     ],
 };
 
@@ -232,19 +128,15 @@ pub(super) static ROUTE: Table<RouteMap> = Table {
             |reader, node, it| it.upstream = Some(reader.upstream_name(node).unwrap_or_default()),
             |it| it.upstream.as_ref().map(Written::text),
         ),
-        key(
-            "respond",
-            "What the gateway answers itself: a status, a redirection, or `drop`.",
-            Shape::Either(&[Shape::Word(&["drop"]), Shape::Keys(|| RESPOND.outline())]),
-            |reader, node, it| it.respond = reader.respond(node),
-            |it| it.respond.as_ref().map(write_respond),
-        ),
+        field!("respond": Shape::Either(&[Shape::Word(&["drop"]), Shape::Keys(|| RESPOND.outline())]),
+            respond = respond => write_respond,
+            "What the gateway answers itself: a status, a redirection, or `drop`."),
         key(
             "match",
             "Which requests; all where it is left out. Its keys may also stand here themselves.",
             Shape::Keys(|| MATCH.outline()),
             |reader, node, it| it.matching = reader.matching(node),
-            |it| Some(MATCH.write(&it.matching)).filter(|matching| !matching.is_empty_map()),
+            |it| MATCH.write_some(&it.matching),
         ),
     ],
 };
@@ -269,21 +161,9 @@ pub(super) static LOG: Table<Log> = Table {
     what: "log",
     required: &[],
     keys: &[
-        key_with_default(
-            "format",
-            "How a request is written down.",
-            Shape::Word(&["none", "json", "combined"]),
-            |reader, node, it| it.format = reader.word(node, &FORMATS).unwrap_or_default(),
-            |it| write_word(&it.format, &FORMATS),
-            || usual_word(&FORMATS),
-        ),
-        key(
-            "file",
-            "The file; standard output where it is left out.",
-            Shape::Text(&["access.log"]),
-            |reader, node, it| it.file = reader.path(node),
-            |it| it.file.as_ref().map(|path| Written::text(path.display())),
-        ),
+        field!("format": format in FORMATS, "How a request is written down."),
+        field!("file": Shape::Text(&["access.log"]), file = path => write_path,
+            "The file; standard output where it is left out."),
     ],
 };
 
@@ -307,9 +187,9 @@ impl Reader<'_> {
     }
 
     pub(super) fn tls(&mut self, node: &Node) -> Option<Tls> {
-        let mut map = TlsMap::default();
-        self.fill(node, &TLS, &mut map);
-        Some(Tls { certificate: map.certificate?, key: map.key?, clients: map.clients })
+        let mut tls = Tls::default();
+        self.fill(node, &TLS, &mut tls);
+        Some(tls)
     }
 
     pub(super) fn route(&mut self, node: &Node) -> Option<Route> {

@@ -4,13 +4,13 @@ use super::{
     Mistake, Reader,
     key::{self, write_key},
     rule::TIME,
-    values::{unknown_word, usual_word, write_time, write_word},
+    values::{unknown_word, write_number, write_time},
 };
 use crate::{
     compile::CLASSES,
     model::{BreakerTerms, Enforcement, Key, Priority, Queue, QueueOrder},
     source::{Node, Value},
-    table::{Shape, Table, Written, key, key_with_default},
+    table::{Shape, Table, Written, field},
 };
 use tidegate_core::Share;
 use tidegate_rule::Mode;
@@ -24,55 +24,16 @@ pub(super) static BREAKER: Table<BreakerTerms> = Table {
     what: "breaker",
     required: &[],
     keys: &[
-        key(
-            "failure-rate",
-            "From which share of failures it opens.",
-            Shape::Text(&["50%"]),
-            |reader, node, it| it.failure_rate = reader.share(node),
-            |it| it.failure_rate.map(Written::text),
-        ),
-        key(
-            "slow-rate",
-            "From which share of slow answers it opens.",
-            Shape::Text(&["50%"]),
-            |reader, node, it| it.slow_rate = reader.share(node),
-            |it| it.slow_rate.map(Written::text),
-        ),
-        key(
-            "slow",
-            "From when an answer is slow.",
-            TIME,
-            |reader, node, it| it.slow = reader.length(node),
-            |it| it.slow.map(write_time),
-        ),
-        key(
-            "over",
-            "Of so many calls.",
-            Shape::Whole,
-            |reader, node, it| it.over = reader.whole(node, 1..=1_000_000),
-            |it| it.over.map(Written::Number),
-        ),
-        key(
-            "least",
-            "Not before so many calls.",
-            Shape::Whole,
-            |reader, node, it| it.least = reader.whole(node, 1..=1_000_000),
-            |it| it.least.map(Written::Number),
-        ),
-        key(
-            "open",
-            "How long before it is tried again.",
-            TIME,
-            |reader, node, it| it.open = reader.length(node),
-            |it| it.open.map(write_time),
-        ),
-        key(
-            "probes",
-            "With so many calls.",
-            Shape::Whole,
-            |reader, node, it| it.probes = reader.whole(node, 1..=1_000_000),
-            |it| it.probes.map(Written::Number),
-        ),
+        field!("failure-rate": Shape::Text(&["50%"]), failure_rate = share => Written::text,
+            "From which share of failures it opens."),
+        field!("slow-rate": Shape::Text(&["50%"]), slow_rate = share => Written::text,
+            "From which share of slow answers it opens."),
+        field!("slow": TIME, slow = length => write_time, "From when an answer is slow."),
+        field!("over": Shape::Whole, over = whole(1..=1_000_000) => write_number, "Of so many calls."),
+        field!("least": Shape::Whole, least = whole(1..=1_000_000) => write_number,
+            "Not before so many calls."),
+        field!("open": TIME, open = length => write_time, "How long before it is tried again."),
+        field!("probes": Shape::Whole, probes = whole(1..=1_000_000) => write_number, "With so many calls."),
     ],
 };
 
@@ -86,20 +47,8 @@ pub(super) static PRIORITY: Table<PriorityMap> = Table {
     what: "priority",
     required: &["by", "else"],
     keys: &[
-        key(
-            "by",
-            "What of a request names its priority.",
-            key::SHAPE,
-            |reader, node, it| it.by = reader.key(node),
-            |it| it.by.as_ref().map(write_key),
-        ),
-        key(
-            "else",
-            "That of requests that name none.",
-            CLASS,
-            |reader, node, it| it.otherwise = reader.class(node),
-            |it| it.otherwise.as_ref().map(Written::text),
-        ),
+        field!("by": key::SHAPE, by = key => write_key, "What of a request names its priority."),
+        field!("else": CLASS, otherwise = class => Written::text, "That of requests that name none."),
     ],
 };
 
@@ -107,28 +56,12 @@ pub(super) static QUEUE: Table<Queue> = Table {
     what: "queue",
     required: &["most"],
     keys: &[
-        key(
-            "most",
-            "How many may wait for one key.",
-            Shape::Whole,
-            |reader, node, it| it.most = reader.whole(node, 1..=MOST_IN_LINE).unwrap_or(1),
-            |it| Some(Written::Number(it.most)),
-        ),
-        key(
-            "in-all",
-            "How many may wait over all keys; 10,000 where it is left out, or `most` if that is more.",
-            Shape::Whole,
-            |reader, node, it| it.in_all = reader.whole(node, 1..=MOST_IN_LINE),
-            |it| it.in_all.map(Written::Number),
-        ),
-        key_with_default(
-            "order",
-            "Whose turn is next, where a number at once or an adaptive limit is waited for.",
-            Shape::Word(&["fifo", "priority"]),
-            |reader, node, it| it.order = reader.word(node, &ORDERS).unwrap_or_default(),
-            |it| write_word(&it.order, &ORDERS),
-            || usual_word(&ORDERS),
-        ),
+        field!("most": Shape::Whole, most = whole(1..=MOST_IN_LINE) => write_number, always,
+            "How many may wait for one key."),
+        field!("in-all": Shape::Whole, in_all = whole(1..=MOST_IN_LINE) => write_number,
+            "How many may wait over all keys; 10,000 where it is left out, or `most` if that is more."),
+        field!("order": order in ORDERS,
+            "Whose turn is next, where a number at once or an adaptive limit is waited for."),
     ],
 };
 

@@ -4,12 +4,12 @@ use super::{
     Mistake, Reader,
     server::TIME,
     terms::BREAKER,
-    values::{differs, usual_word, write_time, write_word},
+    values::{write_number, write_time},
 };
 use crate::{
     model::{Balance, HealthCheck, Protocol, Retries, Timeouts, Upstream, UpstreamServer},
     source::{Node, Value, short},
-    table::{Shape, Table, Written, key, key_with_default},
+    table::{Shape, Table, Written, field, key},
 };
 use std::net::Ipv6Addr;
 
@@ -19,8 +19,6 @@ const BALANCES: [(&str, Balance); 3] = [
     ("least-requests", Balance::LeastRequests),
     ("client", Balance::Client),
 ];
-/// What a server gets for one request that others get.
-const USUAL_WEIGHT: u64 = 1;
 pub(super) const SCHEMES: [&str; 2] = ["http://", "https://"];
 const PROTOCOLS: [(&str, Protocol); 2] = [("http1", Protocol::Http1), ("http2", Protocol::Http2)];
 
@@ -28,60 +26,19 @@ pub(super) static UPSTREAM: Table<Upstream> = Table {
     what: "upstream",
     required: &["servers"],
     keys: &[
-        key(
-            "servers",
-            "Where it is.",
-            Shape::Several(&Shape::Either(&[URL, Shape::Keys(|| SERVER.outline())])),
-            |reader, node, it| it.servers = reader.several(node, Reader::server),
-            |it| Written::several(&it.servers, write_server),
-        ),
-        key_with_default(
-            "balance",
-            "Which server is next.",
-            Shape::Word(&["round-robin", "least-requests", "client"]),
-            |reader, node, it| it.balance = reader.word(node, &BALANCES).unwrap_or_default(),
-            |it| write_word(&it.balance, &BALANCES),
-            || usual_word(&BALANCES),
-        ),
-        key_with_default(
-            "protocol",
-            "How a server is spoken to.",
-            Shape::Word(&["http1", "http2"]),
-            |reader, node, it| it.protocol = reader.word(node, &PROTOCOLS).unwrap_or_default(),
-            |it| write_word(&it.protocol, &PROTOCOLS),
-            || usual_word(&PROTOCOLS),
-        ),
-        key(
-            "timeouts",
-            "How long each phase may take.",
-            Shape::Keys(|| TIMEOUTS.outline()),
-            |reader, node, it| reader.fill(node, &TIMEOUTS, &mut it.timeouts),
-            |it| Some(TIMEOUTS.write(&it.timeouts)).filter(|written| !written.is_empty_map()),
-        ),
-        key_with_default(
-            "keep-alive",
-            "Idle connections that are kept for each server, by each worker.",
-            Shape::Whole,
-            |reader, node, it| it.keep_alive = reader.whole(node, 0..=1_000_000).unwrap_or_default(),
-            |it| differs(it.keep_alive, Upstream::new(Vec::new()).keep_alive).map(Written::Number),
-            || Written::Number(Upstream::new(Vec::new()).keep_alive),
-        ),
-        key_with_default(
-            "max-fails",
-            "Failures in a row after which a server is skipped while another one is available; 0: never.",
-            Shape::Whole,
-            |reader, node, it| it.max_fails = reader.whole(node, 0..=1_000_000).unwrap_or_default(),
-            |it| differs(it.max_fails, Upstream::new(Vec::new()).max_fails).map(Written::Number),
-            || Written::Number(Upstream::new(Vec::new()).max_fails),
-        ),
-        key_with_default(
-            "fail-timeout",
-            "For how long it is skipped.",
-            TIME,
-            |reader, node, it| it.fail_timeout = reader.length(node).unwrap_or_default(),
-            |it| differs(it.fail_timeout, Upstream::new(Vec::new()).fail_timeout).map(write_time),
-            || write_time(Upstream::new(Vec::new()).fail_timeout),
-        ),
+        field!("servers": Shape::Several(&Shape::Either(&[URL, Shape::Keys(|| SERVER.outline())])),
+            [servers] = server => write_server, "Where it is."),
+        field!("balance": balance in BALANCES, "Which server is next."),
+        field!("protocol": protocol in PROTOCOLS, "How a server is spoken to."),
+        field!("timeouts": timeouts { TIMEOUTS }, "How long each phase may take."),
+        field!("keep-alive": Shape::Whole,
+            keep_alive = whole(0..=1_000_000) => write_number, default usual(),
+            "Idle connections that are kept for each server, by each worker."),
+        field!("max-fails": Shape::Whole,
+            max_fails = whole(0..=1_000_000) => write_number, default usual(),
+            "Failures in a row after which a server is skipped while another one is available; 0: never."),
+        field!("fail-timeout": TIME, fail_timeout = length => write_time, default usual(),
+            "For how long it is skipped."),
         key(
             "health",
             "How its servers are asked whether they are well; a path, or more.",
@@ -96,13 +53,9 @@ pub(super) static UPSTREAM: Table<Upstream> = Table {
             },
             |it| it.health.as_ref().map(|health| HEALTH.write(health)),
         ),
-        key(
-            "breaker",
-            "A breaker for each server.",
-            Shape::Keys(|| BREAKER.outline()),
-            |reader, node, it| it.breaker = reader.breaker(node),
-            |it| it.breaker.as_ref().map(|breaker| BREAKER.write(breaker)),
-        ),
+        field!("breaker": Shape::Keys(|| BREAKER.outline()),
+            breaker = breaker => |breaker| BREAKER.write(breaker),
+            "A breaker for each server."),
         key(
             "retries",
             "How often what is safe to be sent twice is sent again.",
@@ -111,7 +64,7 @@ pub(super) static UPSTREAM: Table<Upstream> = Table {
                 Value::Number(_) => it.retries.most = reader.whole(node, 0..=10).unwrap_or_default(),
                 _ => reader.fill(node, &RETRIES, &mut it.retries),
             },
-            |it| Some(RETRIES.write(&it.retries)).filter(|written| !written.is_empty_map()),
+            |it| RETRIES.write_some(&it.retries),
         ),
     ],
 };
@@ -120,31 +73,13 @@ pub(super) static UPSTREAM: Table<Upstream> = Table {
 pub(super) const UPSTREAM_SHAPE: Shape =
     Shape::Either(&[Shape::Several(&URL), Shape::Keys(|| UPSTREAM.outline())]);
 
-#[derive(Default)]
-struct ServerMap {
-    url: Option<String>,
-    weight: Option<u64>,
-}
-
-static SERVER: Table<ServerMap> = Table {
+static SERVER: Table<UpstreamServer> = Table {
     what: "server",
     required: &["url"],
     keys: &[
-        key(
-            "url",
-            "A scheme, a host and a port.",
-            URL,
-            |reader, node, it| it.url = reader.read(node, url),
-            |it| it.url.as_ref().map(Written::text),
-        ),
-        key_with_default(
-            "weight",
-            "How many requests it gets for one that others get; 1 where it is left out.",
-            Shape::Whole,
-            |reader, node, it| it.weight = reader.whole(node, 1..=1_000),
-            |it| it.weight.map(Written::Number),
-            || Written::Number(USUAL_WEIGHT),
-        ),
+        field!("url": URL, url = read(url) => Written::text, always, "A scheme, a host and a port."),
+        field!("weight": Shape::Whole, weight = whole(1..=1_000) => write_number, default usual_server(),
+            "How many requests it gets for one that others get; 1 where it is left out."),
     ],
 };
 
@@ -152,30 +87,12 @@ static TIMEOUTS: Table<Timeouts> = Table {
     what: "timeouts",
     required: &[],
     keys: &[
-        key_with_default(
-            "connect",
-            "Until there is a connection.",
-            TIME,
-            |reader, node, it| it.connect = reader.length(node).unwrap_or_default(),
-            |it| differs(it.connect, Timeouts::default().connect).map(write_time),
-            || write_time(Timeouts::default().connect),
-        ),
-        key_with_default(
-            "response",
-            "From the last byte of the request until the head of the answer is there.",
-            TIME,
-            |reader, node, it| it.response = reader.length(node).unwrap_or_default(),
-            |it| differs(it.response, Timeouts::default().response).map(write_time),
-            || write_time(Timeouts::default().response),
-        ),
-        key_with_default(
-            "idle",
-            "How long there may be nothing of a body that is on its way.",
-            TIME,
-            |reader, node, it| it.idle = reader.length(node).unwrap_or_default(),
-            |it| differs(it.idle, Timeouts::default().idle).map(write_time),
-            || write_time(Timeouts::default().idle),
-        ),
+        field!("connect": TIME, connect = length => write_time, default Timeouts::default(),
+            "Until there is a connection."),
+        field!("response": TIME, response = length => write_time, default Timeouts::default(),
+            "From the last byte of the request until the head of the answer is there."),
+        field!("idle": TIME, idle = length => write_time, default Timeouts::default(),
+            "How long there may be nothing of a body that is on its way."),
     ],
 };
 
@@ -183,45 +100,17 @@ static HEALTH: Table<HealthCheck> = Table {
     what: "health",
     required: &["path"],
     keys: &[
-        key(
-            "path",
-            "What is asked for.",
-            Shape::Text(&["/healthz"]),
-            |reader, node, it| it.path = reader.read(node, health_path).unwrap_or_default(),
-            |it| Some(Written::text(&it.path)),
-        ),
-        key_with_default(
-            "every",
-            "How often.",
-            TIME,
-            |reader, node, it| it.every = reader.length(node).unwrap_or_default(),
-            |it| differs(it.every, HealthCheck::default().every).map(write_time),
-            || write_time(HealthCheck::default().every),
-        ),
-        key_with_default(
-            "timeout",
-            "How long an answer may take.",
-            TIME,
-            |reader, node, it| it.timeout = reader.length(node).unwrap_or_default(),
-            |it| differs(it.timeout, HealthCheck::default().timeout).map(write_time),
-            || write_time(HealthCheck::default().timeout),
-        ),
-        key_with_default(
-            "failures",
-            "So many in a row until a server gets nothing more.",
-            Shape::Whole,
-            |reader, node, it| it.failures = reader.whole(node, 1..=1_000).unwrap_or(1),
-            |it| differs(it.failures, HealthCheck::default().failures).map(Written::Number),
-            || Written::Number(HealthCheck::default().failures),
-        ),
-        key_with_default(
-            "successes",
-            "So many in a row until it does again.",
-            Shape::Whole,
-            |reader, node, it| it.successes = reader.whole(node, 1..=1_000).unwrap_or(1),
-            |it| differs(it.successes, HealthCheck::default().successes).map(Written::Number),
-            || Written::Number(HealthCheck::default().successes),
-        ),
+        field!("path": Shape::Text(&["/healthz"]), path = read(health_path) => Written::text, always,
+            "What is asked for."),
+        field!("every": TIME, every = length => write_time, default HealthCheck::default(), "How often."),
+        field!("timeout": TIME, timeout = length => write_time, default HealthCheck::default(),
+            "How long an answer may take."),
+        field!("failures": Shape::Whole,
+            failures = whole(1..=1_000) => write_number, default HealthCheck::default(),
+            "So many in a row until a server gets nothing more."),
+        field!("successes": Shape::Whole,
+            successes = whole(1..=1_000) => write_number, default HealthCheck::default(),
+            "So many in a row until it does again."),
     ],
 };
 
@@ -229,22 +118,10 @@ static RETRIES: Table<Retries> = Table {
     what: "retries",
     required: &[],
     keys: &[
-        key_with_default(
-            "most",
-            "For one request.",
-            Shape::Whole,
-            |reader, node, it| it.most = reader.whole(node, 0..=10).unwrap_or_default(),
-            |it| differs(it.most, Retries::default().most).map(Written::Number),
-            || Written::Number(Retries::default().most),
-        ),
-        key_with_default(
-            "budget",
-            "Of all requests.",
-            Shape::Text(&["20%"]),
-            |reader, node, it| it.budget = reader.share(node).unwrap_or_default(),
-            |it| differs(it.budget, Retries::default().budget).map(Written::text),
-            || Written::text(Retries::default().budget),
-        ),
+        field!("most": Shape::Whole, most = whole(0..=10) => write_number, default Retries::default(),
+            "For one request."),
+        field!("budget": Shape::Text(&["20%"]), budget = share => Written::text, default Retries::default(),
+            "Of all requests."),
     ],
 };
 
@@ -259,20 +136,29 @@ impl Reader<'_> {
     }
 
     fn server(&mut self, node: &Node) -> Option<UpstreamServer> {
-        let mut map = ServerMap::default();
+        let mut server = usual_server();
         match &node.value {
-            Value::Map(_) => self.fill(node, &SERVER, &mut map),
-            _ => map.url = self.read(node, url),
+            Value::Map(_) => self.fill(node, &SERVER, &mut server),
+            _ => server.url = self.read(node, url)?,
         }
-        Some(UpstreamServer { url: map.url?, weight: map.weight.unwrap_or(USUAL_WEIGHT) })
+        Some(server)
     }
 }
 
 fn write_server(server: &UpstreamServer) -> Written {
-    match server.weight {
-        USUAL_WEIGHT => Written::text(&server.url),
-        weight => SERVER.write(&ServerMap { url: Some(server.url.clone()), weight: Some(weight) }),
+    match server.weight == usual_server().weight {
+        true => Written::text(&server.url),
+        false => SERVER.write(server),
     }
+}
+
+/// A server that gets as many requests as others.
+fn usual_server() -> UpstreamServer {
+    UpstreamServer { url: String::new(), weight: 1 }
+}
+
+fn usual() -> Upstream {
+    Upstream::new(Vec::new())
 }
 
 fn health_path(text: &str) -> Result<String, Mistake> {

@@ -7,7 +7,7 @@ use crate::{
 };
 use std::{
     ops::{Range, RangeInclusive},
-    path::PathBuf,
+    path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
 };
@@ -370,24 +370,24 @@ fn outage(text: &str) -> Result<Outage, Mistake> {
 }
 
 /// A length of time, to be printed.
-pub(super) fn write_time(time: Duration) -> Written {
-    Written::text(Micros::from(time))
+pub(super) fn write_time(time: &Duration) -> Written {
+    Written::text(Micros::from(*time))
 }
 
 /// A size, to be printed.
-pub(super) fn write_size(bytes: u64) -> Written {
+pub(super) fn write_size(bytes: &u64) -> Written {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
-    match bytes {
+    match *bytes {
         // Larger ones are read only as plain numbers.
-        0 | LARGEST_EXACT.. => Written::Number(bytes),
+        0 | LARGEST_EXACT.. => Written::Number(*bytes),
         bytes if bytes.is_multiple_of(MIB) => Written::text(format!("{}MiB", bytes / MIB)),
         bytes if bytes.is_multiple_of(KIB) => Written::text(format!("{}KiB", bytes / KIB)),
         bytes => Written::Number(bytes),
     }
 }
 
-pub(super) fn write_outage(outage: Outage) -> Written {
+pub(super) fn write_outage(outage: &Outage) -> Written {
     Written::text(match outage {
         Outage::Open => "open".to_owned(),
         Outage::Closed => "closed".to_owned(),
@@ -395,19 +395,33 @@ pub(super) fn write_outage(outage: Outage) -> Written {
     })
 }
 
+pub(super) fn write_number(number: &u64) -> Written {
+    Written::Number(*number)
+}
+
+pub(super) fn write_path<P: AsRef<Path>>(path: &P) -> Written {
+    Written::text(path.as_ref().display())
+}
+
+/// The words themselves, for the schema.
+pub(crate) const fn word_names<T, const N: usize>(words: &[(&'static str, T); N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = words[at].0;
+        at += 1;
+    }
+    names
+}
+
 /// The word for a value, to be printed; none for the usual one.
-pub(super) fn write_word<T: PartialEq + Default>(value: &T, words: &[(&'static str, T)]) -> Option<Written> {
+pub(crate) fn write_word<T: PartialEq + Default>(value: &T, words: &[(&'static str, T)]) -> Option<Written> {
     let word = words.iter().find(|(_, known)| known == value)?.0;
     (*value != T::default()).then(|| Written::text(word))
 }
 
 /// The word for the default, for the schema.
-pub(super) fn usual_word<T: PartialEq + Default>(words: &[(&'static str, T)]) -> Written {
+pub(crate) fn usual_word<T: PartialEq + Default>(words: &[(&'static str, T)]) -> Written {
     let usual = T::default();
     Written::text(words.iter().find(|(_, known)| *known == usual).map_or("", |(word, _)| word))
-}
-
-/// A value that is not the usual one.
-pub(super) fn differs<T: Copy + PartialEq>(value: T, usual: T) -> Option<T> {
-    (value != usual).then_some(value)
 }

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::requests::{MatchExt as _, Request, any};
-use crate::rules::{admitted, gate, header, ip, now, policy, refusal, refuser, rule};
+use crate::{
+    requests::{MatchExt as _, Request, any},
+    rules::{admitted, gate, header, ip, now, policy, refusal, refuser, rule},
+};
 use tidegate_core::Share;
 use tidegate_policy::{
-    compile::{Compiler, Instead, Passage, Why},
+    compile::{Compiler, DenyReason, PolicyResult, RejectAction},
     model::{Bandwidth, Charge, Cost, Due, Enforcement, Expression, Key, Part, Policy, Quotas, Rule, Tiers},
 };
 use tidegate_rule::{
@@ -38,11 +40,10 @@ fn requests_are_counted_by_what_they_are_about() {
     assert_eq!([refuser(&gate, &page), refuser(&gate, &page)], ["", ""]);
     assert_eq!(refuser(&gate, &page), "everybody");
     let refusal = refusal(&gate, &login).unwrap();
-    assert_eq!((&*refusal.rule, refusal.why), ("login", Why::Limited), "the longer wait");
-    let Instead::Answer(answer) = refusal.instead else { panic!("an answer") };
+    assert_eq!((&*refusal.rule, refusal.reason), ("login", DenyReason::Limited), "the longer wait");
+    let RejectAction::Answer(answer) = refusal.action else { panic!("an answer") };
     assert_eq!((answer.status, answer.get("retry-after")), (429, Some("30")));
     assert_eq!(refuser(&gate, &page.clone().from("192.0.2.2")), "");
-    assert!(gate.only_limit().is_none());
 }
 
 /// A rule with this key tells two requests apart, or it does not.
@@ -103,8 +104,8 @@ fn a_request_without_a_key_shares_one_or_is_let_through_or_refused() {
     assert_eq!(admitted(&gate_of(Missing::Share), &request), 1);
     assert_eq!(admitted(&gate_of(Missing::Skip), &request), 10);
     let refused = refusal(&gate_of(Missing::Refuse), &request).unwrap();
-    assert_eq!(refused.why, Why::NoKey);
-    assert!(matches!(refused.instead, Instead::Answer(answer) if answer.status == 400));
+    assert_eq!(refused.reason, DenyReason::NoKey);
+    assert!(matches!(refused.action, RejectAction::Answer(answer) if answer.status == 400));
 }
 
 #[test]
@@ -115,9 +116,9 @@ fn a_quota_for_each_request_limits_nothing() {
     let rates = Bandwidth { down: Some("1kB/s".parse().unwrap()), up: None };
     let said = policy([Rule { key: Key::Part(Part::Request), bandwidth: Some(rates), ..rule("one", &[]) }]);
     let gate = gate(&said);
-    let taken = || match now(gate.ask(&Request::of("GET /"))) {
-        Passage::Admitted(admission) => admission.down().to_vec(),
-        Passage::Refused(refusal) => panic!("{refusal:?}"),
+    let taken = || match now(gate.check(&Request::of("GET /"))) {
+        PolicyResult::Admitted(admission) => admission.down().to_vec(),
+        PolicyResult::Refused(refusal) => panic!("{refusal:?}"),
     };
     assert_eq!((taken().len(), taken().len()), (1, 1));
 }
@@ -157,7 +158,7 @@ fn tiers_are_those_that_a_request_names() {
 fn what_is_paid_depends_on_the_answer() {
     let paid = |charge: Charge, reply: Status| {
         let gate = gate(&policy([Rule { charge: Some(charge), ..rule("one", &["3/min"]) }]));
-        let Passage::Admitted(admission) = now(gate.ask(&Request::of("POST /login"))) else {
+        let PolicyResult::Admitted(admission) = now(gate.check(&Request::of("POST /login"))) else {
             panic!("let through")
         };
         drop(admission.settle(&reply));
@@ -205,13 +206,11 @@ fn failing_expressions_are_counted() {
 }
 
 #[test]
-fn one_rule_by_address_keeps_its_quick_way() {
+fn one_rule_by_address_keeps_its_fast_path() {
     let plain = policy([Rule { key: ip(), ..rule("one", &["1/min"]) }]);
-    let quick = gate(&plain);
-    let only = quick.only_limit().unwrap();
-    assert!(only.peer(|| Some([192, 0, 2, 1].into())).is_some());
+    assert!(gate(&plain).gate().reads_only_peer());
     let behind = Policy { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], ..plain };
-    assert!(gate(&behind).only_limit().unwrap().peer(|| Some([192, 0, 2, 1].into())).is_none());
+    assert!(!gate(&behind).gate().reads_only_peer());
     let forwarded = Request::of("GET /").from("10.0.0.1").header("x-forwarded-for", "203.0.113.7");
     let behind = gate(&behind);
     assert_eq!(refuser(&behind, &forwarded), "");

@@ -71,7 +71,7 @@ fn told_of(text: &str) -> Vec<String> {
 const ELSEWHERE: [(&str, &str); 19] = [
     ("they are what they say", "a word to the linter"),
     ("they are those of the file", "a word to the linter"),
-    ("dropping it gives back the slots of the request", "a warning of the compiler"),
+    ("dropping it releases the slots of the request", "a warning of the compiler"),
     ("whatever prints can be given, by reference or not", "a word to the linter"),
     (
         "it falls back to the upstream `{name}`, and a policy in front of a service has none",

@@ -10,10 +10,10 @@ use proptest::prelude::*;
 use tidegate_core::Micros;
 use tidegate_limiter::Clock;
 use tidegate_policy::{
-    compile::{Ahead, Compiler, Foresight},
-    model::{Enforcement, Key, Rule},
+    compile::{Compiler, DryRun, Prefetch},
+    model::{Cost, Enforcement, Key, Part, Rule},
 };
-use tidegate_rule::{Asked, Mode, Rules};
+use tidegate_rule::{Evaluation, Mode, Rules};
 
 fn said() -> impl Strategy<Value = Vec<Rule>> {
     let key = prop_oneof![
@@ -41,7 +41,7 @@ fn said() -> impl Strategy<Value = Vec<Rule>> {
     })
 }
 
-/// The same with rules that only look on, or look on for some.
+/// The same with rules in shadow mode, or in shadow mode for some keys, and with costs that a header says.
 fn said_in_modes() -> impl Strategy<Value = Vec<Rule>> {
     let mode = prop_oneof![
         4 => Just((Mode::Enforce, None)),
@@ -49,9 +49,14 @@ fn said_in_modes() -> impl Strategy<Value = Vec<Rule>> {
         1 => Just((Mode::Shadow, None)),
         1 => Just((Mode::Off, None)),
     ];
-    (said(), proptest::collection::vec(mode, 6)).prop_map(|(mut rules, modes)| {
-        for (rule, (mode, percent)) in rules.iter_mut().zip(modes) {
+    let cost = prop_oneof![
+        3 => Just(Cost::Fixed(1)),
+        1 => Just(Cost::Found { part: Part::Header("x-cost".to_owned()), otherwise: 1, most: 3 }),
+    ];
+    (said(), proptest::collection::vec((mode, cost), 6)).prop_map(|(mut rules, modes)| {
+        for (rule, ((mode, percent), cost)) in rules.iter_mut().zip(modes) {
             rule.enforcement = Enforcement::of(mode, percent).unwrap();
+            rule.cost = cost;
         }
         rules
     })
@@ -70,21 +75,35 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
     proptest::collection::vec(one, 1..30)
 }
 
+/// The same, some with several values of the headers that rules read.
+fn requests_with_duplicates() -> impl Strategy<Value = Vec<Request>> {
+    let more = prop_oneof![
+        6 => Just(vec![]),
+        1 => Just(vec![("x-cost", "2")]),
+        1 => Just(vec![("x-cost", "1"), ("x-cost", "2")]),
+        1 => Just(vec![("x-user", "eve")]),
+    ];
+    (requests(), proptest::collection::vec(more, 30)).prop_map(|(requests, more)| {
+        let add = |request: Request, (name, value): &(&str, &str)| request.header(name, value);
+        requests.into_iter().zip(more).map(|(request, more)| more.iter().fold(request, add)).collect()
+    })
+}
+
 #[test]
-fn of_several_who_refuse_the_one_is_foreseen_that_is_waited_for_longest() {
+fn dry_run_reports_the_denial_with_the_longest_wait() {
     let said = vec![rule("minute", &["1/min"]), rule("hour", &["1/h"])];
     let (clock, hand) = Clock::manual();
     hand.set(Micros::from_secs(1_000_000));
     let compiler = Compiler::new(Rules::new()).clock(clock);
     let gate = compiler.compile(&policy(said), None).unwrap();
     let request = Request::of("GET /").from("192.0.2.1");
-    let (mut ahead, mut foresight) = (Ahead::default(), Foresight::default());
-    gate.approach(&gate.see(&request), &mut ahead);
-    let mut refused_by = || {
-        gate.foresee(&request, (&ahead, 0), &mut foresight);
-        foresight.refusal()
+    let (mut prefetch, mut dry_run) = (Prefetch::default(), DryRun::new(&gate));
+    gate.prepare(&gate.see(&request), &mut prefetch);
+    let mut denied_by = || {
+        gate.dry_run(&request, (&prefetch, 0), &mut dry_run);
+        dry_run.denied_by()
     };
-    assert_eq!((refused_by(), refused_by()), (None, Some(1)));
+    assert_eq!((denied_by(), denied_by()), (None, Some(1)));
 }
 
 proptest! {
@@ -93,17 +112,16 @@ proptest! {
         let (indexed, scanned) = (gate(&policy(said.clone())), gate(&policy(said)));
         for request in &requests {
             let one = refusal(&indexed, request).map(|refusal| refusal.rule.to_string());
-            let Asked::Now(rulings) = scanned.gate().ask(request) else { panic!("everything is at hand") };
-            let verdict = scanned.gate().verdict(&rulings);
-            let other = verdict.refusal().map(|refusal| refusal.name().to_owned());
+            let Evaluation::Ready(verdict) = scanned.gate().check(request) else { panic!("everything is at hand") };
+            let other = verdict.denial().map(|one| one.rule(scanned.gate()).unwrap().name().to_owned());
             prop_assert_eq!(one, other, "{:?}", request);
         }
     }
 
     #[test]
-    fn a_policy_does_what_was_foreseen(
+    fn live_and_dry_runs_agree(
         said in said_in_modes(),
-        requests in requests(),
+        requests in requests_with_duplicates(),
         steps in proptest::collection::vec(0..40_u64, 30),
         together in 1..5_usize,
     ) {
@@ -112,21 +130,22 @@ proptest! {
             let compiler = Compiler::new(Rules::new()).clock(clock.clone());
             compiler.compile(&policy(said.to_vec()), None).unwrap()
         };
-        let (asked, foreseen) = (made(&said), made(&said));
+        let (live, dry) = (made(&said), made(&said));
         let mut now = Micros::from_secs(1_000_000);
-        let (mut ahead, mut foresight) = (Ahead::default(), Foresight::default());
+        let (mut prefetch, mut dry_run) = (Prefetch::default(), DryRun::new(&dry));
         for (requests, steps) in requests.chunks(together).zip(steps.chunks(together)) {
-            ahead.clear();
+            prefetch.clear();
             for request in requests {
-                foreseen.approach(&foreseen.see(request), &mut ahead);
+                dry.prepare(&dry.see(request), &mut prefetch);
             }
-            foreseen.fetch(&ahead, 0..requests.len());
+            dry.prefetch(&prefetch, 0..requests.len());
             for ((at, request), step) in requests.iter().enumerate().zip(steps) {
                 now = now.plus(Micros::from_secs(*step));
                 hand.set(now);
-                foreseen.foresee(request, (&ahead, at), &mut foresight);
-                let done = refusal(&asked, request).map(|refusal| refusal.place);
-                prop_assert_eq!(done, foresight.refusal(), "{:?}", request);
+                dry.dry_run(request, (&prefetch, at), &mut dry_run);
+                let refusal = refusal(&live, request).map(|refusal| (refusal.place, refusal.reason, refusal.action));
+                let expected = dry_run.refusal(request).map(|refusal| (refusal.place, refusal.reason, refusal.action));
+                prop_assert_eq!(refusal, expected, "{:?}", request);
             }
         }
     }

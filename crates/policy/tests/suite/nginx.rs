@@ -7,20 +7,15 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use crate::requests::Request;
-use std::{
-    future::{Future as _, poll_fn},
-    pin::Pin,
-    task::Poll,
-    time::Duration,
-};
+use std::{future::poll_fn, task::Poll, time::Duration};
 use tidegate_core::{Decision, Outcome};
 use tidegate_limiter::{Clock, ClockHand};
 use tidegate_policy::{
     Disk,
-    compile::{Asking, Compiler, Instead, Passage, PolicyAsked, PolicyGate},
+    compile::{Compiler, PolicyGate, PolicyResult, RejectAction},
     import::Imported,
 };
-use tidegate_rule::{Mode, Rules};
+use tidegate_rule::{Evaluation, Mode, Pending, Rules};
 use tidegate_testkit::servers::{NginxServer, Sent};
 
 /// Both, at the same moment.
@@ -43,7 +38,7 @@ struct Waiting {
     place: usize,
     since: u64,
     theirs: Option<Sent>,
-    ours: Option<Asking>,
+    ours: Option<Pending<PolicyResult>>,
 }
 
 /// What became of a request, and how many milliseconds later.
@@ -87,9 +82,11 @@ impl Pair {
         }
         let listener = format!("port-{}", self.nginx.address().port());
         let request = Request::of(&format!("GET localhost{path}")).from("127.0.0.1").through(&listener);
-        match self.gate.ask(&request) {
-            PolicyAsked::Now(passage) => self.ends[place].1 = End { status: self.status(&passage), after: 0 },
-            PolicyAsked::Later(mut asking) => match poll(&mut asking).await {
+        match self.gate.check(&request) {
+            Evaluation::Ready(passage) => {
+                self.ends[place].1 = End { status: self.status(&passage), after: 0 }
+            }
+            Evaluation::Pending(mut asking) => match poll(&mut asking).await {
                 Poll::Ready(passage) => self.ends[place].1 = End { status: self.status(&passage), after: 0 },
                 Poll::Pending => waiting.ours = Some(asking),
             },
@@ -99,11 +96,11 @@ impl Pair {
         }
     }
 
-    fn status(&mut self, passage: &Passage) -> u16 {
+    fn status(&mut self, passage: &PolicyResult) -> u16 {
         match passage {
-            Passage::Admitted(admission) => {
+            PolicyResult::Admitted(admission) => {
                 let verdict = admission.verdict();
-                let dry = verdict.rulings().filter(|one| one.mode() == Mode::Shadow);
+                let dry = verdict.decisions().filter(|one| one.mode == Mode::Shadow);
                 for outcome in dry.filter_map(|one| one.decision().map(Decision::outcome)) {
                     match outcome {
                         Outcome::Allow => {}
@@ -113,8 +110,8 @@ impl Pair {
                 }
                 200
             }
-            Passage::Refused(refusal) => match &refusal.instead {
-                Instead::Answer(answer) => answer.status,
+            PolicyResult::Refused(refusal) => match &refusal.action {
+                RejectAction::Answer(answer) => answer.status,
                 other => panic!("{other:?}"),
             },
         }
@@ -169,8 +166,8 @@ impl Pair {
     }
 }
 
-async fn poll(asking: &mut Asking) -> Poll<Passage> {
-    poll_fn(|context| Poll::Ready(Pin::new(&mut *asking).poll(context))).await
+async fn poll(asking: &mut Pending<PolicyResult>) -> Poll<PolicyResult> {
+    poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await
 }
 
 /// Requests as people write them down: `0: a a b; 99: a`, in milliseconds, then until all has ended.

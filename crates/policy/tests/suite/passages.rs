@@ -10,14 +10,14 @@ use std::{collections::BTreeMap, time::Duration};
 use tidegate_core::Share;
 use tidegate_limiter::Clock;
 use tidegate_policy::{
-    compile::{Compiler, Instead, LivePolicy, Passage, PolicyAsked, PolicyGate, Why},
+    compile::{Compiler, DenyReason, LivePolicy, PolicyGate, PolicyResult, RejectAction},
     model::{
         Adaptive, Bandwidth, BreakerTerms, Enforcement, Fallback, Key, OnLimit, Part, Policy, Priority,
         Queue, QueueOrder, Reject, Route, Rule,
     },
 };
 use tidegate_rule::{
-    Answer, Mode, Rules,
+    Answer, Evaluation, Mode, Rules,
     request::{Missing, Reply},
 };
 
@@ -33,8 +33,8 @@ impl Reply for Status {
 }
 
 fn answer(gate: &PolicyGate, request: &Request) -> Answer {
-    match refusal(gate, request).unwrap().instead {
-        Instead::Answer(answer) => answer,
+    match refusal(gate, request).unwrap().action {
+        RejectAction::Answer(answer) => answer,
         other => panic!("{other:?}"),
     }
 }
@@ -80,10 +80,10 @@ fn each_rule_says_what_becomes_of_those_over_its_limit() {
         (empty.status, empty.get("content-type"), &*empty.body),
         (200, Some("application/json"), "[]")
     );
-    let instead = |on_limit: OnLimit| refusal(&over(on_limit), &request).unwrap().instead;
-    assert_eq!(instead(OnLimit::Drop), Instead::Drop);
+    let instead = |on_limit: OnLimit| refusal(&over(on_limit), &request).unwrap().action;
+    assert_eq!(instead(OnLimit::Drop), RejectAction::Drop);
     let spare = OnLimit::Fallback(Fallback::Upstream("spare".to_owned()));
-    assert_eq!(instead(spare), Instead::Upstream("spare".into()));
+    assert_eq!(instead(spare), RejectAction::Upstream("spare".into()));
 
     let nowhere = OnLimit::Fallback(Fallback::Upstream("nowhere".to_owned()));
     let said = policy([Rule { on_limit: nowhere, ..rule("one", &["1/min"]) }]);
@@ -119,8 +119,8 @@ fn lists_come_first_and_the_listed_pass_by_the_limits() {
     assert_eq!(admitted(&gate, &from("192.0.2.1")), 2);
     assert_eq!(admitted(&gate, &from("198.51.100.7")), 10);
     let refused = refusal(&gate, &from("198.51.100.8")).unwrap();
-    assert_eq!((&*refused.rule, refused.why), ("everybody", Why::Denied));
-    assert!(matches!(refused.instead, Instead::Answer(answer) if answer.status == 403));
+    assert_eq!((&*refused.rule, refused.reason), ("everybody", DenyReason::Denied));
+    assert!(matches!(refused.action, RejectAction::Answer(answer) if answer.status == 403));
     let admin = Request::of("GET /admin");
     assert_eq!(refuser(&gate, &admin.clone().from("192.0.2.9")), "admin");
     assert_eq!(refuser(&gate, &admin.clone().from("10.1.1.1")), "");
@@ -134,14 +134,14 @@ fn whoever_is_denied_too_often_is_banned() {
     let said = policy([Rule { key: ip(), access: Some(banning), ..rule("login", &["1/s"]) }]);
     let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said).unwrap();
     let request = Request::of("POST /login");
-    let why = || refusal(&live.now(), &request).map(|refusal| refusal.why);
+    let why = || refusal(&live.now(), &request).map(|refusal| refusal.reason);
     let said_to = [why(), why(), why(), why(), why()];
-    let limited = Some(Why::Limited);
+    let limited = Some(DenyReason::Limited);
     assert_eq!(said_to[..3], [None, limited, limited]);
-    assert_eq!(said_to[4], Some(Why::Banned), "{said_to:?}");
+    assert_eq!(said_to[4], Some(DenyReason::Banned), "{said_to:?}");
     // A ban outlives a change of the policy, and ends in its time.
     live.replace(&policy([Rule { message: Some("No.".to_owned()), ..said.rules[0].clone() }])).unwrap();
-    assert_eq!(why(), Some(Why::Banned));
+    assert_eq!(why(), Some(DenyReason::Banned));
     hand.advance(Duration::from_secs(3_600));
     assert_eq!(why(), None);
 }
@@ -151,19 +151,19 @@ fn ban_follows_the_key_of_its_rule() {
     let banning = || Some(access(&[], &[], Some("2/min for 1h")));
     let user = Rule { key: header("x-user"), access: banning(), ..rule("login", &["1/s"]) };
     let asked = |gate: &PolicyGate, request: Request| {
-        (0..5).fold(None, |_, _| refusal(gate, &request).map(|refusal| refusal.why))
+        (0..5).fold(None, |_, _| refusal(gate, &request).map(|refusal| refusal.reason))
     };
     let request = |name: &str| Request::of("POST /login").header("x-user", name);
     let login = gate(&policy([user]));
-    assert_eq!(asked(&login, request("mallory")), Some(Why::Banned));
+    assert_eq!(asked(&login, request("mallory")), Some(DenyReason::Banned));
     assert_eq!(refuser(&login, &request("ann")), "", "another user behind the same address");
     assert_eq!(
-        refusal(&login, &request("mallory").from("203.0.113.9")).unwrap().why,
-        Why::Banned,
+        refusal(&login, &request("mallory").from("203.0.113.9")).unwrap().reason,
+        DenyReason::Banned,
         "the same user from elsewhere",
     );
     // Without the key, the address is counted and banned.
-    assert_eq!(asked(&login, Request::of("POST /login")), Some(Why::Banned));
+    assert_eq!(asked(&login, Request::of("POST /login")), Some(DenyReason::Banned));
     assert_eq!(refuser(&login, &Request::of("POST /login").from("203.0.113.9")), "");
     assert_eq!(refuser(&login, &request("bob")), "");
 
@@ -172,9 +172,9 @@ fn ban_follows_the_key_of_its_rule() {
     for key in paths {
         let shared = Rule { key: key.clone(), access: banning(), ..rule("all", &["1/s"]) };
         let shared = gate(&policy([shared]));
-        assert_eq!(asked(&shared, Request::of("POST /login")), Some(Why::Banned), "{key:?}");
+        assert_eq!(asked(&shared, Request::of("POST /login")), Some(DenyReason::Banned), "{key:?}");
         let other = refusal(&shared, &Request::of("POST /login").from("203.0.113.9")).unwrap();
-        assert_eq!(other.why, Why::Limited, "{key:?}");
+        assert_eq!(other.reason, DenyReason::Limited, "{key:?}");
     }
 }
 
@@ -211,13 +211,13 @@ fn what_fails_is_spared_and_hears_of_it() {
     let gate = gate(&said);
     let request = Request::of("GET /");
     for reply in [Status(200), Status(500)] {
-        let Passage::Admitted(admission) = now(gate.ask(&request)) else { panic!("let through") };
+        let PolicyResult::Admitted(admission) = now(gate.check(&request)) else { panic!("let through") };
         assert!(admission.holds_anything());
         drop(admission.settle(&reply));
     }
     let refused = refusal(&gate, &request).unwrap();
-    assert_eq!((refused.why, refused.retry_after), (Why::Guarded, Some(Duration::from_secs(5))));
-    assert!(matches!(refused.instead, Instead::Answer(answer) if answer.status == 503));
+    assert_eq!((refused.reason, refused.retry_after), (DenyReason::Guarded, Some(Duration::from_secs(5))));
+    assert!(matches!(refused.action, RejectAction::Answer(answer) if answer.status == 503));
 }
 
 #[test]
@@ -226,13 +226,13 @@ fn the_less_important_are_shed_first() {
     let by = Priority::Found { by: crate::rules::header("x-class"), otherwise: "low".to_owned() };
     let gate = gate(&policy([Rule { adaptive: Some(adaptive), priority: Some(by), ..rule("app", &[]) }]));
     let mut held = Vec::new();
-    let mut ask = |class: &str| match now(gate.ask(&Request::of("GET /").header("x-class", class))) {
-        Passage::Admitted(admission) => {
+    let mut ask = |class: &str| match now(gate.check(&Request::of("GET /").header("x-class", class))) {
+        PolicyResult::Admitted(admission) => {
             held.push(admission);
             true
         }
-        Passage::Refused(refusal) => {
-            assert_eq!(refusal.why, Why::Guarded);
+        PolicyResult::Refused(refusal) => {
+            assert_eq!(refusal.reason, DenyReason::Guarded);
             false
         }
     };
@@ -241,7 +241,7 @@ fn the_less_important_are_shed_first() {
     }
     assert!(!ask("nonsense"));
     held.clear();
-    assert!(matches!(now(gate.ask(&Request::of("GET /"))), Passage::Admitted(_)));
+    assert!(matches!(now(gate.check(&Request::of("GET /"))), PolicyResult::Admitted(_)));
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn bytes_have_a_rate_for_each_key() {
     let rates = Bandwidth { down: Some("1MB/s".parse().unwrap()), up: None };
     let said = policy([Rule { key: ip(), bandwidth: Some(rates), ..rule("slow", &[]) }]);
     let live = LivePolicy::new(Compiler::new(Rules::new()), &said).unwrap();
-    let Passage::Admitted(admission) = now(live.now().ask(&Request::of("GET /"))) else {
+    let PolicyResult::Admitted(admission) = now(live.now().check(&Request::of("GET /"))) else {
         panic!("let through")
     };
     assert_eq!((admission.down().len(), admission.up().len()), (1, 0));
@@ -270,21 +270,20 @@ async fn a_turn_is_waited_for_with_nothing_else_held() {
         ..rule("one", &["1 at once"])
     }]);
     let gate = Compiler::new(Rules::new()).compile(&said, None).unwrap();
-    let ask = || match gate.ask(&Request::of("GET /")) {
-        PolicyAsked::Later(asking) => asking,
-        PolicyAsked::Now(passage) => panic!("{passage:?}"),
+    let ask = || match gate.check(&Request::of("GET /")) {
+        Evaluation::Pending(asking) => asking,
+        Evaluation::Ready(passage) => panic!("{passage:?}"),
     };
-    let Passage::Admitted(first) = ask().await else { panic!("there is room") };
+    let PolicyResult::Admitted(first) = ask().await else { panic!("there is room") };
     // Were those who wait in flight, the third would be one too many.
     let (second, third) = (tokio::spawn(ask()), tokio::spawn(ask()));
     tokio::task::yield_now().await;
     drop(first.settle(&Status(200)));
     let (second, third) = (second.await.unwrap(), third.await.unwrap());
     let waited = [second, third];
-    let is_limited =
-        |passage: &&Passage| matches!(passage, Passage::Refused(refusal) if refusal.why == Why::Limited);
+    let is_limited = |passage: &&PolicyResult| matches!(passage, PolicyResult::Refused(refusal) if refusal.reason == DenyReason::Limited);
     assert_eq!(waited.iter().filter(is_limited).count(), 1);
-    let admitted = waited.iter().filter(|passage| matches!(passage, Passage::Admitted(_))).count();
+    let admitted = waited.iter().filter(|passage| matches!(passage, PolicyResult::Admitted(_))).count();
     assert_eq!(admitted, 1, "one place in line: {waited:?}");
 }
 
@@ -299,22 +298,22 @@ async fn a_full_upstream_is_waited_for_and_the_important_go_first() {
         ..rule("app", &["100/min"])
     }]);
     let gate = Compiler::new(Rules::new()).clock(Clock::tokio()).compile(&said, None).unwrap();
-    let ask = |class: &str| gate.ask(&Request::of("GET /").header("x-class", class));
-    let Passage::Admitted(first) = now(ask("low")) else { panic!("there is room") };
+    let ask = |class: &str| gate.check(&Request::of("GET /").header("x-class", class));
+    let PolicyResult::Admitted(first) = now(ask("low")) else { panic!("there is room") };
     let wait = |class: &str| match ask(class) {
-        PolicyAsked::Later(asking) => tokio::spawn(asking),
-        PolicyAsked::Now(passage) => panic!("{passage:?}"),
+        Evaluation::Pending(asking) => tokio::spawn(asking),
+        Evaluation::Ready(passage) => panic!("{passage:?}"),
     };
     let (low, high) = (wait("low"), wait("high"));
     tokio::time::sleep(Duration::from_secs(1)).await;
     drop(first.settle(&Status(200)));
-    let Passage::Admitted(high) = high.await.unwrap() else { panic!("its turn has come") };
+    let PolicyResult::Admitted(high) = high.await.unwrap() else { panic!("its turn has come") };
     assert!(!low.is_finished());
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let Passage::Refused(low) = low.await.unwrap() else { panic!("its turn has not come") };
-    assert_eq!(low.why, Why::Guarded);
+    let PolicyResult::Refused(low) = low.await.unwrap() else { panic!("its turn has not come") };
+    assert_eq!(low.reason, DenyReason::Guarded);
     drop(high.settle(&Status(200)));
-    assert!(matches!(now(ask("low")), Passage::Admitted(_)));
+    assert!(matches!(now(ask("low")), PolicyResult::Admitted(_)));
 }
 
 #[test]
@@ -340,7 +339,9 @@ fn a_new_policy_keeps_what_it_does_not_change() {
     let live = LivePolicy::new(Compiler::new(Rules::new()).clock(clock), &said("3/min")).unwrap();
     let count = |path: &str| admitted(&live.now(), &Request::of(&format!("GET {path}")));
     assert_eq!([count("/same"), count("/more")], [3, 3]);
-    let Passage::Admitted(app) = now(live.now().ask(&Request::of("GET /app"))) else { panic!("let through") };
+    let PolicyResult::Admitted(app) = now(live.now().check(&Request::of("GET /app"))) else {
+        panic!("let through")
+    };
     app.fail();
     assert_eq!(count("/app"), 0);
 
@@ -383,7 +384,7 @@ fn a_hundred_new_policies_under_load_reset_nothing() {
             scope.spawn(|| {
                 for _ in 0..2_000 {
                     let gate = live.now();
-                    if let Passage::Admitted(admission) = now(gate.ask(&Request::of("GET /busy"))) {
+                    if let PolicyResult::Admitted(admission) = now(gate.check(&Request::of("GET /busy"))) {
                         drop(admission.settle(&Status(200)));
                         admitted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tidegate_core::CarryOver;
 use tidegate_limiter::{Clock, ClockHand};
 use tidegate_policy::{
-    compile::{Compiler, LivePolicy, Passage, PolicyAsked, PolicyGate, Why},
+    compile::{Compiler, DenyReason, LivePolicy, PolicyGate, PolicyResult},
     model::{Adaptive, Policy, Queue, QueueOrder, Rule},
 };
-use tidegate_rule::{Rules, request::Reply};
+use tidegate_rule::{Evaluation, Rules, request::Reply};
 
 fn live(said: &Policy) -> (LivePolicy, ClockHand) {
     let (clock, hand) = Clock::manual();
@@ -102,9 +102,9 @@ impl Reply for Ok200 {
 
 /// What a request meets that comes when others wait already: it waits, too, or is refused at once.
 async fn comes(gate: &PolicyGate, from: &str) -> Outcome {
-    match gate.ask(&Request::of("GET /").from(from)) {
-        PolicyAsked::Now(passage) => outcome(passage),
-        PolicyAsked::Later(asking) => {
+    match gate.check(&Request::of("GET /").from(from)) {
+        Evaluation::Ready(passage) => outcome(passage),
+        Evaluation::Pending(asking) => {
             let waiting = tokio::spawn(asking);
             for _ in 0..8 {
                 tokio::task::yield_now().await;
@@ -118,14 +118,14 @@ async fn comes(gate: &PolicyGate, from: &str) -> Outcome {
 }
 
 enum Outcome {
-    Passes(Passage),
-    Waits(tokio::task::JoinHandle<Passage>),
-    Refused(Why),
+    Passes(PolicyResult),
+    Waits(tokio::task::JoinHandle<PolicyResult>),
+    Refused(DenyReason),
 }
 
-fn outcome(passage: Passage) -> Outcome {
+fn outcome(passage: PolicyResult) -> Outcome {
     match passage {
-        Passage::Refused(refusal) => Outcome::Refused(refusal.why),
+        PolicyResult::Refused(refusal) => Outcome::Refused(refusal.reason),
         admitted => Outcome::Passes(admitted),
     }
 }
@@ -169,14 +169,14 @@ async fn a_queue_is_bounded_for_each_key_and_in_all() {
         _ = left.await;
         assert!(matches!(comes(&gate, "192.0.2.2").await, Outcome::Waits(_)), "{what}");
         for passage in passes {
-            if let Passage::Admitted(admission) = passage {
+            if let PolicyResult::Admitted(admission) = passage {
                 drop(admission.settle(&Ok200));
             }
         }
         for (_, waiting) in waits {
             match waiting.await.unwrap() {
-                Passage::Admitted(admission) => drop(admission.settle(&Ok200)),
-                Passage::Refused(refusal) => panic!("{what}: {refusal:?}"),
+                PolicyResult::Admitted(admission) => drop(admission.settle(&Ok200)),
+                PolicyResult::Refused(refusal) => panic!("{what}: {refusal:?}"),
             }
         }
     }
@@ -194,7 +194,7 @@ async fn those_who_need_not_wait_take_no_place() {
         held.push(passage);
     }
     assert!(matches!(comes(&gate, "192.0.2.1").await, Outcome::Waits(_)));
-    assert!(matches!(comes(&gate, "192.0.2.1").await, Outcome::Refused(Why::Limited)));
+    assert!(matches!(comes(&gate, "192.0.2.1").await, Outcome::Refused(DenyReason::Limited)));
 }
 
 /// A new file may change who may wait; whoever waits stays.
@@ -211,12 +211,12 @@ async fn a_queue_is_resized_while_it_is_waited_in() {
         live.replace(&said(most)).unwrap();
         match comes(&live.now(), "192.0.2.1").await {
             Outcome::Waits(waiting) if fits => waits.push(waiting),
-            Outcome::Refused(Why::Limited) if !fits => {}
+            Outcome::Refused(DenyReason::Limited) if !fits => {}
             _ => panic!("{most} {fits}"),
         }
     }
     drop(first);
     for waiting in waits {
-        assert!(matches!(waiting.await.unwrap(), Passage::Admitted(_)));
+        assert!(matches!(waiting.await.unwrap(), PolicyResult::Admitted(_)));
     }
 }

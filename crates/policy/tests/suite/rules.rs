@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
 use tidegate_policy::{
-    compile::{Compiler, Passage, PolicyAsked, PolicyGate, Refusal},
+    compile::{Compiler, PolicyGate, PolicyResult, Refusal},
     model::{Access, Key, Network, Part, Policy, Quotas, Rule},
 };
-use tidegate_rule::{Rules, request::Head};
+use tidegate_rule::{Evaluation, Rules, request::Head};
 
 /// A rule with this name and these quotas, for everybody together.
 pub(crate) fn rule(name: &str, quotas: &[&str]) -> Rule {
@@ -43,18 +43,18 @@ pub(crate) fn gate(policy: &Policy) -> PolicyGate {
     Compiler::new(Rules::new()).clock(clock).compile(policy, None).unwrap()
 }
 
-pub(crate) fn now(asked: PolicyAsked) -> Passage {
+pub(crate) fn now(asked: Evaluation<PolicyResult>) -> PolicyResult {
     match asked {
-        PolicyAsked::Now(passage) => passage,
-        PolicyAsked::Later(_) => panic!("everything is at hand"),
+        Evaluation::Ready(passage) => passage,
+        Evaluation::Pending(_) => panic!("everything is at hand"),
     }
 }
 
 /// Why a request is not let through; `None` if it is.
 pub(crate) fn refusal(gate: &PolicyGate, request: &dyn Head) -> Option<Refusal> {
-    match now(gate.ask(request)) {
-        Passage::Admitted(_) => None,
-        Passage::Refused(refusal) => Some(*refusal),
+    match now(gate.check(request)) {
+        PolicyResult::Admitted(_) => None,
+        PolicyResult::Refused(refusal) => Some(*refusal),
     }
 }
 

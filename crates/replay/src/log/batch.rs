@@ -3,7 +3,7 @@
 use super::field::MOST_HEADERS;
 use std::{any::Any, net::IpAddr};
 use tidegate_core::Micros;
-use tidegate_policy::compile::{Ahead, PolicyGate};
+use tidegate_policy::compile::{PolicyGate, Prefetch};
 use tidegate_rule::request::Head;
 
 /// A part of the text of a batch. Nothing is copied from a line unless it was escaped.
@@ -90,11 +90,11 @@ pub struct Batch {
     /// In the order of time.
     pub(super) records: Vec<Record>,
     /// What policies have to know of the first of these requests, of all or of none of them; one for each policy.
-    pub(super) ahead: Vec<Ahead>,
+    pub(super) prefetch: Vec<Prefetch>,
     pub(super) counts: Counts,
 }
 
-/// For how many rules requests are approached ahead in one batch. That bounds what a batch takes, however many rules are
+/// For how many rules requests are prepared in one batch. That bounds what a batch takes, however many rules are
 /// about each request.
 const MOST_RULES: usize = 1 << 17;
 
@@ -113,18 +113,18 @@ pub(super) struct Counts {
 
 impl Batch {
     /// Finds out what these policies have to know of its requests.
-    pub(super) fn approach(&mut self, gates: &[PolicyGate], headers: &[String], user_header: Option<&str>) {
-        let mut all = std::mem::take(&mut self.ahead);
-        all.resize_with(gates.len(), Ahead::default);
-        for (gate, ahead) in gates.iter().zip(&mut all) {
+    pub(super) fn prepare(&mut self, gates: &[PolicyGate], headers: &[String], user_header: Option<&str>) {
+        let mut all = std::mem::take(&mut self.prefetch);
+        all.resize_with(gates.len(), Prefetch::default);
+        for (gate, prefetch) in gates.iter().zip(&mut all) {
             for record in &self.records {
-                if ahead.rules() >= MOST_RULES {
+                if prefetch.rules() >= MOST_RULES {
                     break;
                 }
-                gate.approach(&gate.see(&Line { batch: self, record, headers, user_header }), ahead);
+                gate.prepare(&gate.see(&Line { batch: self, record, headers, user_header }), prefetch);
             }
         }
-        self.ahead = all;
+        self.prefetch = all;
     }
 
     #[inline]

@@ -1,18 +1,25 @@
 //! Why a log could not be read.
 
-use std::{error, fmt, io};
+use std::io;
 
 /// Why a log could not be read, in words for a person.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// A file could not be opened or read.
+    #[error("cannot read {name}: {error}")]
     Read {
         /// What it is called.
         name: String,
         /// Why.
+        #[source]
         error: io::Error,
     },
     /// No line is of a format that is known.
+    #[error(
+        "{name}:{line}: this is in no format that was tried\n  {text}{}\nsay how lines look with --format, as in \
+         '$remote_addr [$time_local] \"$request\" $status'",
+        .tried.iter().map(|(format, why)| format!("\n  {format}: {why}")).collect::<String>()
+    )]
     Unknown {
         /// What the file is called.
         name: String,
@@ -24,37 +31,9 @@ pub enum LogError {
         tried: Vec<(String, String)>,
     },
     /// There is no request in it.
+    #[error("{}: there is no request in it; give a log with at least one", .names.join(", "))]
     Empty {
         /// What the files are called.
         names: Vec<String>,
     },
-}
-
-impl fmt::Display for LogError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read { name, error } => write!(f, "cannot read {name}: {error}"),
-            Self::Unknown { name, line, text, tried } => {
-                write!(f, "{name}:{line}: this is in no format that was tried\n  {text}")?;
-                for (format, why) in tried {
-                    write!(f, "\n  {format}: {why}")?;
-                }
-                f.write_str(
-                    "\nsay how lines look with --format, as in '$remote_addr [$time_local] \"$request\" $status'",
-                )
-            }
-            Self::Empty { names } => {
-                write!(f, "{}: there is no request in it; give a log with at least one", names.join(", "))
-            }
-        }
-    }
-}
-
-impl error::Error for LogError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Read { error, .. } => Some(error),
-            Self::Unknown { .. } | Self::Empty { .. } => None,
-        }
-    }
 }

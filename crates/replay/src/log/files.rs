@@ -147,7 +147,7 @@ pub(super) struct Scout {
 impl Scout {
     fn look_at(&self, batch: &mut Batch) {
         if let Some(gates) = self.gates.get() {
-            batch.approach(gates, &self.formats.headers, self.user_header.as_deref());
+            batch.prepare(gates, &self.formats.headers, self.user_header.as_deref());
         }
     }
 }

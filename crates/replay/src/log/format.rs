@@ -6,7 +6,6 @@ use super::{
     text::{Piece, TextFormat},
 };
 use crate::log::{Field, MOST_HEADERS};
-use std::{error, fmt};
 
 /// One way to read a line.
 #[derive(Clone, Debug)]
@@ -36,16 +35,9 @@ pub struct Formats {
 }
 
 /// What is wrong with a format.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct FormatError(String);
-
-impl fmt::Display for FormatError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl error::Error for FormatError {}
 
 impl Formats {
     /// Whatever is known: combined, common, both with the name of a host in front, Envoy's, and lines of JSON.

@@ -13,7 +13,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 use tidegate_core::Micros;
-use tidegate_policy::compile::{Ahead, PolicyGate};
+use tidegate_policy::compile::{PolicyGate, Prefetch};
 
 /// The requests of several files, in the order of time.
 #[derive(Debug)]
@@ -110,9 +110,9 @@ impl<'a> Lines<'a> {
 
     /// What was found out ahead for [one of the policies](Log::look_ahead_for), and where they begin in it; `None` if nobody
     /// had the time.
-    pub fn ahead(&self, policy: usize) -> Option<(&'a Ahead, usize)> {
-        let ahead = self.batch.ahead.get(policy)?;
-        (ahead.len() >= self.first + self.len()).then_some((ahead, self.first))
+    pub fn prefetch(&self, policy: usize) -> Option<(&'a Prefetch, usize)> {
+        let prefetch = self.batch.prefetch.get(policy)?;
+        (prefetch.len() >= self.first + self.len()).then_some((prefetch, self.first))
     }
 
     /// Each of them, with the time that it is.

@@ -6,7 +6,7 @@ use super::{
     format::{Format, Formats, Shape},
 };
 use std::sync::Arc;
-use tidegate_policy::compile::Ahead;
+use tidegate_policy::compile::Prefetch;
 
 /// How many broken lines are kept to be shown.
 const SAMPLES: usize = 5;
@@ -45,7 +45,7 @@ impl Parser {
     pub fn read(&mut self, name: &str, text: String, batch: &mut Batch) -> Result<(), LogError> {
         batch.records.clear();
         batch.aside.clear();
-        batch.ahead.iter_mut().for_each(Ahead::clear);
+        batch.prefetch.iter_mut().for_each(Prefetch::clear);
         let broken = std::mem::take(&mut self.too_long);
         batch.counts = Counts { broken, formats: vec![0; self.formats.list.len()], ..Counts::default() };
         batch.text = text;

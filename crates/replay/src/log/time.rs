@@ -42,6 +42,9 @@ fn any_number(text: &[u8]) -> Option<u64> {
     }
 }
 
+const MONTHS: [&[u8; 3]; 12] =
+    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
+
 /// `17/May/2015:10:05:03 +0000`, and without a zone in UTC.
 fn common(text: &[u8]) -> Option<u64> {
     let [d, d2, b'/', m, m2, m3, b'/', year @ .., b':', h, h2, b':', min, min2, b':', s, s2] =
@@ -49,21 +52,7 @@ fn common(text: &[u8]) -> Option<u64> {
     else {
         return None;
     };
-    let month = match [*m, *m2, *m3] {
-        [b'J', b'a', b'n'] => 1,
-        [b'F', b'e', b'b'] => 2,
-        [b'M', b'a', b'r'] => 3,
-        [b'A', b'p', b'r'] => 4,
-        [b'M', b'a', b'y'] => 5,
-        [b'J', b'u', b'n'] => 6,
-        [b'J', b'u', b'l'] => 7,
-        [b'A', b'u', b'g'] => 8,
-        [b'S', b'e', b'p'] => 9,
-        [b'O', b'c', b't'] => 10,
-        [b'N', b'o', b'v'] => 11,
-        [b'D', b'e', b'c'] => 12,
-        _ => return None,
-    };
+    let (month, _) = (1..).zip(MONTHS).find(|(_, name)| **name == [*m, *m2, *m3])?;
     let day = two(*d, *d2)?;
     let second = clock(two(*h, *h2)?, two(*min, *min2)?, two(*s, *s2)?)?;
     let behind = &text[20..];

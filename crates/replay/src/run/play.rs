@@ -117,9 +117,9 @@ impl Playing {
         let mut verdicts = Vec::with_capacity(TOGETHER);
         let (mut requests, mut tell_at) = (0, TOLD);
         while let Some(lines) = log.next_lines(TOGETHER)? {
-            replay.ask(lines, lines.ahead(0), &mut verdicts);
+            replay.ask(lines, lines.prefetch(0), &mut verdicts);
             if let Some(other) = against {
-                other.ask(lines, lines.ahead(1), &verdicts, replay);
+                other.ask(lines, lines.prefetch(1), &verdicts, replay);
             }
             self.tells_length = self.tells_length || lines.iter().any(|(line, _)| line.took().is_some());
             requests += lines.len() as u64;

@@ -8,17 +8,16 @@ use std::{
     collections::BinaryHeap,
     hash::BuildHasher as _,
     path::Path,
-    time::Duration,
 };
 use tidegate_core::Micros;
 use tidegate_limiter::{Clock, ClockHand, Mark};
 use tidegate_policy::{
     Policy,
-    compile::{Ahead, Compiler, Foresight, PolicyGate, PolicyStay, RuleForetold, RuleOutcome},
+    compile::{Admission, Compiler, DryRun, PolicyGate, Prefetch, RuleDecision, RuleResult},
     model::{Key, Part, Stores},
 };
 use tidegate_rule::{
-    HeldSlots, Mode, Rules,
+    Mode, Rules,
     request::{Missing, Reply},
 };
 
@@ -27,12 +26,12 @@ pub struct Replay {
     gate: PolicyGate,
     hand: ClockHand,
     now: Micros,
-    ahead: Ahead,
-    foresight: Foresight,
+    prefetch: Prefetch,
+    dry_run: DryRun,
     tally: Tally,
     identities: Identities,
     /// Requests that hold something, by when that ends.
-    stays: BinaryHeap<Reverse<Staying>>,
+    in_flight: BinaryHeap<Reverse<InFlight>>,
     order: u64,
     /// When schedules are followed next; never where there are none.
     follow: Option<Micros>,
@@ -62,7 +61,7 @@ pub enum Verdict {
 }
 
 /// How many requests can hold something at once; beyond that, the first of them ends early.
-const MOST_STAYS: usize = 1 << 20;
+const MAX_IN_FLIGHT: usize = 1 << 20;
 /// How often schedules are followed.
 const MOMENT: Micros = Micros::from_secs(1);
 
@@ -85,14 +84,14 @@ impl Replay {
         let keys = keys.collect();
         Ok(Self {
             follow: gate.has_schedules().then_some(start),
+            dry_run: DryRun::new(&gate),
             gate,
             hand,
             now: start,
-            ahead: Ahead::default(),
-            foresight: Foresight::default(),
+            prefetch: Prefetch::default(),
             tally: Tally::new(policy.rules.iter().map(|rule| rule.name.clone()), start),
             identities: Identities::default(),
-            stays: BinaryHeap::new(),
+            in_flight: BinaryHeap::new(),
             order: 0,
             keys,
         })
@@ -134,31 +133,32 @@ impl Replay {
         &self.gate
     }
 
-    /// Asks the policy about requests that follow each other; none is before those that it was asked about before. `known` is
-    /// what was found out ahead, and where they are in it. `verdicts` is emptied first, and gets what becomes of each.
-    pub fn ask(&mut self, lines: Lines<'_>, known: Option<(&Ahead, usize)>, verdicts: &mut Vec<Verdict>) {
-        let (mut own, mut foresight) = (std::mem::take(&mut self.ahead), std::mem::take(&mut self.foresight));
-        let (ahead, first) = known.unwrap_or_else(|| {
+    /// Evaluates the policy for requests that follow each other; none is before those of the call before. `known` are the
+    /// prepared requests, and where these are among them. `verdicts` is emptied first, and gets the result of each.
+    pub fn ask(&mut self, lines: Lines<'_>, known: Option<(&Prefetch, usize)>, verdicts: &mut Vec<Verdict>) {
+        let mut own = std::mem::take(&mut self.prefetch);
+        let (prefetch, first) = known.unwrap_or_else(|| {
             own.clear();
-            lines.iter().for_each(|(line, _)| self.gate.approach(&self.gate.see(&line), &mut own));
+            lines.iter().for_each(|(line, _)| self.gate.prepare(&self.gate.see(&line), &mut own));
             (&own, 0)
         });
-        self.gate.fetch(ahead, first..first + lines.len());
+        self.gate.prefetch(prefetch, first..first + lines.len());
         verdicts.clear();
         for (at, (line, now)) in lines.iter().enumerate() {
             self.advance(now);
-            self.gate.foresee(&line, (ahead, first + at), &mut foresight);
-            verdicts.push(self.note(&foresight, &line, now));
-            if let Some(stay) = foresight.take_stay() {
-                self.keep(stay, foresight.delay(), &line, now);
+            self.gate.dry_run(&line, (prefetch, first + at), &mut self.dry_run);
+            let (verdict, delay) = self.note(&line, now);
+            verdicts.push(verdict);
+            if let Some(admission) = self.dry_run.take_admission() {
+                self.keep(admission, delay, &line, now);
             }
         }
-        (self.ahead, self.foresight) = (own, foresight);
+        self.prefetch = own;
     }
 
     /// Ends all that still holds something, and says what became of it all; or that a rule never found what it counts by.
     pub fn finish(mut self) -> Result<Tally, Failure> {
-        self.stays.clear();
+        self.in_flight.clear();
         let lost = self.tally.rules.iter().position(|rule| rule.asked > 0 && rule.keyless == rule.asked);
         match lost {
             None => Ok(self.tally),
@@ -179,25 +179,25 @@ impl Replay {
                 "{keyless} of the {asked} requests of rule `{name}` have no {key}, and were counted {how}"
             )
         });
-        let crowded = self.gate.crowded().into_iter().map(|(rule, times)| {
+        let overflows = self.gate.overflows().into_iter().map(|(rule, times)| {
             format!(
                 "rule `{rule}` had no room for a new key {times} times, and counted those with others, as a gateway does: it \
                  denied more than its quota says"
             )
         });
-        keyless.chain(crowded).collect()
+        keyless.chain(overflows).collect()
     }
 
     /// Moves the clock, and has everything happen that was due before.
     #[inline]
     fn advance(&mut self, now: Micros) {
-        if now <= self.now && self.stays.is_empty() && self.follow.is_none() {
+        if now <= self.now && self.in_flight.is_empty() && self.follow.is_none() {
             return;
         }
-        while self.stays.peek().is_some_and(|Reverse(stay)| stay.until <= now) {
-            let Some(Reverse(stay)) = self.stays.pop() else { break };
-            self.hand.set(stay.until);
-            self.end(stay);
+        while self.in_flight.peek().is_some_and(|Reverse(request)| request.until <= now) {
+            let Some(Reverse(request)) = self.in_flight.pop() else { break };
+            self.hand.set(request.until);
+            self.end(request);
         }
         if now > self.now {
             self.hand.set(now);
@@ -209,114 +209,124 @@ impl Replay {
         }
     }
 
-    /// Counts what was said.
+    /// Counts the decisions of a dry run. Returns its delay, too.
     #[inline]
-    fn note(&mut self, foresight: &Foresight, line: &Line<'_>, now: Micros) -> Verdict {
-        let refusal = foresight.refusal();
-        for said in foresight.said() {
-            self.note_rule(*said, refusal.is_some(), line, now);
+    fn note(&mut self, line: &Line<'_>, now: Micros) -> (Verdict, Micros) {
+        let Self { gate, dry_run, tally, identities, keys, .. } = self;
+        let (denied_by, mut is_shadowed, mut delay) = (dry_run.denied_by(), false, Micros::ZERO);
+        for decision in dry_run.decisions() {
+            note_rule(gate, tally, (&*identities, &keys[..]), &decision, denied_by.is_some(), line, now);
+            match (decision.mode, decision.result) {
+                (Mode::Enforce, RuleResult::Delayed(wait)) => delay = delay.max(wait.into()),
+                (Mode::Shadow | Mode::Off, RuleResult::Denied(_)) => is_shadowed = true,
+                _ => {}
+            }
         }
-        let delay = Micros::from(foresight.delay());
-        let is_shadowed = |said: &RuleForetold| {
-            said.mode != Mode::Enforce && matches!(said.outcome, RuleOutcome::Denied(_))
-        };
-        self.tally.shadow += u64::from(refusal.is_none() && foresight.said().iter().any(is_shadowed));
-        let bin = self.tally.all.at(now);
-        match refusal {
+        tally.shadow += u64::from(denied_by.is_none() && is_shadowed);
+        let bin = tally.all.at(now);
+        let verdict = match denied_by {
             Some(rule) => {
                 bin.denied += 1;
-                self.tally.denied += 1;
+                tally.denied += 1;
                 Verdict::Denied(rule)
             }
             None if delay == Micros::ZERO => {
                 bin.admitted += 1;
-                self.tally.admitted += 1;
+                tally.admitted += 1;
                 Verdict::Admitted
             }
             None => {
                 bin.delayed += 1;
-                self.tally.delayed += 1;
-                self.tally.waited = self.tally.waited.plus(delay);
+                tally.delayed += 1;
+                tally.waited = tally.waited.plus(delay);
                 Verdict::Delayed
             }
-        }
-    }
-
-    #[inline]
-    fn note_rule(&mut self, said: RuleForetold, is_refused: bool, line: &Line<'_>, now: Micros) {
-        let RuleForetold { rule, mode, outcome, .. } = said;
-        let gate = &self.gate;
-        let Some(tally) = self.tally.rules.get_mut(rule) else { return };
-        tally.asked += 1;
-        let is_keyless = match (said.mark, self.keys.get(rule)) {
-            (Some(mark), Some(key)) if !key.has_fallback => key.of_all == Some(mark),
-            _ => !gate.has_key(rule, line),
         };
-        tally.keyless += u64::from(is_keyless);
-        match outcome {
-            RuleOutcome::Denied(_) => {
-                let hash = self.identities.of(gate, said, line);
-                let key = || gate.key_at(rule, line);
-                let text = || key().map_or_else(|| "(none)".to_owned(), |key| shown(&key.to_string()));
-                tally.keys.add(hash, 1, text);
-                tally.episodes.denied(hash, now);
-                let bin = tally.timeline.at(now);
-                match mode {
-                    Mode::Enforce => {
-                        bin.denied += 1;
-                        tally.denied += 1;
-                    }
-                    Mode::Shadow | Mode::Off => {
-                        bin.shadow += 1;
-                        tally.shadow += 1;
-                    }
-                }
-            }
-            _ if is_refused => {}
-            granted => {
-                if !tally.episodes.is_quiet() {
-                    tally.episodes.admitted(self.identities.of(gate, said, line), now);
-                }
-                let bin = tally.timeline.at(now);
-                if let RuleOutcome::Delayed(delay) = granted {
-                    bin.delayed += 1;
-                    tally.delayed += 1;
-                    tally.longest_wait = tally.longest_wait.max(delay.into());
-                } else {
-                    bin.admitted += 1;
-                    tally.admitted += 1;
-                }
-            }
-        }
+        (verdict, delay)
     }
 
     /// Keeps what a request holds until its time is over.
-    fn keep(&mut self, stay: PolicyStay, delay: Duration, line: &Line<'_>, now: Micros) {
-        let gone = now.plus(delay.into());
+    fn keep(&mut self, admission: Box<Admission>, delay: Micros, line: &Line<'_>, now: Micros) {
+        let gone = now.plus(delay);
         let answered = gone.plus(line.took().unwrap_or(Micros::ZERO));
-        let staying = Staying { until: gone, order: self.order, answered, status: line.status(), stay };
+        let request = InFlight { until: gone, order: self.order, answered, status: line.status(), admission };
         self.order += 1;
         match gone > now {
-            true => self.stays.push(Reverse(staying)),
-            false => self.end(staying),
+            true => self.in_flight.push(Reverse(request)),
+            false => self.end(request),
         }
-        if self.stays.len() > MOST_STAYS
-            && let Some(Reverse(first)) = self.stays.pop()
+        if self.in_flight.len() > MAX_IN_FLIGHT
+            && let Some(Reverse(first)) = self.in_flight.pop()
         {
-            drop(self.gate.settle_foreseen(first.stay, &Status(first.status)));
+            drop(first.admission.settle(&Status(first.status)));
         }
     }
 
     /// A wait is over, or a request has been answered.
-    fn end(&mut self, mut staying: Staying) {
-        staying.stay.leave_queues();
-        if staying.answered > staying.until {
-            staying.until = staying.answered;
-            self.stays.push(Reverse(staying));
+    fn end(&mut self, mut request: InFlight) {
+        request.admission.leave_queues();
+        if request.answered > request.until {
+            request.until = request.answered;
+            self.in_flight.push(Reverse(request));
             return;
         }
-        let slots: HeldSlots = self.gate.settle_foreseen(staying.stay, &Status(staying.status));
-        drop(slots);
+        drop(request.admission.settle(&Status(request.status)));
+    }
+}
+
+/// Counts the decision of one rule.
+#[inline]
+fn note_rule(
+    gate: &PolicyGate,
+    tally: &mut Tally,
+    (identities, keys): (&Identities, &[RuleKey]),
+    decision: &RuleDecision<'_>,
+    is_denied: bool,
+    line: &Line<'_>,
+    now: Micros,
+) {
+    let rule = decision.rule;
+    let Some(tally) = tally.rules.get_mut(rule) else { return };
+    tally.asked += 1;
+    let is_keyless = match (decision.key, keys.get(rule)) {
+        (Some(mark), Some(key)) if !key.has_fallback => key.of_all == Some(mark),
+        _ => !gate.has_key(rule, line),
+    };
+    tally.keyless += u64::from(is_keyless);
+    match decision.result {
+        RuleResult::Denied(_) => {
+            let hash = identities.of(gate, decision, line);
+            let key = || gate.key_at(rule, line);
+            let text = || key().map_or_else(|| "(none)".to_owned(), |key| shown(&key.to_string()));
+            tally.keys.add(hash, 1, text);
+            tally.episodes.denied(hash, now);
+            let bin = tally.timeline.at(now);
+            match decision.mode {
+                Mode::Enforce => {
+                    bin.denied += 1;
+                    tally.denied += 1;
+                }
+                Mode::Shadow | Mode::Off => {
+                    bin.shadow += 1;
+                    tally.shadow += 1;
+                }
+            }
+        }
+        _ if is_denied => {}
+        granted => {
+            if !tally.episodes.is_quiet() {
+                tally.episodes.admitted(identities.of(gate, decision, line), now);
+            }
+            let bin = tally.timeline.at(now);
+            if let RuleResult::Delayed(delay) = granted {
+                bin.delayed += 1;
+                tally.delayed += 1;
+                tally.longest_wait = tally.longest_wait.max(delay.into());
+            } else {
+                bin.admitted += 1;
+                tally.admitted += 1;
+            }
+        }
     }
 }
 
@@ -326,44 +336,44 @@ struct Identities(FixedState);
 
 impl Identities {
     #[inline]
-    fn of(&self, gate: &PolicyGate, said: RuleForetold, line: &Line<'_>) -> u64 {
-        match said.mark.or_else(|| gate.mark_at(said.rule, line)) {
+    fn of(&self, gate: &PolicyGate, decision: &RuleDecision<'_>, line: &Line<'_>) -> u64 {
+        match decision.key.or_else(|| gate.mark_at(decision.rule, line)) {
             Some(mark) => mark.get(),
-            None => gate.key_at(said.rule, line).map_or(0, |key| self.0.hash_one(&key)),
+            None => gate.key_at(decision.rule, line).map_or(0, |key| self.0.hash_one(&key)),
         }
     }
 }
 
 /// A request that holds something.
-struct Staying {
+struct InFlight {
     until: Micros,
     order: u64,
     answered: Micros,
     status: u16,
-    stay: PolicyStay,
+    admission: Box<Admission>,
 }
 
-impl Staying {
+impl InFlight {
     fn rank(&self) -> (Micros, u64) {
         (self.until, self.order)
     }
 }
 
-impl PartialEq for Staying {
+impl PartialEq for InFlight {
     fn eq(&self, other: &Self) -> bool {
         self.rank() == other.rank()
     }
 }
 
-impl Eq for Staying {}
+impl Eq for InFlight {}
 
-impl PartialOrd for Staying {
+impl PartialOrd for InFlight {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Staying {
+impl Ord for InFlight {
     fn cmp(&self, other: &Self) -> Ordering {
         self.rank().cmp(&other.rank())
     }

@@ -8,7 +8,7 @@ use crate::{
 use foldhash::quality::FixedState;
 use std::hash::BuildHasher as _;
 use tidegate_core::{Micros, Quota};
-use tidegate_policy::compile::{Ahead, Compiler};
+use tidegate_policy::compile::{Compiler, Prefetch};
 use tidegate_rule::{Mode, Rules, request::KeyValue};
 
 /// One request.
@@ -36,7 +36,7 @@ pub(super) fn walk(
     let policy = policy::of(wish, rules, Mode::Off)?;
     let gate = Compiler::new(Rules::new()).compile(&policy, None)?;
     let (hasher, mut has_key) = (FixedState::default(), false);
-    let mut ahead = Ahead::default();
+    let mut prefetch = Prefetch::default();
     let mut requests = 0;
     loop {
         if requests % (1 << 14) == 0 {
@@ -45,9 +45,9 @@ pub(super) fn walk(
         }
         let Some((line, now)) = log.next_line()? else { break };
         requests += 1;
-        ahead.clear();
-        gate.approach(&gate.see(&line), &mut ahead);
-        let Some(group) = ahead.found(0).first().copied() else { continue };
+        prefetch.clear();
+        gate.prepare(&gate.see(&line), &mut prefetch);
+        let Some(group) = prefetch.found(0).first().copied() else { continue };
         has_key = has_key || gate.has_key(group, &line);
         let Some(key) = gate.key_at(group, &line) else { continue };
         each(Step { group, hash: hasher.hash_one(&key), key, now });

@@ -209,12 +209,11 @@ impl RequestLimit {
         &self.charge
     }
 
-    /// The bits of a peer's address, if this counts every request at a cost of one by nothing but its peer, and a decision
-    /// by what is at hand is all that has to be known.
-    pub(super) fn peer_bits_of_all(&self) -> Option<u8> {
+    /// Whether it reads nothing of a request but the peer's address.
+    pub(super) fn reads_only_peer(&self) -> bool {
         let is_for_all = self.methods.is_empty() && self.routes.is_empty() && self.when.is_none();
-        let is_simple = self.cost.is_none() && self.tier.is_none() && self.is_plain();
-        self.key.peer_bits().filter(|_| is_for_all && is_simple)
+        let has_functions = self.cost.is_some() || self.tier.is_some() || self.priority.is_some();
+        is_for_all && !has_functions && self.is_plain() && self.key.peer_bits().is_some()
     }
 
     /// Whether a decision by what is at hand is all that has to be known.

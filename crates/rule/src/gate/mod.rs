@@ -1,42 +1,37 @@
-//! Rules for requests, asked together.
+//! Rules for requests, evaluated together.
 //!
 //! ```text
-//!   request ──ask──▶ Rulings ──verdict──▶ admitted ──▶ call ──reply──▶ settle ──▶ slots, until the body has been sent
-//!                                  └────▶ refused  ──▶ Answer
+//!   request ──check──▶ Verdict ──▶ admitted ──▶ call ──response──▶ settle ──▶ slots, until the body has been sent
+//!                         └──────▶ denied   ──▶ Answer
 //! ```
 //!
 //! A gate knows no wire: a surface shows it the [`Head`](crate::request::Head) of a request, and the
 //! [`Reply`](crate::request::Reply) to it.
 
-mod ask;
 mod charge;
-mod foresee;
+mod claims;
+mod evaluate;
 mod labels;
 mod limit;
+mod prefetch;
 mod queue;
 mod route;
-mod rulings;
 mod share;
-mod taken;
 mod verdict;
 
-pub use ask::{Asked, Asking};
 pub use charge::Charge;
-pub use foresee::{Aim, Stay};
+pub use evaluate::{Evaluation, Limits, Pending, Run};
 pub use labels::Labels;
 pub use limit::RequestLimit;
+pub use prefetch::PreparedCheck;
 pub use queue::{KeyQueue, Queue, Waiting, add_wait};
-pub use rulings::{HeldSlots, Judged, Judgement, Quick, QuickRuling, Rulings};
 pub use share::{is_chosen, key_hash};
-pub use verdict::{Ruling, Verdict};
+pub use verdict::{HeldSlots, LimitDecision, LimitOutcome, Verdict};
 
-use crate::{
-    Answer, Fields,
-    request::{Address, Head},
-};
-use std::{fmt, net::IpAddr, sync::Arc};
+use crate::{Answer, Fields, request::Head};
+use std::{fmt, sync::Arc};
 
-/// Rules for requests. Those that apply to a request are asked together: all are charged, or none is. Clones are the same
+/// Rules for requests. Those that apply to a request are evaluated together: all are charged, or none is. Clones are the same
 /// gate.
 ///
 /// ```
@@ -52,9 +47,9 @@ use std::{fmt, net::IpAddr, sync::Arc};
 /// # Ok::<(), tidegate_limiter::BuildError>(())
 /// ```
 ///
-/// Rules that are counted in memory are decided as a whole, and so are those of one store, in one round trip. Where a
-/// request spans several of these, memory is asked first, and a later denial gives back what was taken before. A rule in
-/// shadow mode is asked after the others, about requests that they let through, and refuses nothing.
+/// Rules that are counted in memory are decided jointly, and so are those of one store, in one round trip. Where a request
+/// spans several of these, memory comes first, and a later denial gives back what was reserved before. A rule in shadow mode
+/// is checked after the others, for requests that they admit, and denies nothing.
 #[derive(Clone)]
 pub struct Gate {
     inner: Arc<Inner>,
@@ -63,28 +58,25 @@ pub struct Gate {
 #[derive(Clone)]
 struct Inner {
     limits: Vec<RequestLimit>,
-    /// The bits of a peer's address, if all that is counted is peers, by one rule for all requests.
-    peer_bits: Option<u8>,
+    /// Whether its only limit reads nothing of a request but the peer's address.
+    reads_only_peer: bool,
     fields: Fields,
     answer: Option<Arc<MakeAnswer>>,
 }
 
-type MakeAnswer = dyn Fn(&Verdict<'_>) -> Answer + Send + Sync;
+type MakeAnswer = dyn Fn(&Gate, &Verdict) -> Answer + Send + Sync;
 
 impl Gate {
     /// A gate of these rules.
     pub fn new(limits: impl IntoIterator<Item = RequestLimit>) -> Self {
         let limits: Vec<RequestLimit> = limits.into_iter().collect();
-        let peer_bits = match &limits[..] {
-            [only] => only.peer_bits_of_all(),
-            _ => None,
-        };
-        Self { inner: Arc::new(Inner { limits, peer_bits, fields: Fields::default(), answer: None }) }
+        let reads_only_peer = matches!(&limits[..], [only] if only.reads_only_peer());
+        Self { inner: Arc::new(Inner { limits, reads_only_peer, fields: Fields::default(), answer: None }) }
     }
 
-    /// The same, with an answer of your own to whoever is refused.
+    /// The same, with a response of your own to denied requests. The function gets this gate and the verdict.
     #[must_use]
-    pub fn answer(mut self, answer: impl Fn(&Verdict<'_>) -> Answer + Send + Sync + 'static) -> Self {
+    pub fn answer(mut self, answer: impl Fn(&Self, &Verdict) -> Answer + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.inner).answer = Some(Arc::new(answer));
         self
     }
@@ -101,69 +93,29 @@ impl Gate {
         &self.inner.limits
     }
 
-    /// Asks all rules that apply to this request: at once where everything is at hand, else as a future that owns all it
-    /// needs.
+    /// Evaluates all rules that apply to this request.
     #[inline]
-    pub fn ask(&self, head: &dyn Head) -> Asked {
-        ask::ask(self, head)
+    pub fn check(&self, head: &dyn Head) -> Evaluation<Verdict> {
+        self.evaluate(head, Limits::Matching, Run::Live, Verdict::default())
     }
 
-    /// The same for a caller that can neither wait nor block. A rule that is declared to wait decides as one that is not.
-    /// Rules that are counted in a store are not asked: those that are enforced refuse, as where the store is unavailable and
-    /// the rule closed.
-    pub fn ask_now(&self, head: &dyn Head) -> Rulings {
-        ask::ask_now(self, head)
-    }
-
-    /// Asks only where one rule applies that decides by itself, and makes of its numbers what will be told of them. If there
-    /// is more to it, nothing is decided, and [`Gate::ask_at_length`] does it. A surface need not know the difference; it is
-    /// quicker for those who are let through.
+    /// Evaluates these limits for a request. `into` is a verdict that is no longer used; its memory is used again.
     #[inline]
-    pub fn ask_quickly<T>(&self, head: &dyn Head, tell: impl FnOnce(QuickRuling<'_>) -> T) -> Quick<T> {
-        match ask::ask_at_hand(self, head) {
-            Some((place, decision)) if decision.is_granted() => {
-                Quick::Admitted(tell(QuickRuling { place, decision: &decision }))
-            }
-            Some((place, decision)) => Quick::refused(place, decision),
-            None => Quick::Undecided,
-        }
+    pub fn evaluate(
+        &self,
+        head: &dyn Head,
+        limits: Limits<'_>,
+        run: Run<'_>,
+        into: Verdict,
+    ) -> Evaluation<Verdict> {
+        evaluate::evaluate(self, head, limits, run, into)
     }
 
-    /// The peer as a key, where one rule for all requests counts nothing else: [`Gate::ask_by_peer`] is quicker then.
+    /// Whether its rules read nothing of a request but the peer's address, so that a
+    /// [`PeerHead`](crate::request::PeerHead) is all that has to be checked.
     #[inline]
-    pub fn peer(&self, peer: impl FnOnce() -> Option<IpAddr>) -> Option<Address> {
-        let bits = self.inner.peer_bits?;
-        Some(Address::of_prefix(peer()?, bits))
-    }
-
-    /// [`Gate::ask_quickly`] where [`Gate::peer`] is all that is counted. What goes in and what comes back are small on
-    /// purpose, since most requests go this way.
-    #[inline]
-    pub fn ask_by_peer<T>(&self, peer: Address, tell: impl FnOnce(QuickRuling<'_>) -> T) -> Quick<T> {
-        let only = self.limits().first();
-        let Some(limiter) = only.and_then(|only| only.rule().at_hand()) else { return Quick::Undecided };
-        let decision = limiter.check_cost(&peer, 1);
-        match decision.is_granted() {
-            true => Quick::Admitted(tell(QuickRuling { place: 0, decision: &decision })),
-            false => Quick::refused(0, decision),
-        }
-    }
-
-    /// Asks all rules that apply to this request, after [`Gate::ask_quickly`] had nothing to say.
-    pub fn ask_at_length(&self, head: &dyn Head) -> Asked {
-        ask::ask_several(self, head)
-    }
-
-    /// Asks the limits at these places in [`Gate::limits`], and no others, whatever each of them says of the requests that
-    /// it is about: for whoever has an index, and knows which ones apply.
-    pub fn ask_those(&self, head: &dyn Head, places: &[usize]) -> Asked {
-        ask::ask_those(self, head, places)
-    }
-
-    /// What the rulings mean.
-    #[inline]
-    pub fn verdict<'a>(&'a self, rulings: &'a Rulings) -> Verdict<'a> {
-        Verdict::new(self, rulings)
+    pub fn reads_only_peer(&self) -> bool {
+        self.inner.reads_only_peer
     }
 
     /// Which headers tell clients what is left.
@@ -172,12 +124,12 @@ impl Gate {
         self.inner.fields
     }
 
-    /// What to answer to a request that was refused.
+    /// The response to a denied request.
     #[cold]
-    pub fn answer_to(&self, verdict: &Verdict<'_>) -> Answer {
+    pub fn answer_to(&self, verdict: &Verdict) -> Answer {
         match &self.inner.answer {
-            Some(answer) => answer(verdict),
-            None => verdict.answer(),
+            Some(answer) => answer(self, verdict),
+            None => verdict.answer(self),
         }
     }
 }

@@ -1,192 +1,367 @@
-//! The rulings of one request, folded.
+//! The decisions of all limits on one request, and what it holds until its response.
 
-use super::{
-    Gate, RequestLimit, Rulings,
-    rulings::{Judged, Judgement},
-};
-use crate::{Answer, Labels, Limited, Mode};
-use std::{sync::Arc, time::Duration};
-use tidegate_core::{Decision, Outcome, Quota, Retry, header::Label};
-use tidegate_limiter::store::Choice;
+use super::{Gate, RequestLimit, queue::Waiting};
+use crate::{Answer, Labels, Limited, Mode, Rule, request::Reply};
+use std::{fmt, sync::Arc, time::Duration};
+use tidegate_core::{Decision, Micros, Outcome, Quota, Retry, header::Label};
+use tidegate_limiter::{Mark, Permit, Refused, Reservation, background, store::Choice};
 use tidegate_overload::Cause;
 
-/// The rulings of one request, folded: whether it is let through, else who refused it, and all the numbers.
-#[derive(Clone, Copy, Debug)]
-pub struct Verdict<'a> {
-    gate: &'a Gate,
-    rulings: &'a Rulings,
+/// The decisions of all limits on one request, and what it holds until its response.
+///
+/// Dropping it without a response releases the slots of the request and charges what was reserved.
+#[must_use = "dropping it releases the slots of the request"]
+#[derive(Default)]
+pub struct Verdict {
+    first: Option<LimitDecision>,
+    more: Vec<LimitDecision>,
+    held: Option<Box<Held>>,
+    waited: Micros,
 }
 
-/// What one rule said.
+/// The decision of one limit.
 #[derive(Clone, Copy, Debug)]
-pub struct Ruling<'a> {
-    limit: &'a RequestLimit,
-    one: &'a Judged,
+pub struct LimitDecision {
+    /// The index of the limit in [`Gate::limits`].
+    pub limit: usize,
+    /// Whether it was enforced.
+    pub mode: Mode,
+    /// What it decided.
+    pub outcome: LimitOutcome,
+    /// Identifies the key in its limiter, where it was [prefetched](Gate::prepare).
+    pub key: Option<Mark>,
 }
 
-impl<'a> Verdict<'a> {
+/// What a limit decided.
+#[derive(Clone, Copy, Debug)]
+pub enum LimitOutcome {
+    /// Its quotas decided this.
+    Decided(Decision),
+    /// The queue was full, or the request timed out in it.
+    Refused(Refused),
+    /// The request lacks the key, and the limit requires it.
+    MissingKey,
+}
+
+/// What a request holds until its response.
+#[derive(Default)]
+pub(super) struct Held {
+    /// Tokens that are settled with the response, each with the index of its limit.
+    pub(super) tokens: Vec<(usize, Reservation)>,
+    pub(super) slots: Vec<Permit>,
+    /// Places in queues, where the caller of a dry run says when the wait is over.
+    pub(super) waiting: Vec<Waiting>,
+}
+
+impl LimitDecision {
     #[inline]
-    pub(super) fn new(gate: &'a Gate, rulings: &'a Rulings) -> Self {
-        Self { gate, rulings }
+    pub(super) fn new(limit: usize, mode: Mode, outcome: LimitOutcome) -> Self {
+        Self { limit, mode, outcome, key: None }
     }
 
-    /// Whether the request is let through.
+    /// Whether it denies the request.
+    #[inline]
+    pub fn denies(&self) -> bool {
+        self.mode == Mode::Enforce && self.would_deny()
+    }
+
+    /// Whether it would deny the request if it were enforced.
+    #[inline]
+    pub fn would_deny(&self) -> bool {
+        self.decision().is_none_or(|decision| !decision.is_granted())
+    }
+
+    /// The decision of its quotas; `None` if it did not come to one.
+    #[inline]
+    pub fn decision(&self) -> Option<&Decision> {
+        match &self.outcome {
+            LimitOutcome::Decided(decision) => Some(decision),
+            LimitOutcome::Refused(_) | LimitOutcome::MissingKey => None,
+        }
+    }
+
+    /// How long the request waits for it.
+    pub fn delay(&self) -> Duration {
+        match self.decision().map(Decision::outcome) {
+            Some(Outcome::Delay(wait)) => wait.to_duration(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Its rule, in the gate that decided.
+    #[inline]
+    pub fn rule<'g>(&self, gate: &'g Gate) -> Option<&'g Rule> {
+        gate.limits().get(self.limit).map(RequestLimit::rule)
+    }
+
+    /// The quota that the decision is of: the one that denied, or else the one with the least left.
+    pub fn quota(&self, gate: &Gate) -> Option<Quota> {
+        self.rule(gate)?.quotas().get(self.decision()?.quota()).copied()
+    }
+
+    fn limited(&self, gate: &Gate) -> Option<Limited> {
+        let rule = self.rule(gate)?;
+        match &self.outcome {
+            LimitOutcome::Decided(decision) => Some(rule.limited(decision)),
+            LimitOutcome::Refused(refused) => {
+                Some(Limited::new(rule.name(), Cause::from(*refused)).with_message(rule.message()))
+            }
+            LimitOutcome::MissingKey => None,
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        let cause: Cause = match &self.outcome {
+            LimitOutcome::Decided(decision) => Cause::of_denial(*decision),
+            LimitOutcome::Refused(refused) => Cause::from(*refused),
+            LimitOutcome::MissingKey => return None,
+        };
+        cause.retry_after()
+    }
+
+    /// Orders denials by how long the request has to wait: never comes last.
+    fn severity(&self) -> (u8, Micros) {
+        match self.decision().map(Decision::outcome) {
+            None => (3, Micros::ZERO),
+            Some(Outcome::Deny(Retry::Never)) => (2, Micros::ZERO),
+            Some(Outcome::Deny(Retry::WhenReleased)) => (1, Micros::ZERO),
+            Some(Outcome::Deny(Retry::After(wait))) => (0, wait),
+            Some(Outcome::Allow | Outcome::Delay(_)) => (0, Micros::ZERO),
+        }
+    }
+}
+
+impl Verdict {
+    #[inline]
+    pub(super) fn one(decision: LimitDecision) -> Self {
+        Self { first: Some(decision), ..Self::default() }
+    }
+
+    pub(super) fn of(decisions: Vec<LimitDecision>, held: Held, waited: Micros) -> Self {
+        let mut decisions = decisions.into_iter();
+        let is_empty = held.tokens.is_empty() && held.slots.is_empty() && held.waiting.is_empty();
+        let held = if is_empty { None } else { Some(Box::new(held)) };
+        Self { first: decisions.next(), more: decisions.collect(), held, waited }
+    }
+
+    /// Where there is nothing to ask a store with.
+    pub(super) fn closed(limits: impl IntoIterator<Item = usize>) -> Self {
+        let outcome = LimitOutcome::Decided(Decision::closed(0, Micros::from_secs(1)));
+        let closed = limits.into_iter().map(|limit| LimitDecision::new(limit, Mode::Enforce, outcome));
+        Self::of(closed.collect(), Held::default(), Micros::ZERO)
+    }
+
+    /// Forgets everything, and keeps its memory.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.first = None;
+        self.more.clear();
+        self.held = None;
+        self.waited = Micros::ZERO;
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, decision: LimitDecision) {
+        match self.first {
+            None => self.first = Some(decision),
+            Some(_) => self.more.push(decision),
+        }
+    }
+
+    #[inline]
+    pub(super) fn decisions_mut(&mut self) -> impl Iterator<Item = &mut LimitDecision> {
+        self.first.iter_mut().chain(&mut self.more)
+    }
+
+    /// Whether the request is admitted.
     #[inline]
     pub fn is_admitted(&self) -> bool {
-        !self.rulings.iter().any(Judged::refuses)
+        !self.decisions().any(LimitDecision::denies)
     }
 
-    /// What each rule said that was asked, in the order of the gate; those in shadow mode too.
+    /// The decision of each limit that was checked, in the order of the gate; those in shadow mode too.
     #[inline]
-    pub fn rulings(&self) -> impl Iterator<Item = Ruling<'a>> + use<'a> {
-        let limits = self.gate.limits();
-        self.rulings.iter().filter_map(|one| limits.get(one.place).map(|limit| Ruling { limit, one }))
+    pub fn decisions(&self) -> impl Iterator<Item = &LimitDecision> {
+        self.first.iter().chain(&self.more)
     }
 
-    /// Who refused it: of several, the one for which it has to wait longest. `None` if it is let through.
-    pub fn refusal(&self) -> Option<Ruling<'a>> {
-        Judged::gravest(self.refusals(), |ruling| ruling.one)
+    /// The only decision, if there is one.
+    #[inline]
+    pub fn only(&self) -> Option<&LimitDecision> {
+        self.first.as_ref().filter(|_| self.more.is_empty())
     }
 
-    /// All who refused it.
-    pub fn refusals(&self) -> impl Iterator<Item = Ruling<'a>> + use<'a> {
-        self.rulings().filter(|ruling| ruling.one.refuses())
+    /// All limits that deny the request.
+    pub fn denials(&self) -> impl Iterator<Item = &LimitDecision> {
+        self.decisions().filter(|decision| decision.denies())
     }
 
-    /// The error of who refused it. `None` if it is let through, or if it lacks what a rule wants to count it by, which is
-    /// no limit.
-    pub fn limited(&self) -> Option<Limited> {
-        self.refusal()?.limited()
+    /// The limit that denies the request: of several, the one with the longest wait. `None` if it is admitted.
+    pub fn denial(&self) -> Option<&LimitDecision> {
+        self.denials().reduce(|worst, other| if other.severity() > worst.severity() { other } else { worst })
     }
 
-    /// When it is worth trying again, if that is known: the longest of all that have to be waited for. `None` where one of
-    /// the rules will never let it through.
+    /// The error of the [denial](Self::denial). `None` if the request is admitted, or if it lacks a key that a limit
+    /// requires, which is no limit.
+    pub fn limited(&self, gate: &Gate) -> Option<Limited> {
+        self.denial()?.limited(gate)
+    }
+
+    /// When a retry is worthwhile, if that is known: the longest of all waits. `None` where a limit will never admit it.
     pub fn retry_after(&self) -> Option<Duration> {
-        if self.refusals().any(|ruling| ruling.is_hopeless()) {
-            return None;
+        let never = |one: &LimitDecision| {
+            matches!(one.decision().map(Decision::outcome), Some(Outcome::Deny(Retry::Never)))
+        };
+        match self.denials().any(never) {
+            true => None,
+            false => self.denials().filter_map(LimitDecision::retry_after).max(),
         }
-        self.refusals().filter_map(|ruling| ruling.cause()?.retry_after()).max()
     }
 
-    /// What is answered to a request that is refused, unless the gate says otherwise: 429 and what there is to tell, 503 if
-    /// its store is away or its turn in line did not come, or 400 if it lacks what it is counted by.
-    pub fn answer(&self) -> Answer {
-        match self.limited() {
+    /// The default response to a denied request: 429 with the header fields of its quotas, 503 if the store is unavailable
+    /// or the wait timed out, or 400 if it lacks its key. [`Gate::answer_to`] returns the gate's own where it has one.
+    pub fn answer(&self, gate: &Gate) -> Answer {
+        match self.limited(gate) {
             Some(limited) => {
-                let told = self.told();
-                let told = told.iter().filter_map(Told::pair);
-                Answer::of_verdict(&limited, told, self.gate.told())
+                let quotas = self.quotas(gate);
+                Answer::of_verdict(&limited, quotas.iter().filter_map(Quotas::left), gate.told())
             }
             None => Answer::missing_key(),
         }
     }
 
-    /// Writes the header fields that tell what is left: calls `each` with a name in lower case and a value. They are of all
-    /// rules that were enforced; clients are not told of those in shadow mode.
-    pub fn write_fields(&self, mut each: impl FnMut(&'static str, &str)) {
-        let (fields, told) = (self.gate.told(), self.told());
-        fields.write_policies(told.iter().flat_map(Told::policies), &mut each);
-        fields.write_left(told.iter().filter_map(Told::pair), each);
+    /// Writes the header fields of what is left: calls `each` with a name in lower case and a value. Rules in shadow mode are
+    /// left out.
+    pub fn write_fields(&self, gate: &Gate, mut each: impl FnMut(&'static str, &str)) {
+        let (fields, quotas) = (gate.told(), self.quotas(gate));
+        fields.write_policies(quotas.iter().flat_map(Quotas::policies), &mut each);
+        fields.write_left(quotas.iter().filter_map(Quotas::left), each);
     }
 
-    fn told(&self) -> Vec<Told<'a>> {
-        let enforced = self.rulings().filter(|ruling| ruling.mode() == Mode::Enforce);
-        let told = enforced.map(|ruling| Told {
-            labels: ruling.rule().labels().clone(),
-            choice: ruling.rule().choice(),
-            decision: ruling.decision(),
+    fn quotas(&self, gate: &Gate) -> Vec<Quotas<'_>> {
+        let enforced = self.decisions().filter(|one| one.mode == Mode::Enforce);
+        let quotas = enforced.filter_map(|one| {
+            let labels = one.rule(gate)?.labels().clone();
+            Some(Quotas { labels, decision: one.decision() })
         });
-        told.collect()
+        quotas.collect()
+    }
+
+    /// How long the request waited for its turn. The time that a store takes to answer is no wait.
+    #[inline]
+    pub fn waited(&self) -> Micros {
+        self.waited
+    }
+
+    /// Whether it holds anything that is settled or released with the response.
+    #[inline]
+    pub fn holds_anything(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Leaves the queues of a dry run: the wait is over.
+    pub fn leave_queues(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.waiting.clear();
+        }
+    }
+
+    /// Settles what was reserved with the response: refunds what it need not pay, or charges what is missing. The result
+    /// holds the slots of the request; drop it when the body has been sent.
+    #[inline]
+    pub fn settle(mut self, gate: &Gate, reply: &dyn Reply) -> HeldSlots {
+        match self.held.take() {
+            None => HeldSlots::default(),
+            Some(held) => held.settle(gate, reply),
+        }
     }
 }
 
-/// What a client is told of one rule.
-struct Told<'a> {
+/// The quotas of one rule, as header fields describe them.
+struct Quotas<'a> {
     labels: Arc<Labels>,
-    choice: Choice,
     decision: Option<&'a Decision>,
 }
 
-impl Told<'_> {
-    /// All quotas that apply.
+impl Quotas<'_> {
+    /// All that apply.
     fn policies(&self) -> impl Iterator<Item = &Label> {
-        let chosen = match (self.choice, self.decision) {
+        let chosen = match (self.labels.choice(), self.decision) {
             (Choice::Tier, Some(decision)) => Some(decision.quota()),
             _ => None,
         };
-        let is_meant = move |place: usize| chosen.is_none_or(|chosen| chosen == place);
-        self.labels.iter().enumerate().filter(move |(place, _)| is_meant(*place)).map(|(_, label)| label)
+        let applies = move |quota: usize| chosen.is_none_or(|chosen| chosen == quota);
+        self.labels.iter().enumerate().filter(move |(quota, _)| applies(*quota)).map(|(_, label)| label)
     }
 
-    /// The quota that bound, and what is left of it. Without its store nobody knows what that is.
-    fn pair(&self) -> Option<(&Label, &Decision)> {
+    /// The quota of the decision, and what is left of it; unknown without its store.
+    fn left(&self) -> Option<(&Label, &Decision)> {
         let decision = self.decision.filter(|decision| !decision.is_closed())?;
         self.labels.get(decision.quota()).map(|label| (label, decision))
     }
 }
 
-impl<'a> Ruling<'a> {
-    /// The rule.
-    pub fn rule(&self) -> &'a crate::Rule {
-        self.limit.rule()
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &'a str {
-        self.limit.rule().name()
-    }
-
-    /// Its place among the rules of the gate.
-    pub fn place(&self) -> usize {
-        self.one.place
-    }
-
-    /// Whether it was enforced when it was asked.
-    pub fn mode(&self) -> Mode {
-        self.one.mode
-    }
-
-    /// The numbers; `None` if it did not come to a decision.
-    #[inline]
-    pub fn decision(&self) -> Option<&'a Decision> {
-        match &self.one.judgement {
-            Judgement::Decided(decision) => Some(decision),
-            Judgement::Refused(_) | Judgement::NoKey => None,
-        }
-    }
-
-    /// The quota that the numbers are of: the one that denied, or else the one with the least left.
-    pub fn quota(&self) -> Option<Quota> {
-        let decision = self.decision()?;
-        self.rule().quotas().get(decision.quota()).copied()
-    }
-
-    /// Whether the request lacks what names its bucket, and is refused for that.
-    pub fn lacks_key(&self) -> bool {
-        matches!(self.one.judgement, Judgement::NoKey)
-    }
-
-    fn limited(&self) -> Option<Limited> {
-        match &self.one.judgement {
-            Judgement::Decided(decision) => Some(self.rule().limited(decision)),
-            Judgement::Refused(refused) => {
-                let limited = Limited::new(self.name(), Cause::from(*refused));
-                Some(limited.with_message(self.rule().message()))
+impl Held {
+    fn settle(mut self, gate: &Gate, reply: &dyn Reply) -> HeldSlots {
+        background::enter(|| {
+            for (limit, tokens) in self.tokens.drain(..) {
+                match gate.limits().get(limit) {
+                    Some(limit) => {
+                        let due = limit.payment().due(tokens.cost(), reply);
+                        tokens.commit(due);
+                    }
+                    None => {
+                        tokens.keep();
+                    }
+                }
             }
-            Judgement::NoKey => None,
+        });
+        HeldSlots { slots: std::mem::take(&mut self.slots) }
+    }
+}
+
+/// Without a response, what was reserved is charged.
+impl Drop for Held {
+    fn drop(&mut self) {
+        for (_, tokens) in self.tokens.drain(..) {
+            tokens.keep();
+        }
+        drop(HeldSlots { slots: std::mem::take(&mut self.slots) });
+    }
+}
+
+/// The slots of a request, until it is dropped.
+#[must_use = "dropping it releases the slots"]
+#[derive(Default)]
+pub struct HeldSlots {
+    slots: Vec<Permit>,
+}
+
+impl HeldSlots {
+    /// Whether there is nothing to release.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+}
+
+/// A slot in a store is released on a runtime: on ours where there is none.
+impl Drop for HeldSlots {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.slots.is_empty() {
+            background::enter(|| self.slots.clear());
         }
     }
+}
 
-    fn cause(&self) -> Option<Cause> {
-        match &self.one.judgement {
-            Judgement::Decided(decision) => Some(Cause::of_denial(*decision)),
-            Judgement::Refused(refused) => Some(Cause::from(*refused)),
-            Judgement::NoKey => None,
-        }
+impl fmt::Debug for HeldSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HeldSlots({})", self.slots.len())
     }
+}
 
-    /// Whether time does not help.
-    fn is_hopeless(&self) -> bool {
-        matches!(self.decision().map(Decision::outcome), Some(Outcome::Deny(Retry::Never)))
+impl fmt::Debug for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.decisions()).finish()
     }
 }

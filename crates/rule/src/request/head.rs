@@ -66,3 +66,40 @@ pub trait Reply {
     /// The first value of a header.
     fn header(&self, name: &str) -> Option<&[u8]>;
 }
+
+/// A request of which only the peer's address is known, for a gate that [reads nothing else](crate::Gate::reads_only_peer).
+#[derive(Clone, Copy, Debug)]
+pub struct PeerHead(pub IpAddr);
+
+impl Head for PeerHead {
+    fn method(&self) -> &str {
+        ""
+    }
+
+    fn path(&self) -> &str {
+        ""
+    }
+
+    fn host(&self) -> Option<&str> {
+        None
+    }
+
+    fn route(&self) -> Option<&str> {
+        None
+    }
+
+    #[inline]
+    fn peer(&self) -> Option<IpAddr> {
+        Some(self.0)
+    }
+
+    fn header(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
+
+    fn each_header<'a>(&'a self, _: &str, _: &mut dyn FnMut(&'a [u8])) {}
+
+    fn extensions(&self) -> Option<&dyn Any> {
+        None
+    }
+}

@@ -18,8 +18,8 @@ use tidegate_limiter::{
 };
 use tidegate_overload::Cause;
 use tidegate_rule::{
-    Asked, Charge, Declaration, Gate, Mode, RequestLimit, RuleSettings, Rules, Rulings, Settings,
-    StoreAddress,
+    Charge, Declaration, Evaluation, Gate, Mode, RequestLimit, RuleSettings, Rules, Settings, StoreAddress,
+    Verdict,
     request::{self, Head, key},
 };
 
@@ -187,10 +187,10 @@ async fn until_left(limit: &RequestLimit, expected: u64, why: &str) {
     panic!("{last} left of {limit:?}, not {expected}: {why}");
 }
 
-async fn ask(gate: &Gate) -> Rulings {
-    match gate.ask(&Plain) {
-        Asked::Now(rulings) => rulings,
-        Asked::Later(asking) => asking.await,
+async fn ask(gate: &Gate) -> Verdict {
+    match gate.check(&Plain) {
+        Evaluation::Ready(verdict) => verdict,
+        Evaluation::Pending(asking) => asking.await,
     }
 }
 
@@ -203,8 +203,8 @@ async fn rules_of_one_store_are_asked_in_one_trip() {
         world.limit("here", "here", "9/h"),
     ]);
     for (place, is_admitted) in [true, true, false].into_iter().enumerate() {
-        let rulings = ask(&gate).await;
-        assert_eq!(gate.verdict(&rulings).is_admitted(), is_admitted);
+        let verdict = ask(&gate).await;
+        assert_eq!(verdict.is_admitted(), is_admitted);
         assert_eq!(world.asked(), [place + 1, 0]);
     }
     let left = [left(&gate.limits()[1], "192.0.2.1").await, left(&gate.limits()[2], "192.0.2.1").await];
@@ -219,11 +219,10 @@ async fn a_denial_gives_back_what_other_stores_have_given() {
         world.limit("first", "first", "5/h"),
         world.limit("here", "here", "5/h"),
     ]);
-    assert!(gate.verdict(&ask(&gate).await).is_admitted());
-    let rulings = ask(&gate).await;
-    let verdict = gate.verdict(&rulings);
-    assert_eq!(verdict.limited().unwrap().rule(), "second");
-    drop(rulings);
+    assert!(ask(&gate).await.is_admitted());
+    let verdict = ask(&gate).await;
+    assert_eq!(verdict.limited(&gate).unwrap().rule(), "second");
+    drop(verdict);
     for (limit, expected) in gate.limits().iter().zip([0, 4, 4]) {
         until_left(limit, expected, "a denial").await;
     }
@@ -235,8 +234,8 @@ async fn what_is_paid_in_a_store_depends_on_the_answer() {
     let only_failures = Charge::only_if(|reply: &dyn request::Reply| reply.status() == 401);
     let gate = Gate::new([world.limit("logins", "first", "3/h").charge(only_failures)]);
     for (status, expected) in [(200, 3), (401, 2), (200, 2)] {
-        let rulings = ask(&gate).await;
-        assert!(rulings.settle(&gate, &Status(status)).is_empty());
+        let verdict = ask(&gate).await;
+        assert!(verdict.settle(&gate, &Status(status)).is_empty());
         until_left(&gate.limits()[0], expected, &status.to_string()).await;
     }
     drop(ask(&gate).await);
@@ -247,13 +246,13 @@ async fn what_is_paid_in_a_store_depends_on_the_answer() {
 async fn slots_in_a_store_are_held_until_they_are_dropped() {
     let world = world(|settings| settings);
     let gate = Gate::new([world.limit("jobs", "first", "1 at once"), world.limit("here", "here", "9/h")]);
-    let rulings = ask(&gate).await;
-    assert!(gate.verdict(&rulings).is_admitted());
-    let slots = rulings.settle(&gate, &Status(200));
-    assert!(!gate.verdict(&ask(&gate).await).is_admitted());
+    let verdict = ask(&gate).await;
+    assert!(verdict.is_admitted());
+    let slots = verdict.settle(&gate, &Status(200));
+    assert!(!ask(&gate).await.is_admitted());
     drop(slots);
     until_left(&gate.limits()[0], 1, "given back").await;
-    assert!(gate.verdict(&ask(&gate).await).is_admitted());
+    assert!(ask(&gate).await.is_admitted());
     assert_eq!(left(&gate.limits()[1], "").await, 7);
 }
 
@@ -271,7 +270,7 @@ async fn who_hangs_up_while_a_store_is_asked_holds_nothing() {
     world.shelves[0].0.lock().unwrap().is_slow = true;
     // Given up after one step, after two, and so on, until there is nothing left to be given up.
     for steps in 1.. {
-        let Asked::Later(asking) = gate.ask(&Plain) else { panic!("a store is asked later") };
+        let Evaluation::Pending(asking) = gate.check(&Plain) else { panic!("a store is asked later") };
         let mut asking = Box::pin(asking);
         let mut is_done = false;
         for _ in 0..steps {
@@ -302,13 +301,13 @@ async fn rules_in_shadow_mode_or_off_have_no_say() {
         world.limit("real", "here", "2/h"),
     ]);
     for expected in [true, true, false] {
-        let rulings = ask(&gate).await;
-        assert_eq!(gate.verdict(&rulings).is_admitted(), expected);
+        let verdict = ask(&gate).await;
+        assert_eq!(verdict.is_admitted(), expected);
     }
     assert_eq!(world.asked(), [2, 0], "a refused request is no business of a shadow");
-    let rulings = ask(&gate).await;
+    let verdict = ask(&gate).await;
     assert_eq!(
-        gate.verdict(&rulings).rulings().map(|one| one.name().to_owned()).collect::<Vec<_>>(),
+        verdict.decisions().map(|one| one.rule(&gate).unwrap().name().to_owned()).collect::<Vec<_>>(),
         ["real"]
     );
 }
@@ -318,8 +317,8 @@ async fn without_its_store_each_rule_does_as_it_was_told() {
     let world = world(|settings| settings.on_outage(tidegate_limiter::Outage::Closed));
     let gate = Gate::new([world.limit("there", "first", "5/h"), world.limit("here", "here", "5/h")]);
     world.shelves[0].0.lock().unwrap().is_down = true;
-    let rulings = ask(&gate).await;
-    let limited = gate.verdict(&rulings).limited().unwrap();
+    let verdict = ask(&gate).await;
+    let limited = verdict.limited(&gate).unwrap();
     assert_eq!((limited.rule(), limited.cause()), ("there", &Cause::StoreAway(Micros::from_secs(1))));
     assert_eq!(left(&gate.limits()[1], "").await, 5);
 }
@@ -341,13 +340,12 @@ async fn a_closed_rule_without_its_store_is_unavailable() {
         RequestLimit::new(patient.clone()),
     ] {
         let gate = Gate::from(limit);
-        let rulings = ask(&gate).await;
-        let verdict = gate.verdict(&rulings);
-        let answer = verdict.answer();
+        let verdict = ask(&gate).await;
+        let answer = verdict.answer(&gate);
         assert_eq!((answer.status, answer.get("retry-after")), (503, Some("1")), "{gate:?}");
         assert_eq!(answer.get("ratelimit"), None, "{gate:?}");
         assert!(answer.body.contains("temporary-reduced-capacity") && !answer.body.contains("violated"));
-        let limited = verdict.limited().unwrap();
+        let limited = verdict.limited(&gate).unwrap();
         assert!(matches!(limited.cause(), Cause::StoreAway(_)), "{limited}");
         assert!(limited.decision().is_none());
     }
@@ -368,11 +366,10 @@ async fn what_is_counted_here_meanwhile_is_a_limit() {
     let world = world(|settings| settings.on_outage(tidegate_limiter::Outage::Local { nodes: 1 }));
     world.shelves[0].0.lock().unwrap().is_down = true;
     let gate = Gate::from(world.limit("calls", "first", "1/h"));
-    assert!(gate.verdict(&ask(&gate).await).is_admitted());
-    let rulings = ask(&gate).await;
-    let verdict = gate.verdict(&rulings);
-    assert_eq!(verdict.answer().status, 429);
-    assert!(verdict.limited().unwrap().decision().unwrap().is_degraded());
+    assert!(ask(&gate).await.is_admitted());
+    let verdict = ask(&gate).await;
+    assert_eq!(verdict.answer(&gate).status, 429);
+    assert!(verdict.limited(&gate).unwrap().decision().unwrap().is_degraded());
 }
 
 /// A store has a clock of its own, but its word is waited for by that of the rules.
@@ -386,15 +383,15 @@ async fn a_hand_moves_those_who_wait_for_a_store() {
             .key(key::peer())
     };
     let gate = Gate::new([declaration("calls", "1/s")]);
-    assert!(gate.verdict(&ask(&gate).await).is_admitted());
-    let Asked::Later(asking) = gate.ask(&Plain) else { panic!("a store is asked later") };
+    assert!(ask(&gate).await.is_admitted());
+    let Evaluation::Pending(asking) = gate.check(&Plain) else { panic!("a store is asked later") };
     let task = tokio::spawn(asking);
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
     assert!(!task.is_finished());
     hand.advance(Duration::from_secs(1));
-    assert!(gate.verdict(&task.await.unwrap()).is_admitted());
+    assert!(task.await.unwrap().is_admitted());
 
     // Slots beside a rate: neither is lost when the token does not come in time.
     let both = Declaration::of("both").quota("1/h").unwrap().quota("1 at once").unwrap().store("first");
@@ -402,7 +399,7 @@ async fn a_hand_moves_those_who_wait_for_a_store() {
     let gate = Gate::from(both.key(key::peer()));
     let slots = ask(&gate).await.settle(&gate, &Status(200));
     assert!(!slots.is_empty());
-    let Asked::Later(asking) = gate.ask(&Plain) else { panic!("a store is asked later") };
+    let Evaluation::Pending(asking) = gate.check(&Plain) else { panic!("a store is asked later") };
     let mut asking = Box::pin(asking);
     for _ in 0..100 {
         let is_done = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context).is_ready())).await;
@@ -410,15 +407,15 @@ async fn a_hand_moves_those_who_wait_for_a_store() {
         tokio::task::yield_now().await;
     }
     drop(slots);
-    let rulings = loop {
+    let verdict = loop {
         hand.advance(Duration::from_millis(1));
         let polled = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await;
         match polled {
-            Poll::Ready(rulings) => break rulings,
+            Poll::Ready(verdict) => break verdict,
             Poll::Pending => tokio::task::yield_now().await,
         }
     };
-    let answer = gate.verdict(&rulings).answer();
+    let answer = verdict.answer(&gate);
     assert_eq!((answer.status, answer.get("retry-after")), (429, Some("3600")));
 }
 
@@ -432,9 +429,9 @@ async fn a_tier_of_slots_holds_with_a_wait_and_without() {
         let gate = Gate::from(limit);
         let mut held = Vec::new();
         for admitted in [true, true, true, false] {
-            let rulings = ask(&gate).await;
-            assert_eq!(gate.verdict(&rulings).is_admitted(), admitted, "{wait:?}, {} held", held.len());
-            held.push(rulings);
+            let verdict = ask(&gate).await;
+            assert_eq!(verdict.is_admitted(), admitted, "{wait:?}, {} held", held.len());
+            held.push(verdict);
         }
     }
 }

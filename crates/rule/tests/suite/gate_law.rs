@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_core::Decision;
 use tidegate_limiter::Clock;
 use tidegate_rule::{
-    Asked, Charge, Declaration, Gate, HeldSlots, RequestLimit, Rules, Rulings, Settings,
+    Charge, Declaration, Evaluation, Gate, HeldSlots, RequestLimit, Rules, Settings, Verdict,
     request::{Address, Head, Reply, key},
 };
 
@@ -105,10 +105,10 @@ fn counters(gate: &Gate) -> Vec<Decision> {
     each.collect()
 }
 
-fn ask(gate: &Gate, client: usize, to: u8) -> Rulings {
-    match gate.ask(&Request::from(CLIENTS[client]).header("to", [to])) {
-        Asked::Now(rulings) => rulings,
-        Asked::Later(_) => panic!("nobody waits, and there is no store"),
+fn ask(gate: &Gate, client: usize, to: u8) -> Verdict {
+    match gate.check(&Request::from(CLIENTS[client]).header("to", [to])) {
+        Evaluation::Ready(verdict) => verdict,
+        Evaluation::Pending(_) => panic!("nobody waits, and there is no store"),
     }
 }
 
@@ -137,12 +137,12 @@ proptest! {
                     };
                     let expected = asked.into_iter().all(grants);
                     let before = counters(&gate);
-                    let rulings = ask(&gate, client, to);
-                    prop_assert_eq!(gate.verdict(&rulings).is_admitted(), expected, "{:?}", rulings);
+                    let verdict = ask(&gate, client, to);
+                    prop_assert_eq!(verdict.is_admitted(), expected, "{:?}", verdict);
                     match expected {
-                        true => bodies.push(rulings.settle(&gate, &Status(status))),
+                        true => bodies.push(verdict.settle(&gate, &Status(status))),
                         false => {
-                            drop(rulings);
+                            drop(verdict);
                             prop_assert_eq!(counters(&gate), before);
                         }
                     }
@@ -164,22 +164,21 @@ proptest! {
         let gate = Gate::new(ruled.iter().enumerate().map(of));
         for (turn, millis) in waits.into_iter().enumerate() {
             hand.advance(Duration::from_millis(millis));
-            let rulings = ask(&gate, 0, 15);
-            let verdict = gate.verdict(&rulings);
-            if verdict.is_admitted() {
+            let verdict = ask(&gate, 0, 15);
+                        if verdict.is_admitted() {
                 continue;
             }
-            let told: Option<u64> = verdict.answer().get("retry-after").map(|wait| wait.parse().unwrap());
+            let told: Option<u64> = verdict.answer(&gate).get("retry-after").map(|wait| wait.parse().unwrap());
             let exact = verdict.retry_after();
             prop_assert_eq!(told, exact.map(|wait| wait.as_secs_f64().ceil().max(1.0) as u64));
             let (Some(told), Some(exact)) = (told, exact) else {
                 // More than is ever granted at once.
                 hand.advance(Duration::from_secs(3_600));
-                prop_assert!(!gate.verdict(&ask(&gate, 0, 15)).is_admitted());
+                prop_assert!(!ask(&gate, 0, 15).is_admitted());
                 return Ok(());
             };
             hand.advance(if turn % 2 == 0 { exact } else { Duration::from_secs(told) });
-            prop_assert!(gate.verdict(&ask(&gate, 0, 15)).is_admitted(), "{:?} after {:?}", rulings, exact);
+            prop_assert!(ask(&gate, 0, 15).is_admitted(), "{:?} after {:?}", verdict, exact);
         }
     }
 }

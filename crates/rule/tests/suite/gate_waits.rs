@@ -13,7 +13,8 @@ use tidegate_core::{Micros, Outcome};
 use tidegate_limiter::{Clock, ClockHand, Refused};
 use tidegate_overload::Cause;
 use tidegate_rule::{
-    Answer, Asked, Asking, Declaration, Gate, Limited, Mode, RequestLimit, Rule, Rules, Rulings, Settings,
+    Answer, Declaration, Evaluation, Gate, Limited, Mode, Pending, RequestLimit, Rule, Rules, Settings,
+    Verdict,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -41,26 +42,26 @@ impl World {
     }
 }
 
-fn ask(gate: &Gate) -> Asked {
-    gate.ask(&Request::from("192.0.2.1"))
+fn ask(gate: &Gate) -> Evaluation<Verdict> {
+    gate.check(&Request::from("192.0.2.1"))
 }
 
 /// What is said on the spot, or as soon as it is asked for.
-async fn now(gate: &Gate) -> Rulings {
+async fn now(gate: &Gate) -> Verdict {
     let mut asking = match ask(gate) {
-        Asked::Now(rulings) => return rulings,
-        Asked::Later(asking) => asking,
+        Evaluation::Ready(verdict) => return verdict,
+        Evaluation::Pending(asking) => asking,
     };
     match poll(&mut asking).await {
-        Poll::Ready(rulings) => rulings,
+        Poll::Ready(verdict) => verdict,
         Poll::Pending => panic!("it waits"),
     }
 }
 
-fn later(gate: &Gate) -> Asking {
+fn later(gate: &Gate) -> Pending<Verdict> {
     match ask(gate) {
-        Asked::Later(asking) => asking,
-        Asked::Now(rulings) => panic!("{rulings:?}"),
+        Evaluation::Pending(asking) => asking,
+        Evaluation::Ready(verdict) => panic!("{verdict:?}"),
     }
 }
 
@@ -74,22 +75,22 @@ fn left(gate: &Gate) -> u64 {
     limiter.blocking().key("").peek(0).remaining()
 }
 
-fn limited(gate: &Gate, rulings: &Rulings) -> Limited {
-    gate.verdict(rulings).limited().unwrap()
+fn limited(gate: &Gate, verdict: &Verdict) -> Limited {
+    verdict.limited(gate).unwrap()
 }
 
 #[tokio::test]
 async fn a_hand_moves_those_who_wait_for_tokens() {
     let world = world();
     let gate = world.gate(&["1/s"], SECOND * 5);
-    assert!(gate.verdict(&now(&gate).await).is_admitted());
+    assert!(now(&gate).await.is_admitted());
     let mut waits = later(&gate);
     assert!(poll(&mut waits).await.is_pending());
     world.hand.advance(SECOND - Duration::from_micros(1));
     assert!(poll(&mut waits).await.is_pending());
     world.hand.advance(Duration::from_micros(1));
-    let Poll::Ready(rulings) = poll(&mut waits).await else { panic!("it was time") };
-    assert!(gate.verdict(&rulings).is_admitted());
+    let Poll::Ready(verdict) = poll(&mut waits).await else { panic!("it was time") };
+    assert!(verdict.is_admitted());
 }
 
 /// What it would refuse were it enforced, and nothing else.
@@ -100,10 +101,9 @@ async fn a_rule_in_shadow_takes_the_turn_that_nobody_waits_for() {
     let gate = Gate::from(RequestLimit::new(world.rules.rule(jobs.mode(Mode::Shadow)).unwrap()));
     let mut said = Vec::new();
     for _ in 0..4 {
-        let rulings = now(&gate).await;
-        let verdict = gate.verdict(&rulings);
+        let verdict = now(&gate).await;
         assert!(verdict.is_admitted());
-        said.extend(verdict.rulings().map(|ruling| ruling.decision().unwrap().outcome()));
+        said.extend(verdict.decisions().map(|ruling| ruling.decision().unwrap().outcome()));
     }
     let delay = |count: u64| Outcome::Delay(Micros::from_secs(count));
     assert_eq!(said[..3], [Outcome::Allow, delay(1), delay(2)]);
@@ -120,7 +120,7 @@ async fn a_hand_wakes_the_task() {
     tokio::task::yield_now().await;
     assert!(!task.is_finished());
     world.hand.advance(SECOND);
-    assert!(gate.verdict(&task.await.unwrap()).is_admitted());
+    assert!(task.await.unwrap().is_admitted());
 }
 
 #[tokio::test]
@@ -128,16 +128,16 @@ async fn a_rate_with_slots_waits_for_its_slot() {
     let world = world();
     let gate = world.gate(&["10/s", "1 at once"], SECOND * 5);
     let first = now(&gate).await;
-    assert!(gate.verdict(&first).is_admitted());
+    assert!(first.is_admitted());
     let mut second = later(&gate);
     assert!(poll(&mut second).await.is_pending());
     world.hand.advance(SECOND);
     assert!(poll(&mut second).await.is_pending(), "time alone brings no slot");
     drop(first);
     let Poll::Ready(second) = poll(&mut second).await else { panic!("there is a slot") };
-    assert!(gate.verdict(&second).is_admitted());
+    assert!(second.is_admitted());
     drop(second);
-    assert!(gate.verdict(&now(&gate).await).is_admitted(), "and it is back");
+    assert!(now(&gate).await.is_admitted(), "and it is back");
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn a_rate_with_slots_waits_for_its_token() {
     assert!(poll(&mut second).await.is_pending());
     world.hand.advance(SECOND);
     let Poll::Ready(second) = poll(&mut second).await else { panic!("there is a token") };
-    assert!(gate.verdict(&second).is_admitted());
+    assert!(second.is_admitted());
     let mut third = later(&gate);
     world.hand.advance(SECOND);
     assert!(poll(&mut third).await.is_pending(), "two hold all slots");

@@ -6,7 +6,7 @@ use crate::common::Request;
 use tidegate_core::{Quota, Share};
 use tidegate_limiter::Clock;
 use tidegate_rule::{
-    Asked, Declaration, Gate, RequestLimit, Rule, RuleSettings, Rules, Settings,
+    Declaration, Evaluation, Gate, Limits, RequestLimit, Rule, RuleSettings, Rules, Run, Settings, Verdict,
     request::{KeyValue, key},
 };
 
@@ -83,14 +83,15 @@ fn only_those_that_are_named_are_asked() {
     let limits = Rules::new().redeclare(names.into(), settings(&clock)).unwrap();
     let gate = Gate::new(limits.into_iter().map(RequestLimit::new));
     let request = Request::from("192.0.2.1");
-    let asked = |places: &[usize]| match gate.ask_those(&request, places) {
-        Asked::Now(rulings) => {
-            let verdict = gate.verdict(&rulings);
-            let names: Vec<_> = verdict.rulings().map(|ruling| ruling.name().to_owned()).collect();
-            (names.concat(), verdict.is_admitted())
-        }
-        Asked::Later(_) => panic!("everything is at hand"),
-    };
+    let asked =
+        |places: &[usize]| match gate.evaluate(&request, Limits::At(places), Run::Live, Verdict::default()) {
+            Evaluation::Ready(verdict) => {
+                let names: Vec<_> =
+                    verdict.decisions().map(|one| one.rule(&gate).unwrap().name().to_owned()).collect();
+                (names.concat(), verdict.is_admitted())
+            }
+            Evaluation::Pending(_) => panic!("everything is at hand"),
+        };
     assert_eq!(asked(&[]), (String::new(), true));
     assert_eq!(asked(&[1]), ("b".to_owned(), true));
     assert_eq!(asked(&[0, 2]), ("ac".to_owned(), true));
@@ -108,9 +109,9 @@ fn a_rule_is_enforced_for_a_part_of_its_keys() {
     let mut refused = 0;
     for last in 0..100 {
         let request = Request::from(&format!("192.0.2.{last}"));
-        let is_admitted = || match gate.ask(&request) {
-            Asked::Now(rulings) => gate.verdict(&rulings).is_admitted(),
-            Asked::Later(_) => panic!("everything is at hand"),
+        let is_admitted = || match gate.check(&request) {
+            Evaluation::Ready(verdict) => verdict.is_admitted(),
+            Evaluation::Pending(_) => panic!("everything is at hand"),
         };
         assert!(is_admitted());
         let is_refused = !is_admitted();

@@ -1,31 +1,45 @@
 //! What keeps a policy file from being changed.
 
 use std::{
-    error::Error,
-    fmt, io,
+    io,
     path::{Path, PathBuf},
 };
 use tidegate_policy::edit::EditError;
 
 /// What keeps a policy file from being changed; it is as it was then, unless this says otherwise.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AmendError {
     /// The policy is wrong, has no such rule, or cannot say it there.
-    Edit(EditError),
+    #[error("{0}")]
+    Edit(#[source] EditError),
     /// A file says something else than was read of it, or than the last change left.
+    #[error(
+        "{0} has changed since, by hand or by somebody else: look at it, and change it there, or try again"
+    )]
     Changed(PathBuf),
     /// The policy comes from no file.
+    #[error(
+        "this policy comes from no file, in which a change could be kept; serve one: `tidegate serve policy.yaml`"
+    )]
     NoFile,
     /// A file is a link to another.
+    #[error(
+        "{0} is a link, and to replace it would cut it off; change what it leads to (in Kubernetes, the ConfigMap), or \
+         serve a plain file"
+    )]
     Link(PathBuf),
     /// A file may not be written.
+    #[error("{0} is read-only; allow writing (`chmod u+w`), or change it where it comes from")]
     ReadOnly(PathBuf),
     /// There is nothing to take back.
+    #[error("there is no change to take back; `tidegate changes` tells what there was")]
     Nothing,
     /// Another change than the one that was meant is the last: this one.
+    #[error("the last change is number {0} now; look at the changes, and take that one back first")]
     NotLast(u64),
     /// A line of the history says nothing that is understood.
+    #[error("{file}:{line}: this line of the history is not understood; mend it, or move the file away")]
     History {
         /// The history.
         file: PathBuf,
@@ -33,8 +47,13 @@ pub enum AmendError {
         line: usize,
     },
     /// The gateway did not take the policy, and the file is again as it was.
+    #[error("the gateway refused it, and the file is as it was: {0}")]
     Refused(String),
     /// The gateway did not take the policy, and the file says it all the same.
+    #[error(
+        "the gateway refused it, and the file was not put back ({source}); put it back by hand, it says what is not in force: \
+         {refused}"
+    )]
     Left {
         /// Why it was not taken.
         refused: String,
@@ -42,6 +61,7 @@ pub enum AmendError {
         source: Box<Self>,
     },
     /// The disk did not do what it was asked.
+    #[error("{file}: {problem}: {source}; see that the folder is there and may be written")]
     Disk {
         /// What.
         problem: &'static str,
@@ -51,69 +71,12 @@ pub enum AmendError {
         source: io::Error,
     },
     /// The gateway that was asked has ended.
+    #[error("the gateway has ended")]
     Gone,
 }
 
 impl AmendError {
     pub(super) fn of(problem: &'static str, file: &Path, source: io::Error) -> Self {
         Self::Disk { problem, file: file.to_owned(), source }
-    }
-}
-
-impl fmt::Display for AmendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Edit(error) => error.fmt(f),
-            Self::Changed(file) => {
-                let file = file.display();
-                write!(f, "{file} has changed since, by hand or by somebody else: look at it, and change it there, or try again")
-            }
-            Self::NoFile => f.write_str(
-                "this policy comes from no file, in which a change could be kept; serve one: `tidegate serve policy.yaml`",
-            ),
-            Self::Link(file) => write!(
-                f,
-                "{} is a link, and to replace it would cut it off; change what it leads to (in Kubernetes, the ConfigMap), \
-                 or serve a plain file",
-                file.display()
-            ),
-            Self::ReadOnly(file) => write!(
-                f,
-                "{} is read-only; allow writing (`chmod u+w`), or change it where it comes from",
-                file.display()
-            ),
-            Self::Nothing => f.write_str("there is no change to take back; `tidegate changes` tells what there was"),
-            Self::NotLast(id) => {
-                write!(f, "the last change is number {id} now; look at the changes, and take that one back first")
-            }
-            Self::History { file, line } => write!(
-                f,
-                "{}:{line}: this line of the history is not understood; mend it, or move the file away",
-                file.display()
-            ),
-            Self::Refused(why) => write!(f, "the gateway refused it, and the file is as it was: {why}"),
-            Self::Left { refused, source } => write!(
-                f,
-                "the gateway refused it, and the file was not put back ({source}); put it back by hand, it says what is not in \
-                 force: {refused}"
-            ),
-            Self::Disk { problem, file, source } => write!(
-                f,
-                "{}: {problem}: {source}; see that the folder is there and may be written",
-                file.display()
-            ),
-            Self::Gone => f.write_str("the gateway has ended"),
-        }
-    }
-}
-
-impl Error for AmendError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Edit(error) => Some(error),
-            Self::Disk { source, .. } => Some(source),
-            Self::Left { source, .. } => Some(source),
-            _ => None,
-        }
     }
 }

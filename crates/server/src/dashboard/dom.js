@@ -126,6 +126,11 @@ export function field(label, input, hint) {
   return h('div', { class: 'field' }, h('label', { for: input.id }, label), input, hint ? told : null);
 }
 
+/** An input for names and keys, which nothing is suggested for. */
+export function nameInput(value = '') {
+  return h('input', { type: 'text', required: true, autocomplete: 'off', spellcheck: 'false', class: 'mono', value });
+}
+
 /** A button that does something. */
 export function button(text, click, attributes = {}) {
   return h('button', { type: 'button', on: { click }, ...attributes }, text);

@@ -83,73 +83,53 @@ function question(why) {
   return asking;
 }
 
-function pose(why) {
-  const dialog = document.getElementById('ask');
+async function pose(why) {
   const input = h('input', { type: 'password', autocomplete: 'off', required: true, spellcheck: 'false' });
   const wrong = h('p', { class: 'wrong', role: 'alert' });
-  return new Promise((resolve) => {
-    const submit = async (event) => {
-      event.preventDefault();
-      say(wrong, '');
-      const refused = await refusal(input.value.trim());
-      if (refused) {
-        say(wrong, refused);
-        input.select();
-        return;
-      }
-      keep(input.value.trim());
-      dialog.close('right');
-    };
-    dialog.replaceChildren(
-      h(
-        'form',
-        { on: { submit } },
-        h('h2', { id: 'ask-title' }, 'Token of operators'),
-        h('p', {}, why),
-        field('Token', input, 'It stays in this tab, until the tab is closed.'),
-        wrong,
-        h(
-          'div',
-          { class: 'actions' },
-          h('button', { type: 'submit', class: 'main' }, 'Go on'),
-          h('button', { type: 'button', on: { click: () => dialog.close('') } }, 'Cancel'),
-        ),
-      ),
-    );
-    dialog.returnValue = '';
-    dialog.addEventListener('close', () => resolve(dialog.returnValue === 'right' ? token() : null), { once: true });
-    dialog.showModal();
-    input.focus();
-  });
+  const isRight = async () => {
+    say(wrong, '');
+    const refused = await refusal(input.value.trim());
+    if (refused) {
+      say(wrong, refused);
+      input.select();
+      return false;
+    }
+    keep(input.value.trim());
+    return true;
+  };
+  const fields = [field('Token', input, 'It stays in this tab, until the tab is closed.'), wrong];
+  return (await dialog('Token of operators', why, 'Go on', { fields, isRight, focus: input })) ? token() : null;
 }
 
 /** Asks whether to go on with something that is felt at once. Whether somebody said so. */
 export function sure(title, why, action) {
-  const dialog = document.getElementById('ask');
+  return dialog(title, why, action);
+}
+
+/** A question that is answered with `action`, once `isRight`, or not at all. Whether it was. */
+function dialog(title, why, action, { fields = [], isRight = () => true, focus } = {}) {
+  const element = document.getElementById('ask');
   const yes = h('button', { type: 'submit', class: 'main' }, action);
+  const no = h('button', { type: 'button', on: { click: () => element.close('') } }, 'Cancel');
   return new Promise((resolve) => {
-    const submit = (event) => {
+    const submit = async (event) => {
       event.preventDefault();
-      dialog.close('yes');
+      if (await isRight()) element.close('yes');
     };
-    dialog.replaceChildren(
+    element.replaceChildren(
       h(
         'form',
         { on: { submit } },
         h('h2', { id: 'ask-title' }, title),
         h('p', {}, why),
-        h(
-          'div',
-          { class: 'actions' },
-          yes,
-          h('button', { type: 'button', on: { click: () => dialog.close('') } }, 'Cancel'),
-        ),
+        ...fields,
+        h('div', { class: 'actions' }, yes, no),
       ),
     );
-    dialog.returnValue = '';
-    dialog.addEventListener('close', () => resolve(dialog.returnValue === 'yes'), { once: true });
-    dialog.showModal();
-    yes.focus();
+    element.returnValue = '';
+    element.addEventListener('close', () => resolve(element.returnValue === 'yes'), { once: true });
+    element.showModal();
+    (focus ?? yes).focus();
   });
 }
 

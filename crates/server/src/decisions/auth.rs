@@ -16,10 +16,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, 
 use http_body_util::Full;
 use std::net::IpAddr;
 use tidegate_policy::{
-    compile::{Admission, Instead, Passage, PolicyAsked, Refusal, Why},
+    compile::{Admission, DenyReason, PolicyResult, Refusal, RejectAction},
     head::RequestHead,
 };
-use tidegate_rule::Fields;
+use tidegate_rule::{Evaluation, Fields};
 
 /// Which headers tell of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,15 +55,14 @@ pub(super) async fn answer(
 ) -> Result<Response, ApiError> {
     let (meant, client) = meant(parts, dialect)?;
     let now = desk.now();
-    let asked = now.gate.ask(&RequestHead::new(&meant, client));
-    let passage = match asked {
-        PolicyAsked::Now(passage) => passage,
-        PolicyAsked::Later(asking) => asking.await,
+    let passage = match now.gate.check(&RequestHead::new(&meant, client)) {
+        Evaluation::Ready(passage) => passage,
+        Evaluation::Pending(evaluation) => evaluation.await,
     };
     let denial = now.recorder.decided(&passage, &now.gate, Some(&RequestHead::new(&meant, client)));
     Ok(match passage {
-        Passage::Admitted(admission) => admitted(&admission),
-        Passage::Refused(refusal) => refused(*refusal, denial, refuse),
+        PolicyResult::Admitted(admission) => admitted(&admission),
+        PolicyResult::Refused(refusal) => refused(*refusal, denial, refuse),
     })
 }
 
@@ -71,7 +70,7 @@ pub(super) async fn answer(
 fn admitted(admission: &Admission) -> Response {
     let mut response = Response::default();
     if admission.fields() != Fields::None {
-        admission.verdict().write_fields(|name, value| {
+        admission.write_fields(|name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {
                 response.headers_mut().insert(HeaderName::from_static(name), value);
             }
@@ -81,20 +80,20 @@ fn admitted(admission: &Admission) -> Response {
 }
 
 fn refused(mut refusal: Refusal, denial: Option<DenialId>, refuse: RefuseAs) -> Response {
-    if let (Some(id), Instead::Answer(answer)) = (&denial, &mut refusal.instead) {
+    if let (Some(id), RejectAction::Answer(answer)) = (&denial, &mut refusal.action) {
         answer.set_instance(&id.uri());
     }
     let retry = refusal.retry_after.map(|wait| tidegate_core::header::seconds(wait.into()));
-    let mut response: Response = match refusal.instead {
-        Instead::Answer(answer) => http::Response::<String>::from(answer).map(Full::from),
+    let mut response: Response = match refusal.action {
+        RejectAction::Answer(answer) => http::Response::<String>::from(answer).map(Full::from),
         // Another upstream, or a connection that is closed: a proxy can do neither for us.
-        Instead::Upstream(_) | Instead::Drop => {
+        RejectAction::Upstream(_) | RejectAction::Drop => {
             let mut response = Response::default();
-            *response.status_mut() = match refusal.why {
-                Why::Limited => StatusCode::TOO_MANY_REQUESTS,
-                Why::NoKey => StatusCode::BAD_REQUEST,
-                Why::Denied | Why::Banned => StatusCode::FORBIDDEN,
-                Why::Guarded => StatusCode::SERVICE_UNAVAILABLE,
+            *response.status_mut() = match refusal.reason {
+                DenyReason::Limited => StatusCode::TOO_MANY_REQUESTS,
+                DenyReason::NoKey => StatusCode::BAD_REQUEST,
+                DenyReason::Denied | DenyReason::Banned => StatusCode::FORBIDDEN,
+                DenyReason::Guarded => StatusCode::SERVICE_UNAVAILABLE,
             };
             response
         }

@@ -8,11 +8,10 @@
 //! | file | answers |
 //! |---|---|
 //! | `check` | `/v1/check`, `/v1/peek` |
-//! | `reserve` | `/v1/reserve`, `/v1/commit`, `/v1/cancel` |
-//! | `permit` | `/v1/acquire`, `/v1/release` |
+//! | `reserve` | `/v1/reserve`, `/v1/commit`, `/v1/cancel`, `/v1/acquire`, `/v1/release` |
 //! | `reset` | `/v1/reset` |
 //! | `auth` | `/v1/auth` |
-//! | `openapi` | `/v1/openapi.json` |
+//! | `routes` | `/v1/openapi.json` |
 //!
 //! Rules are those of the policy, counted where the gateway counts them: a request and a question for the same key are one
 //! count.
@@ -22,8 +21,6 @@ mod body;
 mod check;
 mod desk;
 mod listener;
-mod openapi;
-mod permit;
 mod question;
 mod reserve;
 mod reset;

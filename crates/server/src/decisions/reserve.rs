@@ -1,10 +1,12 @@
-//! `/v1/reserve` holds tokens, `/v1/commit` settles what they were worth, `/v1/cancel` gives them back.
+//! `/v1/reserve` holds tokens, `/v1/commit` settles what they were worth, `/v1/cancel` gives them back. `/v1/acquire` takes
+//! slots, `/v1/release` gives them back.
 //!
-//! Who does neither in time has spent them: a program that crashed may have done what it reserved for.
+//! Tokens that are not settled in time are spent: a program that crashed may have done what it reserved for. Slots that are
+//! not released in time are free again: a program that crashed is not at work any more.
 
 use super::{
     Response,
-    body::{Asked, Form, Members},
+    body::{Asked, Form},
     check::{answered, questions, together},
     desk::Desk,
     question::Question,
@@ -19,6 +21,7 @@ use tidegate_policy::compile::Holds;
 pub(super) const MEMBERS: [&str; 6] = ["rule", "key", "cost", "tier", "within", "expires"];
 pub(super) const COMMIT: [&str; 2] = ["id", "cost"];
 pub(super) const CANCEL: [&str; 1] = ["id"];
+pub(super) const RELEASE: [&str; 1] = ["id"];
 
 /// What becomes of a reservation.
 #[derive(Clone, Copy)]
@@ -27,37 +30,50 @@ pub(super) enum End {
     Cancel,
 }
 
-pub(super) async fn answer(
+pub(super) async fn reserve(
     desk: &Desk,
     asked: Asked<'_>,
     deny: DenyAs,
     caller: &Caller,
 ) -> Result<Response, ApiError> {
     let tokens = |claim: Option<Claim>| claim.and_then(|claim| claim.into_parts().0);
-    let fit = |question: &Question<'_>, members: &Members<'_>| match question.holds() {
-        Holds::Slots => Err(ApiError::bad(format!(
-            "{}rule `{}` counts what is held at once; ask /v1/acquire",
-            members.place,
-            question.rule().name()
-        ))),
-        Holds::Tokens | Holds::Both => Ok(()),
-    };
-    held((desk, &desk.reservations, caller), asked, deny, fit, tokens).await
+    let unfit = (Holds::Slots, "counts what is held at once; ask /v1/acquire");
+    held((desk, &desk.reservations, caller), asked, deny, unfit, tokens).await
 }
 
-/// Takes what is asked for, and holds a part of it.
-pub(super) async fn held<T>(
+pub(super) async fn acquire(
+    desk: &Desk,
+    asked: Asked<'_>,
+    deny: DenyAs,
+    caller: &Caller,
+) -> Result<Response, ApiError> {
+    let slots = |claim: Option<Claim>| {
+        let (tokens, slots) = claim.map(Claim::into_parts).unwrap_or_default();
+        // What is counted beside the slots was used.
+        if let Some(tokens) = tokens {
+            tokens.keep();
+        }
+        slots
+    };
+    let unfit = (Holds::Tokens, "has no number `at once`; ask /v1/reserve or /v1/check");
+    held((desk, &desk.permits, caller), asked, deny, unfit, slots).await
+}
+
+/// Takes what is asked for, and holds a part of it. Rules that hold only what is unfit are refused.
+async fn held<T>(
     (desk, reservations, caller): (&Desk, &Reservations<T>, &Caller),
     asked: Asked<'_>,
     deny: DenyAs,
-    fit: impl Fn(&Question<'_>, &Members<'_>) -> Result<(), ApiError>,
+    (unfit, why): (Holds, &str),
     part: impl Fn(Option<Claim>) -> T,
 ) -> Result<Response, ApiError> {
     let now = desk.now();
     let questions = questions(&asked, &now.gate)?;
     let mut times = Vec::with_capacity(questions.len());
     for (question, members) in questions.iter().zip(&asked.members) {
-        fit(question, members)?;
+        if question.holds() == unfit {
+            return Err(ApiError::bad(format!("{}rule `{}` {why}", members.place, question.rule().name())));
+        }
         times.push(members.expires()?);
     }
     let mut slots = reservations.slots(questions.len())?;
@@ -116,6 +132,15 @@ pub(super) async fn settle(
         });
     }
     settled(asked.form, answers)
+}
+
+pub(super) fn release(desk: &Desk, asked: &Asked<'_>, caller: &Caller) -> Result<Response, ApiError> {
+    let ids = asked.members.iter().map(|members| members.text("id")).collect::<Result<Vec<_>, _>>()?;
+    let release = |id: &str| {
+        drop(desk.permits.take(id, caller)?);
+        Ok(json!({ "released": true }))
+    };
+    settled(asked.form, ids.into_iter().map(release).collect())
 }
 
 /// The answer to those who give back.

@@ -6,7 +6,6 @@ use super::{
     body::{Asked, Form},
     check,
     desk::Desk,
-    openapi, permit,
     question::{Question, Touch},
     reserve::{self, End},
     reset,
@@ -22,6 +21,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request};
 use http_body::Body;
 use std::error;
+
+const OPENAPI: &str = include_str!("../../../../docs/openapi.json");
 
 /// What is asked, by its path.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,7 +55,7 @@ where
         "/v1/auth" => return Box::pin(judge(desk, head)).await.unwrap_or_else(Response::from),
         "/v1/openapi.json" => {
             return match head.method {
-                Method::GET | Method::HEAD => openapi::answer(),
+                Method::GET | Method::HEAD => openapi(),
                 _ => another_method("GET, HEAD").into(),
             };
         }
@@ -70,6 +71,12 @@ where
         Method::POST => answer(desk, &head, body, call).await.unwrap_or_else(Response::from),
         _ => another_method("POST").into(),
     }
+}
+
+fn openapi() -> Response {
+    let mut response = Response::new(OPENAPI.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 fn another_method(allowed: &'static str) -> ApiError {
@@ -102,7 +109,7 @@ where
         Call::Reserve | Call::Acquire => &reserve::MEMBERS,
         Call::Commit => &reserve::COMMIT,
         Call::Cancel => &reserve::CANCEL,
-        Call::Release => &permit::RELEASE,
+        Call::Release => &reserve::RELEASE,
         Call::Reset => &reset::MEMBERS,
     };
     let asked = Asked::read(&body, members)?;
@@ -114,11 +121,11 @@ where
     match call {
         Call::Check => check::answer(desk, asked, Touch::Take, deny).await,
         Call::Peek => check::answer(desk, asked, Touch::Look, deny).await,
-        Call::Reserve => Box::pin(reserve::answer(desk, asked, deny, &caller)).await,
+        Call::Reserve => Box::pin(reserve::reserve(desk, asked, deny, &caller)).await,
         Call::Commit => Box::pin(reserve::settle(desk, asked, End::Commit, &caller)).await,
         Call::Cancel => Box::pin(reserve::settle(desk, asked, End::Cancel, &caller)).await,
-        Call::Acquire => Box::pin(permit::answer(desk, asked, deny, &caller)).await,
-        Call::Release => permit::release(desk, &asked, &caller),
+        Call::Acquire => Box::pin(reserve::acquire(desk, asked, deny, &caller)).await,
+        Call::Release => reserve::release(desk, &asked, &caller),
         Call::Reset => Box::pin(reset::answer(desk, asked)).await,
     }
 }

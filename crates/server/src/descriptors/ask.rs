@@ -1,6 +1,6 @@
 //! What is asked of a domain, and what it says.
 
-use std::{error, fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tidegate_policy::descriptors::{Entry, Unit};
 
 /// What is asked of a domain.
@@ -75,23 +75,15 @@ pub struct DescriptorStatus {
 }
 
 /// Why there is no verdict. Wires have a status for each: a denial is none of these.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptorFault {
     /// What was asked makes no sense; with a sentence that says what.
+    #[error("{0}")]
     Invalid(String),
     /// No files are loaded.
+    #[error("no rate limit configuration loaded")]
     NoConfiguration,
     /// The store is away, and what was declared for that is to say so.
+    #[error("{0}")]
     Unavailable(String),
 }
-
-impl fmt::Display for DescriptorFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(what) | Self::Unavailable(what) => f.write_str(what),
-            Self::NoConfiguration => f.write_str("no rate limit configuration loaded"),
-        }
-    }
-}
-
-impl error::Error for DescriptorFault {}

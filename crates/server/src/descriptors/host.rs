@@ -30,7 +30,7 @@ use axum::{
 use http::StatusCode;
 use hyper_util::service::TowerToHyperService;
 use std::{
-    error, fmt, fs,
+    fmt, fs,
     future::Future,
     net::SocketAddr,
     os::unix::{fs::FileTypeExt, net::UnixListener as UnixSocket},
@@ -80,15 +80,19 @@ enum GrpcSocket {
 }
 
 /// Why a decision service does not start.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// An address cannot be listened on, or a certificate cannot be used.
+    #[error("{0}")]
     Listen(Fault),
     /// The limits make no sense, or cannot be had.
+    #[error("{0}")]
     Limits(String),
     /// Its counters cannot be made.
+    #[error("{0}")]
     Counters(BuildError),
     /// What is wanted cannot be done here.
+    #[error("{0}")]
     Unable(&'static str),
 }
 
@@ -408,16 +412,3 @@ impl fmt::Debug for ServiceHost {
         f.debug_struct("ServiceHost").field("addresses", &self.addresses()).finish_non_exhaustive()
     }
 }
-
-impl fmt::Display for HostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Listen(fault) => fault.fmt(f),
-            Self::Limits(problem) => f.write_str(problem),
-            Self::Counters(error) => error.fmt(f),
-            Self::Unable(what) => f.write_str(what),
-        }
-    }
-}
-
-impl error::Error for HostError {}

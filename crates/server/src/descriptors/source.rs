@@ -5,7 +5,7 @@
 
 use crate::{FileWatch, ReadFiles};
 use std::{
-    error, fmt, io,
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -70,9 +70,10 @@ pub struct LoadCounts {
 }
 
 /// Why descriptors could not be loaded.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// A file or the folder cannot be read.
+    #[error("{path} cannot be read: {source}")]
     Unread {
         /// Which one.
         path: PathBuf,
@@ -80,7 +81,8 @@ pub enum SourceError {
         source: io::Error,
     },
     /// They are wrong.
-    Descriptors(DescriptorError),
+    #[error("{0}")]
+    Descriptors(#[source] DescriptorError),
 }
 
 impl DescriptorSource {
@@ -201,24 +203,6 @@ impl LoadCounts {
     /// One more that was not.
     pub fn count_error(&self) {
         self.errors.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl fmt::Display for SourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unread { path, source } => write!(f, "{} cannot be read: {source}", path.display()),
-            Self::Descriptors(error) => error.fmt(f),
-        }
-    }
-}
-
-impl error::Error for SourceError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        match self {
-            Self::Unread { source, .. } => Some(source),
-            Self::Descriptors(error) => Some(error),
-        }
     }
 }
 

@@ -12,12 +12,12 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header, request, respo
 use std::{collections::HashMap, mem, sync::Arc};
 use tidegate_core::{Micros, header as field};
 use tidegate_policy::{
-    compile::{Admission, Held, Instead, Passage, PolicyAsked, PolicyGate},
+    compile::{Admission, PolicyGate, PolicyResult, RejectAction},
     head::RequestHead,
     matching::Seen,
     model::{LogFormat, RouteAction},
 };
-use tidegate_rule::{Answer, Fields, ProblemDetails, request::Head};
+use tidegate_rule::{Answer, Evaluation, Fields, HeldSlots, ProblemDetails, request::Head};
 
 /// Asks the policy that is in force now.
 pub(crate) struct PolicyFilter {
@@ -39,7 +39,7 @@ pub(super) struct ActivePolicy {
 /// Where a request goes that is admitted.
 enum Route {
     Upstream(Target),
-    Respond(Instead),
+    Respond(RejectAction),
     /// No route matches.
     None,
 }
@@ -54,7 +54,7 @@ enum Stage {
     /// It was let through, and waits for its response. Contexts are moved about, so it is boxed.
     Admitted(Box<Admission>),
     /// It has a response, and holds this until the body is gone.
-    Settled { _held: Held },
+    Settled { _held: HeldSlots },
     /// Nothing is held, and there is nothing to settle.
     Free,
 }
@@ -94,19 +94,19 @@ impl RequestFilter for PolicyFilter {
         }
         let route = policy.route(&seen);
         let timed = tally.begin();
-        match policy.gate.ask_seen(&seen) {
-            PolicyAsked::Now(passage) => {
+        match policy.gate.evaluate(&seen) {
+            Evaluation::Ready(passage) => {
                 if timed == Sampled::Yes {
                     tally.end(came);
                 }
                 FilterResult::Now(policy.conclude(passage, came, route, Some(&head)))
             }
-            PolicyAsked::Later(asking) => {
+            Evaluation::Pending(evaluation) => {
                 let policy = Arc::clone(&policy);
                 // Only reports on single requests need the request again.
                 let seen = policy.reports().then(|| (parts.clone(), origin.clone()));
                 FilterResult::Later(Box::pin(async move {
-                    let passage = asking.await;
+                    let passage = evaluation.await;
                     policy.recorder.tally.end_later(came, passage.waited());
                     let head = seen.as_ref().map(|(parts, origin)| origin.head(parts));
                     policy.conclude(passage, came, route, head.as_ref())
@@ -163,7 +163,7 @@ impl ActivePolicy {
         let Some(place) = self.gate.place_of_route(seen) else { return Route::None };
         match (self.routes.get(place), self.gate.routes().get(place).map(|route| &route.action)) {
             (Some(Some(target)), _) => Route::Upstream(*target),
-            (_, Some(RouteAction::Respond(respond))) => Route::Respond(Instead::respond(respond, seen)),
+            (_, Some(RouteAction::Respond(respond))) => Route::Respond(RejectAction::respond(respond, seen)),
             _ => Route::None,
         }
     }
@@ -176,49 +176,51 @@ impl ActivePolicy {
     /// What happens to a request. `head` is there if single requests are reported.
     fn conclude(
         &self,
-        passage: Passage,
+        passage: PolicyResult,
         came: Micros,
         route: Route,
         head: Option<&RequestHead<'_>>,
     ) -> FilterDecision<PolicyContext> {
         let note = head.filter(|_| self.has_notes).map(|head| {
             Box::new(match &passage {
-                Passage::Admitted(admission) => note::admitted(admission, &self.gate, head),
-                Passage::Refused(refusal) => note::refused(refusal, &self.gate, head),
+                PolicyResult::Admitted(admission) => note::admitted(admission, &self.gate, head),
+                PolicyResult::Refused(refusal) => note::refused(refusal, &self.gate, head),
             })
         });
         let denial = self.recorder.decided(&passage, &self.gate, head.map(|head| head as &dyn Head));
         let rules = match &passage {
-            Passage::Admitted(admission) => admission.said().map(|(place, ..)| place).collect(),
-            Passage::Refused(_) => Vec::new(),
+            PolicyResult::Admitted(admission) => {
+                admission.decisions().map(|decision| decision.rule).collect()
+            }
+            PolicyResult::Refused(_) => Vec::new(),
         };
         let mut context =
             PolicyContext { stage: Stage::Free, telemetry: self.telemetry(came, rules, denial, head) };
         let action = match passage {
-            Passage::Admitted(admission) => {
+            PolicyResult::Admitted(admission) => {
                 let is_slowed = !admission.up().is_empty() || !admission.down().is_empty();
                 if admission.holds_anything() || is_slowed || admission.fields() != Fields::None {
                     context.stage = Stage::Admitted(Box::new(admission));
                 }
                 match route {
                     Route::Upstream(target) => Action::Forward(target),
-                    Route::Respond(Instead::Drop) => Action::Drop,
-                    Route::Respond(Instead::Answer(answer)) => context.respond(answer.into()),
-                    Route::Respond(Instead::Upstream(_)) | Route::None => context.respond(no_route()),
+                    Route::Respond(RejectAction::Drop) => Action::Drop,
+                    Route::Respond(RejectAction::Answer(answer)) => context.respond(answer.into()),
+                    Route::Respond(RejectAction::Upstream(_)) | Route::None => context.respond(no_route()),
                 }
             }
-            Passage::Refused(refusal) => match refusal.instead {
-                Instead::Answer(mut answer) => {
+            PolicyResult::Refused(refusal) => match refusal.action {
+                RejectAction::Answer(mut answer) => {
                     if let Some(id) = context.denial() {
                         answer.set_instance(&id.uri());
                     }
                     context.respond(answer.into())
                 }
-                Instead::Upstream(name) => match self.by_name.get(&*name) {
+                RejectAction::Upstream(name) => match self.by_name.get(&*name) {
                     Some(target) => Action::Forward(*target),
                     None => context.respond(no_route()),
                 },
-                Instead::Drop => Action::Drop,
+                RejectAction::Drop => Action::Drop,
             },
         };
         FilterDecision { action, context, note }
@@ -279,7 +281,7 @@ impl PolicyContext {
     fn on_response(&mut self, response: &mut response::Parts) {
         if let Stage::Admitted(admission) = mem::replace(&mut self.stage, Stage::Free) {
             if admission.fields() != Fields::None {
-                admission.verdict().write_fields(|name, value| {
+                admission.write_fields(|name, value| {
                     if let Ok(value) = HeaderValue::from_str(value) {
                         response.headers.insert(HeaderName::from_static(name), value);
                     }

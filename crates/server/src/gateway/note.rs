@@ -3,36 +3,37 @@
 use crate::LogNote;
 use tidegate_core::Decision;
 use tidegate_policy::{
-    compile::{Admission, PolicyGate, Refusal, Why},
+    compile::{Admission, DenyReason, PolicyGate, Refusal},
     head::RequestHead,
 };
-use tidegate_rule::{Gate, Mode, key_hash};
+use tidegate_rule::{Gate, LimitDecision, Mode, Rule, key_hash};
 
 /// That of a request that was let through: the rule that has the least left, unless one would have refused it that only
 /// watches.
 pub(super) fn admitted(admission: &Admission, gate: &PolicyGate, head: &RequestHead<'_>) -> LogNote {
     let verdict = admission.verdict();
-    let denied = |mode, ruling: &tidegate_rule::Ruling<'_>| {
-        ruling.mode() == mode && ruling.decision().is_some_and(|decision| !decision.is_granted())
+    let name = |one: &LimitDecision| one.rule(gate.gate()).map_or("", Rule::name);
+    let denied = |one: &&LimitDecision| {
+        one.mode == Mode::Shadow && one.decision().is_some_and(|decision| !decision.is_granted())
     };
-    if let Some(watching) = verdict.rulings().find(|ruling| denied(Mode::Shadow, ruling)) {
-        return note(watching.name(), "would-be-limited", gate.gate(), head);
+    if let Some(watching) = verdict.decisions().find(denied) {
+        return note(name(watching), "would-be-limited", gate.gate(), head);
     }
-    let left = |ruling: &tidegate_rule::Ruling<'_>| ruling.decision().map(Decision::remaining);
-    match verdict.rulings().min_by_key(|ruling| left(ruling).unwrap_or(u64::MAX)) {
-        Some(ruling) => note(ruling.name(), "admitted", gate.gate(), head),
+    let left = |one: &&LimitDecision| one.decision().map_or(u64::MAX, Decision::remaining);
+    match verdict.decisions().min_by_key(left) {
+        Some(one) => note(name(one), "admitted", gate.gate(), head),
         None => LogNote { decision: Some("admitted".to_owned()), ..LogNote::default() },
     }
 }
 
 /// That of a request that was not.
 pub(super) fn refused(refusal: &Refusal, gate: &PolicyGate, head: &RequestHead<'_>) -> LogNote {
-    let decision = match refusal.why {
-        Why::Limited => "limited",
-        Why::NoKey => "no-key",
-        Why::Denied => "denied",
-        Why::Banned => "banned",
-        Why::Guarded => "guarded",
+    let decision = match refusal.reason {
+        DenyReason::Limited => "limited",
+        DenyReason::NoKey => "no-key",
+        DenyReason::Denied => "denied",
+        DenyReason::Banned => "banned",
+        DenyReason::Guarded => "guarded",
     };
     note(&refusal.rule, decision, gate.gate(), head)
 }

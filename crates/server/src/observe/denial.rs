@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
-use tidegate_policy::compile::{Refusal, Why};
+use tidegate_policy::compile::{DenyReason, Refusal};
 
 /// The id of a denial that was kept, by which operators find it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,14 +54,14 @@ pub(crate) enum Reason {
 
 impl Reason {
     pub(crate) fn of(refusal: &Refusal) -> Self {
-        match (refusal.why, &refusal.decision) {
-            (Why::Limited, None) => Self::Full,
-            (Why::Limited, Some((decision, _))) if decision.is_closed() => Self::StoreAway,
-            (Why::Limited, Some(_)) => Self::Limited,
-            (Why::NoKey, _) => Self::NoKey,
-            (Why::Denied, _) => Self::Listed,
-            (Why::Banned, _) => Self::Banned,
-            (Why::Guarded, _) => Self::Guarded,
+        match (refusal.reason, &refusal.decision) {
+            (DenyReason::Limited, None) => Self::Full,
+            (DenyReason::Limited, Some((decision, _))) if decision.is_closed() => Self::StoreAway,
+            (DenyReason::Limited, Some(_)) => Self::Limited,
+            (DenyReason::NoKey, _) => Self::NoKey,
+            (DenyReason::Denied, _) => Self::Listed,
+            (DenyReason::Banned, _) => Self::Banned,
+            (DenyReason::Guarded, _) => Self::Guarded,
         }
     }
 

@@ -21,7 +21,7 @@ use std::{
 };
 use tidegate_core::{Decision, Micros};
 use tidegate_limiter::{Clock, TopKeys};
-use tidegate_policy::compile::{Admission, Passage, Refusal, Said, Why};
+use tidegate_policy::compile::{Admission, DenyReason, PolicyResult, Refusal, RuleResult};
 
 /// The counts of one policy.
 pub(crate) struct Tally {
@@ -162,10 +162,10 @@ impl Tally {
 
     /// A policy has said what becomes of a request.
     #[inline]
-    pub(crate) fn passed(&self, passage: &Passage) {
+    pub(crate) fn passed(&self, passage: &PolicyResult) {
         match passage {
-            Passage::Admitted(admission) => self.admitted(admission),
-            Passage::Refused(refusal) => self.refused(refusal),
+            PolicyResult::Admitted(admission) => self.admitted(admission),
+            PolicyResult::Refused(refusal) => self.refused(refusal),
         }
     }
 
@@ -174,19 +174,19 @@ impl Tally {
         self.here(|shard| {
             shard.requests[0].add(1);
             let mut marks = [0, 0];
-            for (place, said, decision) in admission.said() {
-                let outcome = match said {
-                    Said::Admitted => Outcome::Admitted,
-                    Said::Delayed => {
+            for decision in admission.decisions() {
+                let outcome = match decision.result {
+                    RuleResult::Admitted => Outcome::Admitted,
+                    RuleResult::Delayed(_) => {
                         marks[0] = 1;
                         Outcome::Delayed
                     }
-                    Said::WouldRefuse => {
+                    RuleResult::Denied(_) => {
                         marks[1] = 1;
                         Outcome::ShadowDenied
                     }
                 };
-                shard.say(place, outcome, decision);
+                shard.say(decision.rule, outcome, decision.decision);
             }
             if marks != [0, 0] {
                 shard.marked.iter().zip(marks).for_each(|(count, mark)| _ = count.add(mark));
@@ -196,12 +196,12 @@ impl Tally {
 
     #[cold]
     fn refused(&self, refusal: &Refusal) {
-        let outcome = match refusal.why {
-            Why::Limited => Outcome::Limited,
-            Why::NoKey => Outcome::NoKey,
-            Why::Denied => Outcome::Listed,
-            Why::Banned => Outcome::Banned,
-            Why::Guarded => Outcome::Guarded,
+        let outcome = match refusal.reason {
+            DenyReason::Limited => Outcome::Limited,
+            DenyReason::NoKey => Outcome::NoKey,
+            DenyReason::Denied => Outcome::Listed,
+            DenyReason::Banned => Outcome::Banned,
+            DenyReason::Guarded => Outcome::Guarded,
         };
         let decision = refusal.decision.as_ref().map(|(decision, _)| decision);
         self.here(|shard| {

@@ -9,7 +9,7 @@ use super::{
 use std::{fmt, net::IpAddr, sync::Arc};
 use tidegate_core::{Decision, Micros, Outcome, Quota, Retry};
 use tidegate_policy::{
-    compile::{Admission, Instead, Passage, PolicyGate, Refusal, Said},
+    compile::{Admission, PolicyGate, PolicyResult, Refusal, RejectAction, RuleResult},
     model::{KeysShown, Observe},
 };
 use tidegate_rule::{
@@ -44,30 +44,30 @@ impl RequestRecorder {
     #[inline]
     pub(crate) fn decided(
         &self,
-        passage: &Passage,
+        passage: &PolicyResult,
         gate: &PolicyGate,
         head: Option<&dyn Head>,
     ) -> Option<DenialId> {
         self.tally.passed(passage);
         let head = head.filter(|_| self.terms.denials > 0)?;
         match passage {
-            Passage::Admitted(admission) => {
+            PolicyResult::Admitted(admission) => {
                 self.admitted(admission, gate, head);
                 None
             }
-            Passage::Refused(refusal) => self.refused(refusal, gate, head),
+            PolicyResult::Refused(refusal) => self.refused(refusal, gate, head),
         }
     }
 
     /// A request was let through: of some, the keys are counted, and of those that a rule in shadow mode would have denied.
     fn admitted(&self, admission: &Admission, gate: &PolicyGate, head: &dyn Head) {
         let sampled = self.tally.is_sampled();
-        for (place, said, _) in admission.said() {
+        for decision in admission.decisions() {
             if sampled == Sampled::Yes {
-                self.saw(place, TopBy::Asked, SAMPLED, gate, head);
+                self.saw(decision.rule, TopBy::Asked, SAMPLED, gate, head);
             }
-            if said == Said::WouldRefuse {
-                self.saw(place, TopBy::ShadowDenied, 1, gate, head);
+            if matches!(decision.result, RuleResult::Denied(_)) {
+                self.saw(decision.rule, TopBy::ShadowDenied, 1, gate, head);
             }
         }
     }
@@ -80,9 +80,9 @@ impl RequestRecorder {
         }
         let view = gate.view(refusal.place);
         let key = view.and_then(|rule| rule.key_in(head));
-        let status = match &refusal.instead {
-            Instead::Answer(answer) => Some(answer.final_status()),
-            Instead::Upstream(_) | Instead::Drop => None,
+        let status = match &refusal.action {
+            RejectAction::Answer(answer) => Some(answer.final_status()),
+            RejectAction::Upstream(_) | RejectAction::Drop => None,
         };
         self.keep(gate, head, |denial| Denial {
             rule: Some(refusal.rule.clone()),

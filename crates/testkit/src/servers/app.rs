@@ -1,54 +1,100 @@
-//! A web application in a language of its own: one in Node, one in Flask.
+//! Programs of others that serve HTTP: applications in Node and in Flask, Caddy, Envoy.
 
-use super::{port::Port, process::Process, until};
-use std::{fs, io, net::SocketAddr, path::Path, process::Command};
+use super::{nginx::Sent, port::Port, process::Process, until};
+use std::{
+    fs, io,
+    net::{SocketAddr, TcpStream},
+    process::Command,
+};
 use tempfile::TempDir;
 
-/// A web application on loopback that this test started: one process, its own directory. Dropping it kills it.
+/// A server on loopback that this test started: one process, its own directory. Dropping it kills it.
 #[derive(Debug)]
 pub struct AppServer {
     process: Process,
     port: Port,
+    /// Where Envoy reports that it is ready. Without one a server is ready when it accepts connections.
+    admin: Option<Port>,
     directory: TempDir,
 }
+
+/// Nothing that Caddy would do for a site of the world.
+const CADDY_GLOBAL: &str = "{\n\tadmin off\n\tauto_https off\n}\n";
 
 impl AppServer {
     /// Runs a script in Node, which listens on the port of its first argument; `None` where no `node` is installed.
     pub fn node(script: &str) -> Result<Option<Self>, String> {
-        Self::start("app.js", script, |port| {
-            let mut command = Command::new("node");
-            command.args(["app.js", port]);
-            command
-        })
+        let port = Port::any()?;
+        let number = port.number().to_string();
+        Self::start("node", &["app.js", &number], ("app.js", script), (port, None))
     }
 
     /// Runs a module with an `app` in Flask; `None` where no `flask` is installed.
     pub fn flask(module: &str) -> Result<Option<Self>, String> {
-        Self::start("app.py", module, |port| {
-            let mut command = Command::new("flask");
-            command.args(["--app", "app.py", "run", "--host", "127.0.0.1", "--port", port, "--with-threads"]);
-            command
-        })
+        let port = Port::any()?;
+        let number = port.number().to_string();
+        let args = ["--app", "app.py", "run", "--host", "127.0.0.1", "--port", &number, "--with-threads"];
+        Self::start("flask", &args, ("app.py", module), (port, None))
     }
 
-    fn start(file: &str, source: &str, command: impl Fn(&str) -> Command) -> Result<Option<Self>, String> {
-        let directory = tempfile::Builder::new().prefix("tidegate-").tempdir().map_err(|e| e.to_string())?;
-        fs::write(directory.path().join(file), source).map_err(|error| format!("{file}: {error}"))?;
+    /// Runs Caddy with a Caddyfile in which `PORT` stands for its port; `None` where no `caddy` is installed.
+    pub fn caddy(config: &str) -> Result<Option<Self>, String> {
         let port = Port::any()?;
-        let process = match spawn(command(&port.number().to_string()), directory.path()) {
+        let config = format!("{CADDY_GLOBAL}{}", config.replace("PORT", &port.number().to_string()));
+        let args = ["run", "--config", "Caddyfile", "--adapter", "caddyfile"];
+        Self::start("caddy", &args, ("Caddyfile", &config), (port, None))
+    }
+
+    /// Runs Envoy with a file in which `PORT` and `ADMIN` stand for its ports; `None` where no `envoy` is installed.
+    pub fn envoy(config: &str) -> Result<Option<Self>, String> {
+        let (port, admin) = (Port::any()?, Port::any()?);
+        let config = config
+            .replace(": PORT", &format!(": {}", port.number()))
+            .replace("ADMIN", &admin.number().to_string());
+        // One thread, and nothing that two of them on one machine would share.
+        let args = ["-c", "envoy.yaml", "--concurrency", "1", "--use-dynamic-base-id", "-l", "warning"];
+        Self::start("envoy", &args, ("envoy.yaml", &config), (port, Some(admin)))
+    }
+
+    fn start(
+        program: &str,
+        args: &[&str],
+        (file, text): (&str, &str),
+        (port, admin): (Port, Option<Port>),
+    ) -> Result<Option<Self>, String> {
+        let directory = tempfile::Builder::new().prefix("tidegate-").tempdir().map_err(|e| e.to_string())?;
+        let path = directory.path();
+        fs::write(path.join(file), text).map_err(|error| format!("{file}: {error}"))?;
+        let spawn = || {
+            let output = fs::File::create(path.join("output"))?;
+            let mut command = Command::new(program);
+            command.args(args).stdout(output.try_clone()?).stderr(output);
+            // It keeps nothing elsewhere.
+            command.env("HOME", path).env("XDG_DATA_HOME", path).env("XDG_CONFIG_HOME", path);
+            command.env("PYTHONDONTWRITEBYTECODE", "1");
+            Process::start(&mut command, path)
+        };
+        let process = match spawn() {
             Ok(process) => process,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(format!("{file} does not start: {error}")),
+            Err(error) => return Err(format!("{program} does not start: {error}")),
         };
-        let mut server = Self { process, port, directory };
-        until("the application is ready", || match server.process.end() {
-            Some(status) => Ok(Err(format!("{file} ended with {status}:\n{}", server.log()))),
-            None => match std::net::TcpStream::connect(server.port.address()) {
-                Ok(_) => Ok(Ok(())),
-                Err(error) => Err(error.to_string()),
-            },
+        let mut server = Self { process, port, admin, directory };
+        until(&format!("{program} is ready"), || match server.process.end() {
+            Some(status) => Ok(Err(format!("{program} ended with {status}:\n{}", server.log()))),
+            None => server.check_ready().map(Ok),
         })??;
         Ok(Some(server))
+    }
+
+    fn check_ready(&self) -> Result<(), String> {
+        match &self.admin {
+            Some(admin) => match Sent::new(admin.address(), "/ready")?.wait()? {
+                200 => Ok(()),
+                status => Err(format!("/ready returns {status}")),
+            },
+            None => TcpStream::connect(self.address()).map(drop).map_err(|error| error.to_string()),
+        }
     }
 
     /// Where it listens.
@@ -60,11 +106,4 @@ impl AppServer {
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("output")).unwrap_or_default()
     }
-}
-
-fn spawn(mut command: Command, directory: &Path) -> io::Result<Process> {
-    let output = fs::File::create(directory.join("output"))?;
-    command.env("HOME", directory).env("PYTHONDONTWRITEBYTECODE", "1");
-    command.stdout(output.try_clone()?).stderr(output);
-    Process::start(&mut command, directory)
 }

@@ -20,8 +20,7 @@
 //! | [`RedisCluster`] | three primaries with a replica each; slots can be moved with a [`Migration`] |
 //! | [`RedisSentinel`] | a primary and a replica under three sentinels |
 //! | [`NginxServer`] | one nginx, by its own clock or by one that the test moves |
-//! | [`EnvoyServer`] | one Envoy |
-//! | [`AppServer`] | one web application, in Node or in Flask |
+//! | [`AppServer`] | one web application in Node or in Flask, one Caddy, or one Envoy |
 //! | [`Proxy`] | a wire to a server, with a [`Fault`] when asked for one |
 //! | [`Connection`], [`Value`] | enough of the protocol to look at a server without a driver |
 //! | [`until`] | waits for what another process does |
@@ -31,10 +30,8 @@
 
 mod app;
 mod builder;
-mod caddy;
 mod certificates;
 mod cluster;
-mod envoy;
 mod migration;
 mod nginx;
 mod port;
@@ -50,10 +47,8 @@ mod version;
 
 pub use app::AppServer;
 pub use builder::Builder;
-pub use caddy::CaddyServer;
 pub use certificates::Certificates;
 pub use cluster::RedisCluster;
-pub use envoy::EnvoyServer;
 pub use migration::Migration;
 pub use nginx::{NginxServer, Sent};
 pub use proxy::{Fault, Proxy};

@@ -17,7 +17,7 @@ use tidegate::{
     rule::{Charge, Settings, request::Reply},
     tower::{HttpHead, HttpReply, LimitLayer},
 };
-use tidegate_rule::{Asked, Rulings};
+use tidegate_rule::{Evaluation, Verdict};
 use tidegate_testkit::servers::RedisServer;
 use tokio::{net::TcpListener, sync::Notify};
 
@@ -62,10 +62,10 @@ fn request() -> Request<()> {
     Request::builder().uri("/").body(()).unwrap()
 }
 
-async fn ask(gate: &Gate) -> Rulings {
-    match gate.ask(&HttpHead::of(&request())) {
-        Asked::Now(_) => panic!("Redis is asked later"),
-        Asked::Later(asking) => asking.await,
+async fn ask(gate: &Gate) -> Verdict {
+    match gate.check(&HttpHead::of(&request())) {
+        Evaluation::Ready(_) => panic!("Redis is asked later"),
+        Evaluation::Pending(asking) => asking.await,
     }
 }
 
@@ -93,10 +93,10 @@ async fn stacked_limits_are_decided_as_a_whole_in_one_trip() {
     let before = scripts(&server);
     let second = ask(&gate).await;
     assert_eq!(scripts(&server) - before, 1);
-    assert!(gate.verdict(&first).is_admitted() && gate.verdict(&second).is_admitted());
+    assert!(first.is_admitted() && second.is_admitted());
     drop((first, second));
     for _ in 0..3 {
-        assert!(!gate.verdict(&ask(&gate).await).is_admitted());
+        assert!(!ask(&gate).await.is_admitted());
     }
     let [wide, narrow, jobs] = gate.limits() else { panic!("three") };
     until_left(jobs, 5).await;
@@ -121,8 +121,8 @@ async fn what_is_paid_depends_on_the_answer() {
         if let Some(price) = priced {
             answer = answer.header("x-price", price);
         }
-        let rulings = ask(&gate).await;
-        assert!(rulings.settle(&gate, &HttpReply::of(&answer.body(()).unwrap())).is_empty());
+        let verdict = ask(&gate).await;
+        assert!(verdict.settle(&gate, &HttpReply::of(&answer.body(()).unwrap())).is_empty());
         for ((limit, left), due) in gate.limits().iter().zip(&mut expected).zip(due) {
             *left -= due;
             until_left(limit, *left).await;
@@ -137,7 +137,7 @@ async fn who_hangs_up_while_redis_is_asked_holds_nothing() {
     let rules = rules(&server, Outage::Closed).await;
     let gate = Gate::new([limit(&rules, "jobs", "2 at once"), limit(&rules, "calls", "50 per 52w")]);
     for _ in 0..20 {
-        let Asked::Later(asking) = gate.ask(&HttpHead::of(&request())) else { panic!("later") };
+        let Evaluation::Pending(asking) = gate.check(&HttpHead::of(&request())) else { panic!("later") };
         let mut asking = Box::pin(asking);
         let is_done = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context).is_ready())).await;
         assert!(!is_done, "Redis takes longer than that");
@@ -153,12 +153,12 @@ async fn without_redis_each_rule_does_as_it_was_told() {
         let rules = rules(&server, outage).await;
         let gate = Gate::new([limit(&rules, "calls", "10 per 52w"), limit(&rules, "more", "100 per 52w")]);
         let held = ask(&gate).await;
-        assert!(gate.verdict(&held).is_admitted());
+        assert!(held.is_admitted());
         server.kill();
         drop(held);
         let mut admitted = 0;
         for _ in 0..15 {
-            admitted += usize::from(gate.verdict(&ask(&gate).await).is_admitted());
+            admitted += usize::from(ask(&gate).await.is_admitted());
         }
         assert_eq!(admitted, expected, "{outage:?}");
     }

@@ -41,13 +41,6 @@ use tower_layer::Layer;
 /// All that are made from one layer, and their clones, share what servers said.
 #[derive(Clone)]
 pub struct PoliteLayer {
-    manners: Manners,
-    hosts: Arc<Hosts>,
-}
-
-/// How a client behaves, and towards whom.
-#[derive(Clone)]
-pub(super) struct Manners {
     rule: Option<Rule>,
     patience: Micros,
     longest: Micros,
@@ -55,6 +48,7 @@ pub(super) struct Manners {
     spread: Micros,
     key: Option<Arc<KeyOf>>,
     clock: Clock,
+    hosts: Arc<Hosts>,
 }
 
 type KeyOf = dyn Fn(&dyn Outbound) -> Option<String> + Send + Sync;
@@ -66,7 +60,7 @@ const PLACES: usize = 1_024;
 impl PoliteLayer {
     /// Does as servers say, and fails calls that would have to wait.
     pub fn new() -> Self {
-        let manners = Manners {
+        Self {
             rule: None,
             patience: Micros::ZERO,
             longest: LONGEST,
@@ -74,28 +68,28 @@ impl PoliteLayer {
             spread: Micros::ZERO,
             key: None,
             clock: Clock::default(),
-        };
-        Self { manners, hosts: Arc::default() }
+            hosts: Arc::default(),
+        }
     }
 
     /// Keeps a limit of our own, for each server; how long a call waits for it is said in the rule.
     #[must_use]
     pub fn rule(mut self, rule: Rule) -> Self {
-        self.manners.rule = Some(rule);
+        self.rule = Some(rule);
         self
     }
 
     /// How long a call may wait because a server said so; not at all unless told otherwise.
     #[must_use]
     pub fn wait(mut self, longest: Duration) -> Self {
-        self.manners.patience = longest.into();
+        self.patience = longest.into();
         self
     }
 
     /// For how long a server is obeyed at most, whatever it says; five minutes unless told otherwise.
     #[must_use]
     pub fn obey_for(mut self, longest: Duration) -> Self {
-        self.manners.longest = longest.into();
+        self.longest = longest.into();
         self
     }
 
@@ -103,14 +97,14 @@ impl PoliteLayer {
     /// again first is forgotten.
     #[must_use]
     pub fn remember(mut self, servers: usize) -> Self {
-        self.manners.places = servers;
+        self.places = servers;
         self
     }
 
     /// Has calls that waited for the same moment go within this time after it, by chance, instead of all at once.
     #[must_use]
     pub fn spread(mut self, over: Duration) -> Self {
-        self.manners.spread = over.into();
+        self.spread = over.into();
         self
     }
 
@@ -118,14 +112,14 @@ impl PoliteLayer {
     /// otherwise. Requests for which there is no name share one.
     #[must_use]
     pub fn key(mut self, key: impl Fn(&dyn Outbound) -> Option<String> + Send + Sync + 'static) -> Self {
-        self.manners.key = Some(Arc::new(key));
+        self.key = Some(Arc::new(key));
         self
     }
 
     /// The clock; the machine's unless told otherwise.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
-        self.manners.clock = clock;
+        self.clock = clock;
         self
     }
 
@@ -150,30 +144,23 @@ impl<S> Layer<S> for PoliteLayer {
     type Service = Polite<S>;
 
     fn layer(&self, inner: S) -> Polite<S> {
-        let courtesy = Courtesy { manners: self.manners.clone(), hosts: self.hosts.clone() };
-        Polite::new(inner, Arc::new(courtesy))
+        Polite::new(inner, Arc::new(self.clone()))
     }
 }
 
 impl fmt::Debug for PoliteLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PoliteLayer")
-            .field("rule", &self.manners.rule)
-            .field("wait", &self.manners.patience)
+            .field("rule", &self.rule)
+            .field("wait", &self.patience)
             .field("remembered", &self.remembered())
             .finish_non_exhaustive()
     }
 }
 
-/// What one service does, and what all know.
-pub(super) struct Courtesy {
-    manners: Manners,
-    hosts: Arc<Hosts>,
-}
-
-impl Courtesy {
-    pub(super) fn key(&self, request: &dyn Outbound) -> String {
-        let key = match &self.manners.key {
+impl PoliteLayer {
+    pub(super) fn server_key(&self, request: &dyn Outbound) -> String {
+        let key = match &self.key {
             Some(key) => key(request),
             None => request.host().map(|host| server(host, request.port())),
         };
@@ -183,9 +170,9 @@ impl Courtesy {
     /// Waits until a call may go. The server's word comes first, so that no token is spent on a call that is not made; and
     /// once more after the rule, which may have taken its time.
     pub(super) async fn admit<E>(&self, key: &str) -> Result<(), PoliteError<E>> {
-        let latest = self.manners.clock.now().plus(self.manners.patience);
+        let latest = self.clock.now().plus(self.patience);
         self.heed(key, latest).await?;
-        if let Some(rule) = &self.manners.rule {
+        if let Some(rule) = &self.rule {
             rule.admit(key, 1).await.map_err(PoliteError::Limited)?;
             self.heed(key, latest).await?;
         }
@@ -193,7 +180,7 @@ impl Courtesy {
     }
 
     async fn heed<E>(&self, key: &str, latest: Micros) -> Result<(), PoliteError<E>> {
-        let Manners { clock, spread, .. } = &self.manners;
+        let Self { clock, spread, .. } = self;
         loop {
             let now = clock.now();
             let Some(until) = self.hosts.until(key, now) else { return Ok(()) };
@@ -207,10 +194,10 @@ impl Courtesy {
 
     /// Takes note of what an answer to a call under this key says.
     pub(super) fn learn(&self, key: &str, answer: &impl Inbound) {
-        let Manners { clock, longest, places, .. } = &self.manners;
+        let Self { clock, longest, places, .. } = self;
         let now = clock.now();
         let Some(wait) = advice::wait(answer, now) else { return };
-        let redirected = answer.server().filter(|_| self.manners.key.is_none());
+        let redirected = answer.server().filter(|_| self.key.is_none());
         let until = now.plus(wait.min(*longest));
         self.hosts.note(redirected.as_deref().unwrap_or(key), until, now, *places);
     }

@@ -2,7 +2,7 @@
 
 use super::{
     error::PoliteError,
-    layer::Courtesy,
+    layer::PoliteLayer,
     wire::{Inbound, Outbound},
 };
 use std::{
@@ -18,12 +18,12 @@ use tower_service::Service;
 #[derive(Clone)]
 pub struct Polite<S> {
     inner: S,
-    courtesy: Arc<Courtesy>,
+    settings: Arc<PoliteLayer>,
 }
 
 impl<S> Polite<S> {
-    pub(super) fn new(inner: S, courtesy: Arc<Courtesy>) -> Self {
-        Self { inner, courtesy }
+    pub(super) fn new(inner: S, settings: Arc<PoliteLayer>) -> Self {
+        Self { inner, settings }
     }
 
     /// Sends one request: waits until the client is ready, until it may, and for the answer.
@@ -60,12 +60,12 @@ where
         // The one that is ready makes the call; whoever asks next asks its clone.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
-        let courtesy = self.courtesy.clone();
-        let key = courtesy.key(&request);
+        let settings = self.settings.clone();
+        let key = settings.server_key(&request);
         Box::pin(async move {
-            courtesy.admit(&key).await?;
+            settings.admit(&key).await?;
             let answer = inner.call(request).await.map_err(PoliteError::Failed)?;
-            courtesy.learn(&key, &answer);
+            settings.learn(&key, &answer);
             Ok(answer)
         })
     }

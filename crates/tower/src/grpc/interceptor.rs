@@ -12,7 +12,7 @@ use std::{
 };
 use tidegate_core::SettingError;
 use tidegate_limiter::BuildError;
-use tidegate_rule::{Facts, Gate, RequestLimit, Rule, Rulings, request::Head};
+use tidegate_rule::{Facts, Gate, Limits, RequestLimit, Rule, Run, Verdict, request::Head};
 use tonic::{Request, Status, service::Interceptor};
 
 /// A gate as an interceptor, for where a layer cannot be used: around a single service of a server, or around a client.
@@ -70,7 +70,7 @@ impl RuleInterceptor {
 
     /// What a refused call is answered with.
     #[cold]
-    fn refuse(&self, rulings: &Rulings) -> Status {
+    fn refuse(&self, verdict: &Verdict) -> Status {
         let stored = self.gate.limits().iter().map(RequestLimit::rule).find(|rule| is_in_store(rule));
         if let Some(rule) = stored
             && !self.is_store_reported.swap(true, Ordering::Relaxed)
@@ -81,7 +81,7 @@ impl RuleInterceptor {
                 "an interceptor cannot ask a store; calls are refused"
             );
         }
-        let answer = Wire::Grpc.answer(&self.gate, &self.gate.verdict(rulings));
+        let answer = Wire::Grpc.answer(&self.gate, verdict);
         let unsaid = || Status::unavailable("the server cannot take this call now");
         Status::from_header_map(answer.headers()).unwrap_or_else(unsaid)
     }
@@ -95,10 +95,11 @@ fn is_in_store(rule: &Rule) -> bool {
 
 impl Interceptor for RuleInterceptor {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let rulings = self.gate.ask_now(&CallHead(&request));
-        match self.gate.verdict(&rulings).is_admitted() {
-            true => Ok(request),
-            false => Err(self.refuse(&rulings)),
+        let head = CallHead(&request);
+        let evaluation = self.gate.evaluate(&head, Limits::Matching, Run::Immediate, Verdict::default());
+        match evaluation.ready() {
+            Some(verdict) if verdict.is_admitted() => Ok(request),
+            verdict => Err(self.refuse(&verdict.unwrap_or_default())),
         }
     }
 }

@@ -6,12 +6,101 @@
 //!              └──rejection──▶ 503, Retry-After
 //! ```
 
-mod layer;
 #[cfg(feature = "reqwest")]
 mod reqwest;
-mod service;
 
-pub use layer::GuardLayer;
 #[cfg(feature = "reqwest")]
 pub use reqwest::GuardedCall;
-pub use service::Guarded;
+
+use crate::{
+    head::HttpHead,
+    held::{HeldBody, HeldFuture, Wire, refuse},
+    middleware::{MiddlewareLayer, MiddlewareService},
+};
+use http::{Request, Response};
+use http_body::Body;
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tidegate_overload::{Guard, Pass, Settle};
+use tidegate_rule::surface::RequestGuard;
+use tower_service::Service;
+
+/// Puts a guard in front of a service: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or one of
+/// your own.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidegate_core::Micros;
+/// use tidegate_overload::{BreakerSettings, adaptive::Anchored};
+/// use tidegate_overload::{AdaptiveLimit, Breaker};
+/// use tidegate_rule::request::key;
+/// use tidegate_tower::{GuardLayer, Guards, RequestGuard, Until};
+///
+/// // A server: as much in flight as the promised latency allows, until the bodies are sent.
+/// let limit = Arc::new(AdaptiveLimit::new(Anchored::new(Micros::from_millis(250))?)?);
+/// let server = GuardLayer::new(RequestGuard::new(limit).named("api").until(Until::Body));
+///
+/// // A client: a breaker for each host.
+/// let settings = BreakerSettings::builder().over_calls(100).build()?;
+/// let breakers = Guards::builder().at_most(100).build(move || Breaker::new(settings.clone()));
+/// let client = GuardLayer::new(RequestGuard::by_key(breakers, key::host()).for_calls());
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+///
+/// Whoever is not let in is answered with 503 and `Retry-After`, in gRPC with `UNAVAILABLE`, and the service is not called.
+/// A call that is given up is ignored. All services that are made from one layer share the guard.
+///
+/// It goes around a client as well as around a server: hyper-util's client and a channel of tonic as they are, and with the
+/// feature `reqwest` a `reqwest::Client`, whose requests `send` takes. An answer of 500 or above is a failure there, 429 too
+/// with [`for_calls`](RequestGuard::for_calls), and so is an error instead of an answer.
+///
+/// ```
+/// # #[cfg(feature = "reqwest")]
+/// # async fn call() -> Result<(), Box<dyn std::error::Error>> {
+/// use tidegate_overload::BreakerSettings;
+/// use tidegate_overload::Breaker;
+/// use tidegate_rule::{Limited, request::key};
+/// use tidegate_tower::{GuardLayer, Guards, RequestGuard};
+/// use tower_layer::Layer as _;
+///
+/// let settings = BreakerSettings::builder().over_calls(100).build()?;
+/// let breakers = Guards::builder().build(move || Breaker::new(settings.clone()));
+/// let http = reqwest::Client::new();
+/// let breaker = RequestGuard::by_key(breakers, key::host()).for_calls();
+/// let guarded = GuardLayer::new(breaker).layer(http.clone());
+///
+/// let answer = guarded.send(http.get("https://api.example.com/items").build()?).await?;
+/// if let Some(limited) = answer.extensions().get::<Limited>() {
+///     println!("not sent, since {limited}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A refusal has its [`Limited`](tidegate_rule::Limited) among the extensions, to tell it from a 503 that came from afar.
+pub type GuardLayer<G> = MiddlewareLayer<RequestGuard<G>>;
+
+impl<S, G, B, R> Service<Request<B>> for MiddlewareService<S, RequestGuard<G>>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    G: Guard + Settle<Entry: Send + Sync> + Send + Sync + 'static,
+    R: Body,
+{
+    type Response = Response<HeldBody<R>>;
+    type Error = S::Error;
+    type Future = HeldFuture<S::Future, Pass<Arc<G>>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let terms = self.settings.terms();
+        match self.settings.try_pass(&HttpHead::of(&request)) {
+            Ok(pass) => HeldFuture::serving(self.inner.call(request), pass, terms.clone()),
+            Err(cause) => HeldFuture::answered(refuse(terms, Wire::of(&request), cause)),
+        }
+    }
+}

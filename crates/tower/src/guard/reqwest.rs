@@ -1,7 +1,9 @@
 //! A guard in front of reqwest.
 
-use super::service::Guarded;
-use crate::held::{Held, HeldBody, Wire, refuse};
+use crate::{
+    held::{Held, HeldBody, Wire, refuse},
+    middleware::MiddlewareService,
+};
 use pin_project_lite::pin_project;
 use reqwest::{Body, Request, Response, ResponseBuilderExt as _, Url};
 use std::{
@@ -16,13 +18,13 @@ use std::{
 use tidegate_overload::{Guard, Pass, Settle};
 use tidegate_rule::{
     request::{Head, Reply},
-    surface::{Terms, Until},
+    surface::{RequestGuard, Terms, Until},
 };
 use tower_service::Service;
 
 /// Requests of reqwest. Whoever is not let in gets a response of 503 that no server sent; [`tidegate_rule::Limited`] among its
 /// extensions says so, and why.
-impl<S, G> Service<Request> for Guarded<S, G>
+impl<S, G> Service<Request> for MiddlewareService<S, RequestGuard<G>>
 where
     S: Service<Request, Response = Response>,
     G: Guard + Settle<Entry: Send + Sync> + Send + Sync + 'static,
@@ -36,8 +38,8 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let terms = self.guard.terms();
-        match self.guard.try_pass(&CallHead(&request)) {
+        let terms = self.settings.terms();
+        match self.settings.try_pass(&CallHead(&request)) {
             Ok(pass) => {
                 let (held, terms) = (Some(pass), terms.clone());
                 GuardedCall { state: State::Made { call: self.inner.call(request), held, terms } }
@@ -51,7 +53,7 @@ where
     }
 }
 
-impl<S, G> Guarded<S, G> {
+impl<S, G> MiddlewareService<S, RequestGuard<G>> {
     /// Sends one request: waits until the client is ready, and for the answer.
     pub async fn send(&self, request: Request) -> Result<Response, S::Error>
     where

@@ -9,10 +9,10 @@ use tidegate_rule::{Gate, Verdict};
 pub(crate) type Refusal = Box<Response<Bytes>>;
 
 impl Wire {
-    /// The answer to a request that was refused.
+    /// The response to a denied request.
     #[cold]
-    pub(crate) fn answer(self, gate: &Gate, verdict: &Verdict<'_>) -> Refusal {
-        let limited = verdict.limited();
+    pub(crate) fn answer(self, gate: &Gate, verdict: &Verdict) -> Refusal {
+        let limited = verdict.limited(gate);
         let message = match &limited {
             Some(limited) => limited.told(),
             None => "the call lacks what its limit is counted by".into(),

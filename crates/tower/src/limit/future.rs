@@ -2,7 +2,7 @@
 
 use super::{
     answer::{Refusal, Wire},
-    headers::Told,
+    headers::RateLimitHeaders,
 };
 use crate::{GateBody, HttpReply};
 use http::{Request, Response};
@@ -14,13 +14,13 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-use tidegate_rule::{Asking, Gate, HeldSlots, Rulings};
+use tidegate_rule::{Evaluation, Gate, HeldSlots, Pending, Verdict};
 use tower_service::Service;
 
 pin_project! {
     /// The answer of a service behind a gate, or of the gate itself.
     ///
-    /// Dropping it while the rules are still being asked gives back what they have taken. After that the request pays: its
+    /// Dropping it while the rules are still evaluated gives back what they have reserved. After that the request pays: its
     /// slots are given back, and its tokens are not.
     pub struct LimitFuture<S, B>
     where
@@ -38,62 +38,82 @@ pin_project! {
 /// What there is to be done before the service is called.
 enum Before<S, B> {
     Nothing,
-    /// Its rules are still being asked.
-    Asking(Box<Waiting<S, B>>),
+    /// Its rules are still evaluated.
+    Pending(Box<Waiting<S, B>>),
     /// It will not be called.
     Refused(Refusal),
 }
 
-/// A request whose rules are still being asked, and the service that was found ready for it.
+/// A request whose rules are still evaluated, and the service that was found ready for it.
 struct Waiting<S, B> {
-    asking: Asking,
+    verdict: Pending<Verdict>,
     gate: Gate,
     service: S,
     request: Request<B>,
 }
 
-/// What is to be done with the answer: most requests have nothing to settle, and where headers are off nothing to tell.
+/// What is to be done with the response: most requests have nothing to settle, and where headers are off none to write.
 #[derive(Debug)]
 pub(super) struct After {
-    told: Told,
-    held: Option<Box<(Gate, Rulings)>>,
+    headers: RateLimitHeaders,
+    held: Option<Box<(Gate, Verdict)>>,
+}
+
+/// What a gate decided on a request. Small on purpose, since most requests return it.
+pub(super) enum Checked {
+    Admitted(After),
+    Denied(Box<Verdict>),
+    Pending(Pending<Verdict>),
+}
+
+impl Checked {
+    #[inline]
+    pub(super) fn of(gate: &Gate, evaluation: Evaluation<Verdict>) -> Self {
+        match evaluation {
+            Evaluation::Ready(verdict) if verdict.is_admitted() => Self::Admitted(After::of(gate, verdict)),
+            Evaluation::Ready(verdict) => Self::denied(verdict),
+            Evaluation::Pending(verdict) => Self::Pending(verdict),
+        }
+    }
+
+    #[cold]
+    fn denied(verdict: Verdict) -> Self {
+        Self::Denied(Box::new(verdict))
+    }
 }
 
 impl After {
-    const NOTHING: Self = Self::telling(Told::NOTHING);
+    const NOTHING: Self = Self { headers: RateLimitHeaders::NONE, held: None };
 
-    /// Only to tell what is left.
     #[inline]
-    pub(super) const fn telling(told: Told) -> Self {
-        Self { told, held: None }
-    }
-
-    pub(super) fn of(gate: &Gate, rulings: Rulings) -> Self {
-        let told = Told::of(gate, &gate.verdict(&rulings));
-        let held = rulings.holds_anything().then(|| Box::new((gate.clone(), rulings)));
-        Self { told, held }
+    fn of(gate: &Gate, verdict: Verdict) -> Self {
+        let headers = RateLimitHeaders::of(gate, &verdict);
+        let held = verdict.holds_anything().then(|| Box::new((gate.clone(), verdict)));
+        Self { headers, held }
     }
 
     #[inline]
     fn happen<R>(self, response: Response<R>) -> Response<GateBody<R>> {
         match self {
-            Self { told, held: None } if told.is_nothing() => response.map(|body| GateBody::own(body, None)),
-            some => some.tell_and_settle(response),
+            Self { headers, held: None } if headers.is_none() => {
+                response.map(|body| GateBody::own(body, None))
+            }
+            some => some.settle(response),
         }
     }
 
-    /// Settles what was taken, and tells what is left. The body holds the slots of the request.
+    /// Settles what was reserved, and writes what is left. The body holds the slots of the request.
     #[inline(never)]
-    fn tell_and_settle<R>(self, mut response: Response<R>) -> Response<GateBody<R>> {
+    fn settle<R>(self, mut response: Response<R>) -> Response<GateBody<R>> {
         let slots = self.held.and_then(|held| settle(*held, &response));
-        self.told.write(response.headers_mut());
+        self.headers.write(response.headers_mut());
         response.map(|body| GateBody::own(body, slots))
     }
 }
 
 #[inline(never)]
-fn settle<R>((gate, rulings): (Gate, Rulings), response: &Response<R>) -> Option<Box<HeldSlots>> {
-    let slots = rulings.settle(&gate, &HttpReply::of(response));
+fn settle<R>((gate, verdict): (Gate, Verdict), response: &Response<R>) -> Option<Box<HeldSlots>> {
+    let slots = verdict.settle(&gate, &HttpReply::of(response));
     (!slots.is_empty()).then(|| Box::new(slots))
 }
 
@@ -101,8 +121,8 @@ impl<S, B> LimitFuture<S, B>
 where
     S: Service<Request<B>>,
 {
-    pub(super) fn asking(asking: Asking, gate: Gate, service: S, request: Request<B>) -> Self {
-        let before = Before::Asking(Box::new(Waiting { asking, gate, service, request }));
+    pub(super) fn pending(verdict: Pending<Verdict>, gate: Gate, service: S, request: Request<B>) -> Self {
+        let before = Before::Pending(Box::new(Waiting { verdict, gate, service, request }));
         Self { call: None, before, after: After::NOTHING }
     }
 
@@ -135,9 +155,9 @@ where
                 // Polled after it was ready, which no caller may do.
                 Before::Nothing => return Poll::Pending,
                 Before::Refused(refusal) => return Poll::Ready(Ok(refusal.map(GateBody::text))),
-                Before::Asking(waiting) => match waiting.poll(context) {
+                Before::Pending(waiting) => match waiting.poll(context) {
                     Turn::NotYet(waiting) => {
-                        *this.before = Before::Asking(waiting);
+                        *this.before = Before::Pending(waiting);
                         return Poll::Pending;
                     }
                     Turn::Call(call, after) => {
@@ -164,15 +184,12 @@ where
 {
     #[inline(never)]
     fn poll(mut self: Box<Self>, context: &mut Context<'_>) -> Turn<S, B, S::Future> {
-        let Poll::Ready(rulings) = Pin::new(&mut self.asking).poll(context) else {
-            return Turn::NotYet(self);
-        };
+        let Poll::Ready(verdict) = self.verdict.as_mut().poll(context) else { return Turn::NotYet(self) };
         let Self { gate, mut service, request, .. } = *self;
-        let verdict = gate.verdict(&rulings);
         if !verdict.is_admitted() {
             return Turn::Refuse(Wire::of(&request).answer(&gate, &verdict));
         }
-        let after = After::of(&gate, rulings);
+        let after = After::of(&gate, verdict);
         Turn::Call(service.call(request), after)
     }
 }
@@ -184,7 +201,7 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.before {
             Before::Nothing => "LimitFuture(calling)",
-            Before::Asking(_) => "LimitFuture(asking)",
+            Before::Pending(_) => "LimitFuture(pending)",
             Before::Refused(_) => "LimitFuture(refused)",
         })
     }

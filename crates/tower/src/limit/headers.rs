@@ -1,73 +1,64 @@
-//! What is left, told in the headers of an answer.
+//! The header fields of what is left.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::{Arc, OnceLock};
 use tidegate_core::header::{Left, Text};
 use tidegate_limiter::store::Choice;
-use tidegate_rule::{Fields, Gate, Labels, QuickRuling, Verdict};
+use tidegate_rule::{Fields, Gate, Labels, LimitDecision, Mode, Verdict};
 
-/// What an answer will tell of the quotas that its request was counted by. One pointer, because it moves with every call.
+/// The header fields of a response that describe what is left. One pointer, because it moves with every call.
 #[derive(Debug)]
-pub(crate) struct Told(Option<Arc<HeaderMap>>);
+pub(crate) struct RateLimitHeaders(Option<Arc<HeaderMap>>);
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 
-impl Told {
-    pub(super) const NOTHING: Self = Self(None);
+impl RateLimitHeaders {
+    pub(super) const NONE: Self = Self(None);
+
+    #[inline]
+    pub(crate) fn of(gate: &Gate, verdict: &Verdict) -> Self {
+        let headers = match gate.told() {
+            Fields::None => return Self::NONE,
+            Fields::Ietf => verdict.only().and_then(|only| Self::of_one(gate, only)),
+            _ => None,
+        };
+        match headers {
+            Some(headers) => Self(Some(headers)),
+            None => Self::of_several(gate, verdict),
+        }
+    }
 
     /// What most requests need: the policy is written already, and what is left often too.
     #[inline]
-    pub(super) fn of_one(gate: &Gate, quick: QuickRuling<'_>) -> Self {
-        if gate.told() == Fields::None {
-            return Self::NOTHING;
+    fn of_one(gate: &Gate, only: &LimitDecision) -> Option<Arc<HeaderMap>> {
+        let decision =
+            only.decision().filter(|decision| only.mode == Mode::Enforce && !decision.is_closed())?;
+        let (labels, quota) = (only.rule(gate)?.labels(), decision.quota());
+        if labels.choice() != Choice::All {
+            return None;
         }
-        if gate.told() == Fields::Ietf
-            && let Some(rule) = quick.rule(gate)
-        {
-            let (labels, quota) = (rule.labels(), quick.decision().quota());
-            if labels.choice() == Choice::All
-                && let Some(left) = labels.get(quota).map(|label| label.left(quick.decision()))
-                && let Some(headers) = match labels.keep(Sent::nothing) {
-                    Some(sent) => sent.again(&labels, quota, left),
-                    // A surface of another kind was first to keep something.
-                    None => of_draft(&labels, quota, left),
-                }
-            {
-                return Self(Some(headers));
-            }
+        let left = labels.get(quota)?.left(decision);
+        match labels.keep(Sent::nothing) {
+            Some(sent) => sent.again(&labels, quota, left),
+            // A surface of another kind was first to keep something.
+            None => of_draft(&labels, quota, left),
         }
-        Self::of(gate, &gate.verdict(&quick.into()))
-    }
-
-    #[inline]
-    pub(super) fn of(gate: &Gate, verdict: &Verdict<'_>) -> Self {
-        match gate.told() {
-            Fields::None => Self::NOTHING,
-            _ => Self::of_several(verdict),
-        }
-    }
-
-    /// What the fields of a verdict say; nothing where there are none.
-    #[cfg(feature = "policy")]
-    pub(crate) fn of_verdict(verdict: &Verdict<'_>) -> Self {
-        let told = Self::of_several(verdict);
-        if told.0.as_ref().is_some_and(|told| told.is_empty()) { Self::NOTHING } else { told }
     }
 
     #[cold]
-    fn of_several(verdict: &Verdict<'_>) -> Self {
-        let mut told = HeaderMap::new();
-        verdict.write_fields(|name, value| {
+    fn of_several(gate: &Gate, verdict: &Verdict) -> Self {
+        let mut headers = HeaderMap::new();
+        verdict.write_fields(gate, |name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {
-                told.append(HeaderName::from_static(name), value);
+                headers.append(HeaderName::from_static(name), value);
             }
         });
-        Self(Some(Arc::new(told)))
+        Self((!headers.is_empty()).then(|| Arc::new(headers)))
     }
 
     #[inline]
-    pub(super) fn is_nothing(&self) -> bool {
+    pub(super) fn is_none(&self) -> bool {
         self.0.is_none()
     }
 
@@ -76,15 +67,15 @@ impl Told {
         match &self.0 {
             None => {}
             // A whole map is copied sooner than two headers are added.
-            Some(told) if headers.is_empty() => headers.clone_from(told),
-            Some(told) => add(told, headers),
+            Some(fields) if headers.is_empty() => headers.clone_from(fields),
+            Some(fields) => add(fields, headers),
         }
     }
 }
 
 #[inline(never)]
-fn add(told: &HeaderMap, headers: &mut HeaderMap) {
-    for (name, value) in told {
+fn add(fields: &HeaderMap, headers: &mut HeaderMap) {
+    for (name, value) in fields {
         // Lists, to which another layer behind this one may have added its own.
         if *name == POLICY || *name == LEFT {
             headers.append(name, value.clone());

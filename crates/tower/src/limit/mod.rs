@@ -8,6 +8,6 @@ mod service;
 
 pub use future::LimitFuture;
 #[cfg(feature = "policy")]
-pub(crate) use headers::Told;
+pub(crate) use headers::RateLimitHeaders;
 pub use layer::LimitLayer;
 pub use service::Limit;

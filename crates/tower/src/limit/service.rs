@@ -2,16 +2,16 @@
 
 use super::{
     answer::Wire,
-    future::{After, LimitFuture},
-    headers::Told,
+    future::{Checked, LimitFuture},
 };
 use crate::{GateBody, HttpHead, head};
 use http::{Request, Response};
 use std::{
     mem,
+    net::IpAddr,
     task::{Context, Poll},
 };
-use tidegate_rule::{Asked, Gate, Quick, Rulings, request::Address};
+use tidegate_rule::{Gate, Pending, Verdict, request::PeerHead};
 use tower_service::Service;
 
 /// A service behind a gate; see [`LimitLayer`](super::LimitLayer).
@@ -49,21 +49,18 @@ where
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // A request is large. It is moved once as long as nobody else sees it, and so whoever else wants it is given it.
-        let peer = self.gate.peer(|| head::peer(request.extensions()));
-        match peer.map(|peer| ask_by_peer(&self.gate, peer)) {
-            Some(Quick::Admitted(told)) => {
-                LimitFuture::calling(self.inner.call(request), After::telling(told))
-            }
-            Some(Quick::Refused(rulings)) => self.refused(&rulings, request),
-            Some(Quick::Undecided) | None => self.call_by_head(request),
+        let peer = self.gate.reads_only_peer().then(|| head::peer(request.extensions())).flatten();
+        match peer {
+            Some(peer) => self.proceed(check_peer(&self.gate, peer), request),
+            None => self.call_by_head(request),
         }
     }
 }
 
-/// Kept apart, so that the numbers stay in its registers, and what comes back fits into two.
+/// Kept apart, so that the numbers stay in its registers, and little comes back.
 #[inline(never)]
-fn ask_by_peer(gate: &Gate, peer: Address) -> Quick<Told> {
-    gate.ask_by_peer(peer, |ruling| Told::of_one(gate, ruling))
+fn check_peer(gate: &Gate, peer: IpAddr) -> Checked {
+    Checked::of(gate, gate.check(&PeerHead(peer)))
 }
 
 impl<S> Limit<S> {
@@ -72,42 +69,40 @@ impl<S> Limit<S> {
     where
         S: Service<Request<B>> + Clone,
     {
-        let gate = &self.gate;
-        match gate.ask_quickly(&HttpHead::of(&request), |ruling| Told::of_one(gate, ruling)) {
-            Quick::Admitted(told) => LimitFuture::calling(self.inner.call(request), After::telling(told)),
-            Quick::Refused(rulings) => self.refused(&rulings, request),
-            Quick::Undecided => self.call_at_length(request),
-        }
+        let checked = Checked::of(&self.gate, self.gate.check(&HttpHead::of(&request)));
+        self.proceed(checked, request)
     }
 
-    #[inline(never)]
-    fn call_at_length<B>(&mut self, request: Request<B>) -> LimitFuture<S, B>
+    #[inline]
+    fn proceed<B>(&mut self, checked: Checked, request: Request<B>) -> LimitFuture<S, B>
     where
         S: Service<Request<B>> + Clone,
     {
-        let rulings = match self.gate.ask_at_length(&HttpHead::of(&request)) {
-            Asked::Now(rulings) => rulings,
-            Asked::Later(asking) => {
-                // Only the service that was found ready may be called, however much later.
-                let clone = self.inner.clone();
-                let ready = mem::replace(&mut self.inner, clone);
-                return LimitFuture::asking(asking, self.gate.clone(), ready, request);
-            }
-        };
-        if !self.gate.verdict(&rulings).is_admitted() {
-            return self.refused(&rulings, request);
+        match checked {
+            Checked::Admitted(after) => LimitFuture::calling(self.inner.call(request), after),
+            Checked::Denied(verdict) => self.deny(&verdict, request),
+            Checked::Pending(verdict) => self.wait(verdict, request),
         }
-        let after = After::of(&self.gate, rulings);
-        LimitFuture::calling(self.inner.call(request), after)
     }
 
     #[cold]
-    fn refused<B>(&self, rulings: &Rulings, request: Request<B>) -> LimitFuture<S, B>
+    fn deny<B>(&self, verdict: &Verdict, request: Request<B>) -> LimitFuture<S, B>
     where
         S: Service<Request<B>>,
     {
         let wire = Wire::of(&request);
         drop(request);
-        LimitFuture::refused(wire.answer(&self.gate, &self.gate.verdict(rulings)))
+        LimitFuture::refused(wire.answer(&self.gate, verdict))
+    }
+
+    #[inline(never)]
+    fn wait<B>(&mut self, verdict: Pending<Verdict>, request: Request<B>) -> LimitFuture<S, B>
+    where
+        S: Service<Request<B>> + Clone,
+    {
+        // Only the service that was found ready may be called, however much later.
+        let clone = self.inner.clone();
+        let ready = mem::replace(&mut self.inner, clone);
+        LimitFuture::pending(verdict, self.gate.clone(), ready, request)
     }
 }

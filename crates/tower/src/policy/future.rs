@@ -1,7 +1,7 @@
 //! The answer of a service behind a policy.
 
 use super::{body::Paced, refusal::Origin};
-use crate::{GateBody, HttpReply, limit::Told};
+use crate::{GateBody, HttpReply, limit::RateLimitHeaders};
 use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
@@ -12,13 +12,14 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-use tidegate_policy::compile::{Admission, Asking, Passage};
+use tidegate_policy::compile::{Admission, PolicyResult};
+use tidegate_rule::Pending;
 use tower_service::Service;
 
 pin_project! {
     /// The answer of a service behind a policy, or of the policy itself.
     ///
-    /// Dropping it while the rules are still being asked gives back what they have taken. After that the request pays: its
+    /// Dropping it while the rules are still evaluated gives back what they have reserved. After that the request pays: its
     /// slots are given back, and its tokens are not.
     pub struct PolicyFuture<S, B>
     where
@@ -34,28 +35,29 @@ pin_project! {
 /// What there is to be done before the service is called.
 enum Before<S, B> {
     Nothing,
-    /// Its rules are still being asked.
-    Asking(Box<Waiting<S, B>>),
+    /// Its rules are still evaluated.
+    Pending(Box<Waiting<S, B>>),
     /// It will not be called.
     Refused(Box<Response<Bytes>>),
 }
 
-/// A request whose rules are still being asked, and the service that was found ready for it.
+/// A request whose rules are still evaluated, and the service that was found ready for it.
 struct Waiting<S, B> {
-    asking: Asking,
+    result: Pending<PolicyResult>,
     service: S,
     request: Request<B>,
 }
 
 /// What is to be done with the answer.
 pub(super) struct After {
-    told: Told,
+    headers: RateLimitHeaders,
     admission: Box<Admission>,
 }
 
 impl After {
     pub(super) fn of(admission: Admission) -> Self {
-        Self { told: Told::of_verdict(&admission.verdict()), admission: Box::new(admission) }
+        let headers = RateLimitHeaders::of(admission.gate(), admission.verdict());
+        Self { headers, admission: Box::new(admission) }
     }
 
     /// Settles what was taken, and tells what is left. The body holds the slots of the request, and moves as it may.
@@ -70,7 +72,7 @@ impl After {
         let down = self.admission.down().to_vec();
         let held = self.admission.settle(&HttpReply::of(&response));
         let held = (!held.is_empty()).then(|| Box::new(held));
-        self.told.write(response.headers_mut());
+        self.headers.write(response.headers_mut());
         Ok(response.map(|body| GateBody::own(Paced::new(body, &down), held)))
     }
 }
@@ -79,8 +81,8 @@ impl<S, B> PolicyFuture<S, B>
 where
     S: Service<Request<Paced<B>>>,
 {
-    pub(super) fn asking(asking: Asking, service: S, request: Request<B>) -> Self {
-        let before = Before::Asking(Box::new(Waiting { asking, service, request }));
+    pub(super) fn pending(result: Pending<PolicyResult>, service: S, request: Request<B>) -> Self {
+        let before = Before::Pending(Box::new(Waiting { result, service, request }));
         Self { call: None, before, after: None }
     }
 
@@ -111,19 +113,19 @@ where
             match mem::replace(this.before, Before::Nothing) {
                 Before::Nothing => return Poll::Pending,
                 Before::Refused(answer) => return Poll::Ready(Ok(answer.map(GateBody::text))),
-                Before::Asking(mut waiting) => {
-                    let Poll::Ready(passage) = Pin::new(&mut waiting.asking).poll(context) else {
-                        *this.before = Before::Asking(waiting);
+                Before::Pending(mut waiting) => {
+                    let Poll::Ready(result) = waiting.result.as_mut().poll(context) else {
+                        *this.before = Before::Pending(waiting);
                         return Poll::Pending;
                     };
                     let Waiting { mut service, request, .. } = *waiting;
-                    match passage {
-                        Passage::Admitted(admission) => {
+                    match result {
+                        PolicyResult::Admitted(admission) => {
                             let request = request.map(|body| Paced::new(body, admission.up()));
                             this.call.set(Some(service.call(request)));
                             *this.after = Some(After::of(admission));
                         }
-                        Passage::Refused(refusal) => {
+                        PolicyResult::Refused(refusal) => {
                             *this.before = Before::Refused(Origin::of(&request).answer(*refusal));
                         }
                     }
@@ -140,7 +142,7 @@ where
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.before {
             Before::Nothing => "PolicyFuture(calling)",
-            Before::Asking(_) => "PolicyFuture(asking)",
+            Before::Pending(_) => "PolicyFuture(pending)",
             Before::Refused(_) => "PolicyFuture(refused)",
         })
     }

@@ -3,7 +3,7 @@
 use crate::held::Wire;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
-use tidegate_policy::compile::{Instead, Refusal, Why};
+use tidegate_policy::compile::{DenyReason, Refusal, RejectAction};
 use tidegate_rule::Answer;
 
 /// How a request came, and so how it is answered.
@@ -24,18 +24,18 @@ impl Origin {
     /// The answer to a request that is refused.
     #[cold]
     pub(super) fn answer(self, refusal: Refusal) -> Box<Response<Bytes>> {
-        let Refusal { rule, why, instead, retry_after, .. } = refusal;
-        let is_dropped = instead == Instead::Drop;
-        let answer = match instead {
-            Instead::Answer(answer) => answer,
-            Instead::Drop => Answer::new(NO_ANSWER),
+        let Refusal { rule, reason, action, retry_after, .. } = refusal;
+        let is_dropped = action == RejectAction::Drop;
+        let answer = match action {
+            RejectAction::Answer(answer) => answer,
+            RejectAction::Drop => Answer::new(NO_ANSWER),
             // Refused when the layer was made, and when the policy was replaced.
-            Instead::Upstream(_) => Answer::new(503),
+            RejectAction::Upstream(_) => Answer::new(503),
         };
         let (answer, message) = match self.wire {
             Wire::Http => (answer, String::new()),
             // Another page, or a body in its place, is none for gRPC.
-            Wire::Grpc => (answer.status(status_of(why)), format!("refused by the rule `{rule}`")),
+            Wire::Grpc => (answer.status(status_of(reason)), format!("refused by the rule `{rule}`")),
         };
         let mut response = self.wire.respond(answer, &message, retry_after);
         if is_dropped && self.version < Version::HTTP_2 {
@@ -45,11 +45,11 @@ impl Origin {
     }
 }
 
-fn status_of(why: Why) -> u16 {
-    match why {
-        Why::Limited => 429,
-        Why::NoKey => 400,
-        Why::Denied | Why::Banned => 403,
-        Why::Guarded => 503,
+fn status_of(reason: DenyReason) -> u16 {
+    match reason {
+        DenyReason::Limited => 429,
+        DenyReason::NoKey => 400,
+        DenyReason::Denied | DenyReason::Banned => 403,
+        DenyReason::Guarded => 503,
     }
 }

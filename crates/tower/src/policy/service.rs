@@ -12,7 +12,8 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
 };
-use tidegate_policy::compile::{LivePolicy, Passage, PolicyAsked};
+use tidegate_policy::compile::{LivePolicy, PolicyResult};
+use tidegate_rule::Evaluation;
 use tower_service::Service;
 
 /// A service behind a policy; see [`PolicyLayer`](super::PolicyLayer).
@@ -46,19 +47,19 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.live.ask(&HttpHead::of(&request)) {
-            PolicyAsked::Now(Passage::Admitted(admission)) => {
+        match self.live.check(&HttpHead::of(&request)) {
+            Evaluation::Ready(PolicyResult::Admitted(admission)) => {
                 let call = self.inner.call(request.map(|body| Paced::new(body, admission.up())));
                 PolicyFuture::calling(call, After::of(admission))
             }
-            PolicyAsked::Now(Passage::Refused(refusal)) => {
+            Evaluation::Ready(PolicyResult::Refused(refusal)) => {
                 PolicyFuture::refused(Origin::of(&request).answer(*refusal))
             }
-            PolicyAsked::Later(asking) => {
+            Evaluation::Pending(result) => {
                 // Only the service that was found ready may be called, however much later.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
-                PolicyFuture::asking(asking, ready, request)
+                PolicyFuture::pending(result, ready, request)
             }
         }
     }

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::stage::wire::{BOTH, Speaks, client, send, serve, status};
-use crate::stage::{header, left, log, program};
+use crate::stage::{
+    header, left, log, program,
+    wire::{BOTH, Speaks, client, send, serve, status},
+};
 use axum::{
     Extension, Router,
     body::Body,
@@ -275,11 +277,11 @@ async fn a_rule_in_shadow_mode_counts_and_refuses_nothing() {
     let real = program.limit("real", "3/min");
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = seen.clone();
-    let gate = Gate::new([shadow.clone(), real]).answer(move |verdict| {
+    let gate = Gate::new([shadow.clone(), real]).answer(move |gate, verdict| {
         told.lock()
             .unwrap()
-            .extend(verdict.rulings().map(|ruling| (ruling.name().to_owned(), ruling.mode())));
-        verdict.answer()
+            .extend(verdict.decisions().map(|one| (one.rule(gate).unwrap().name().to_owned(), one.mode)));
+        verdict.answer(gate)
     });
     let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
     let first = send(Speaks::Http1, server, Method::GET, "/", &[]).await;
@@ -300,10 +302,11 @@ async fn a_rule_in_shadow_mode_counts_and_refuses_nothing() {
 #[tokio::test]
 async fn what_is_answered_is_a_function_of_the_verdict() {
     let program = program();
-    let gate = Gate::from(program.limit("pages", "1/min")).answer(|verdict| match verdict.limited() {
-        Some(limited) => Answer::redirect(format!("/later?rule={}", limited.rule())),
-        None => Answer::missing_key(),
-    });
+    let gate =
+        Gate::from(program.limit("pages", "1/min")).answer(|gate, verdict| match verdict.limited(gate) {
+            Some(limited) => Answer::redirect(format!("/later?rule={}", limited.rule())),
+            None => Answer::missing_key(),
+        });
     let server = serve(Router::new().route("/", get(hello)).layer(LimitLayer::new(gate))).await;
     for speaks in BOTH {
         let response = send(speaks, server, Method::GET, "/", &[]).await;

@@ -276,7 +276,7 @@ async fn the_size_of_a_body_is_known() {
 async fn an_answer_is_sent_as_it_stands() {
     let program = program();
     let gate = Gate::from(program.limit("none", "1/min"))
-        .answer(|_| tidegate_rule::Answer::new(503).header("x-note", "später"));
+        .answer(|_, _| tidegate_rule::Answer::new(503).header("x-note", "später"));
     let service = Limit::new(gate, service_fn(ok));
     let _ = service.clone().oneshot(get("/")).await.unwrap();
     let refused = service.oneshot(get("/")).await.unwrap();

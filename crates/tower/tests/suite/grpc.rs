@@ -112,7 +112,7 @@ async fn an_interceptor_asks_a_whole_gate() {
         }
     }
 
-    let moved = Gate::from(program.limit("moved", "1/min")).answer(|_| Answer::new(503));
+    let moved = Gate::from(program.limit("moved", "1/min")).answer(|_, _| Answer::new(503));
     let mut client = HealthClient::new(channel(with_gate(moved).await));
     client.check(check(None)).await.unwrap();
     assert_eq!(client.check(check(None)).await.unwrap_err().code(), Code::Unavailable);

@@ -10,9 +10,9 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidegate_limiter::{Clock, ClockHand};
 use tidegate_policy::{
     Policy,
-    compile::{Compiler, Instead, LivePolicy, Passage, PolicyAsked},
+    compile::{Compiler, LivePolicy, PolicyResult, RejectAction},
 };
-use tidegate_rule::{Rules, request::Reply};
+use tidegate_rule::{Evaluation, Rules, request::Reply};
 use tidegate_tower::{GateBody, Governed, HttpHead, LimitLayer, Paced, PolicyLayer};
 use tower::{Layer as _, service_fn};
 
@@ -164,32 +164,32 @@ fn by_hand(
     step: Step,
     kept: &mut Vec<tidegate_rule::HeldSlots>,
 ) -> Told {
-    let passage = match live.now().ask(&HttpHead::of(request)) {
-        PolicyAsked::Now(passage) => passage,
-        PolicyAsked::Later(_) => panic!("nothing is waited for"),
+    let passage = match live.now().check(&HttpHead::of(request)) {
+        Evaluation::Ready(passage) => passage,
+        Evaluation::Pending(_) => panic!("nothing is waited for"),
     };
     let (status, mut headers, body) = match passage {
-        Passage::Admitted(admission) if step.status == 0 => {
+        PolicyResult::Admitted(admission) if step.status == 0 => {
             admission.fail();
             return (0, Vec::new(), String::new());
         }
-        Passage::Admitted(admission) => {
+        PolicyResult::Admitted(admission) => {
             let mut headers = Vec::new();
-            admission.verdict().write_fields(|name, value| headers.push((name.to_owned(), value.to_owned())));
+            admission.write_fields(|name, value| headers.push((name.to_owned(), value.to_owned())));
             let held = admission.settle(&Status(step.status));
             if matches!(step.body, Body::Kept) {
                 kept.push(held);
             }
             (step.status, headers, "hello".to_owned())
         }
-        Passage::Refused(refusal) => match refusal.instead {
-            Instead::Answer(answer) => {
+        PolicyResult::Refused(refusal) => match refusal.action {
+            RejectAction::Answer(answer) => {
                 let headers =
                     answer.headers.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned()));
                 (answer.status, headers.collect(), answer.body)
             }
-            Instead::Drop => (444, vec![("connection".to_owned(), "close".to_owned())], String::new()),
-            Instead::Upstream(_) => panic!("there is none"),
+            RejectAction::Drop => (444, vec![("connection".to_owned(), "close".to_owned())], String::new()),
+            RejectAction::Upstream(_) => panic!("there is none"),
         },
     };
     headers.sort();

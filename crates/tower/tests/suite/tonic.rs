@@ -60,7 +60,7 @@ async fn who_is_refused_is_told_by_the_status_of_grpc_when_to_try_again() {
 async fn an_answer_of_ones_own_is_translated() {
     let program = program();
     let gate =
-        Gate::from(program.limit("checks", "1/min")).answer(|_| Answer::new(503).text("später, 100 %"));
+        Gate::from(program.limit("checks", "1/min")).answer(|_, _| Answer::new(503).text("später, 100 %"));
     let server = serve(LimitLayer::new(gate)).await;
     let mut client = client(server).await;
     assert!(client.check(overall()).await.is_ok());

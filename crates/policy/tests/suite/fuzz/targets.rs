@@ -11,7 +11,7 @@ use tidegate_core::{Demand, Micros, Quota, Ratio, Share};
 use tidegate_overload::Schedule;
 use tidegate_policy::{
     Format, Policy,
-    compile::{self, Compiler, Passage, PolicyAsked, PolicyGate},
+    compile::{self, Compiler, PolicyGate, PolicyResult},
     descriptors::{DescriptorFile, DescriptorSet, Entry, Merge, Metric},
     explain,
     index::RuleIndex,
@@ -20,7 +20,7 @@ use tidegate_policy::{
     model::{Cost, Expression, Key, OnLimit, Part, Quotas, Reject, Rule},
 };
 use tidegate_rule::{
-    Rules,
+    Evaluation, Rules,
     request::{Head, TrustedProxies, key},
 };
 
@@ -157,8 +157,10 @@ pub(crate) fn accept(bytes: &[u8]) {
     });
     let mut request = Request::of(b"GET /");
     request.headers.push(("accept".to_owned(), bytes.to_vec()));
-    let PolicyAsked::Now(Passage::Refused(refusal)) = gate.ask(&request) else { panic!("it costs too much") };
-    let compile::Instead::Answer(answer) = refusal.instead else { panic!("an answer") };
+    let Evaluation::Ready(PolicyResult::Refused(refusal)) = gate.check(&request) else {
+        panic!("it costs too much")
+    };
+    let compile::RejectAction::Answer(answer) = refusal.action else { panic!("an answer") };
     assert!(!answer.body.is_empty() && answer.get("content-type").is_some(), "{answer:?}");
 }
 

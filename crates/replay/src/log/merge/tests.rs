@@ -43,12 +43,12 @@ fn what_is_found_out_ahead_changes_no_decision() {
     let start = batch.records[0].time();
     let replay = || Replay::new(&policy, Path::new(""), start, 1 << 20).unwrap();
     let (mut ahead, mut late) = (replay(), replay());
-    batch.approach(&[ahead.gate().clone()], &[], None);
+    batch.prepare(&[ahead.gate().clone()], &[], None);
     let (mut one, mut other) = (Vec::new(), Vec::new());
     for (chunk, records) in batch.records.chunks(32).enumerate() {
         let lines = lines(&batch, chunk * 32, records);
-        assert!(lines.ahead(0).is_some() && lines.ahead(1).is_none());
-        ahead.ask(lines, lines.ahead(0), &mut one);
+        assert!(lines.prefetch(0).is_some() && lines.prefetch(1).is_none());
+        ahead.ask(lines, lines.prefetch(0), &mut one);
         late.ask(lines, None, &mut other);
         assert_eq!(one, other);
     }
@@ -74,7 +74,7 @@ fn a_batch_forgets_what_was_found_out_ahead() {
     let mut parser = Parser::new(Arc::new(Formats::known(&[]).unwrap()));
     parser.read("log", text(), &mut batch).unwrap();
     let replay = Replay::new(&policy, Path::new(""), batch.records[0].time(), 1 << 20).unwrap();
-    batch.approach(&[replay.gate().clone()], &[], None);
+    batch.prepare(&[replay.gate().clone()], &[], None);
     parser.read("log", text(), &mut batch).unwrap();
-    assert!(lines(&batch, 0, &batch.records[..32]).ahead(0).is_none());
+    assert!(lines(&batch, 0, &batch.records[..32]).prefetch(0).is_none());
 }

@@ -1,7 +1,7 @@
 // Who is banned for a time, and counters that are forgotten.
 
 import { get, part } from '../api.js';
-import { empty, field, h, keyed, panel, say, select, table, words } from '../dom.js';
+import { empty, field, h, keyed, nameInput, panel, say, select, table, words } from '../dom.js';
 import { count, length } from '../format.js';
 import { change, mayAsk, sure } from '../operator.js';
 import { ruleChoices } from './keys.js';
@@ -119,8 +119,8 @@ function source({ by, times, reason }) {
   return `by ${by === 'rule' ? 'its rule' : 'an operator'}${often}${reason ? `: ${reason}` : ''}`;
 }
 
-/** A form that sends a change and says how it went. */
-function form(title, fields, { action, send }) {
+/** A form that sends a change of something in a rule, and says how it went. */
+function form(title, fields, { action, rule, chosen, send }) {
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   const submit = h('button', { type: 'submit', class: 'main' }, action);
   const element = h(
@@ -148,7 +148,8 @@ function form(title, fields, { action, send }) {
   );
   return {
     element: panel(title, element),
-    allow: () => {
+    learn(snapshot) {
+      ruleChoices(rule, snapshot, chosen);
       submit.disabled = !mayAsk();
     },
   };
@@ -170,14 +171,7 @@ function banForm({ query, notify }, done) {
     query.has('key') ? 'key' : 'ip',
   );
   const rule = select([], '');
-  const value = h('input', {
-    type: 'text',
-    required: true,
-    autocomplete: 'off',
-    spellcheck: 'false',
-    class: 'mono',
-    value: query.get('key') ?? '',
-  });
+  const value = nameInput(query.get('key') ?? '');
   const time = select(TIMES, '600');
   const reason = h('input', { type: 'text', maxlength: '200', autocomplete: 'off' });
   const ruled = field('Rule', rule);
@@ -186,7 +180,7 @@ function banForm({ query, notify }, done) {
   };
   kind.addEventListener('change', show);
   show();
-  const it = form(
+  return form(
     'Ban somebody',
     [
       field('What', kind),
@@ -197,6 +191,8 @@ function banForm({ query, notify }, done) {
     ],
     {
       action: 'Ban',
+      rule,
+      chosen: query.get('rule'),
       async send() {
         const seconds = Number(time.value);
         const who = value.value.trim();
@@ -217,27 +213,15 @@ function banForm({ query, notify }, done) {
       },
     },
   );
-  return {
-    element: it.element,
-    learn(snapshot) {
-      ruleChoices(rule, snapshot, query.get('rule'));
-      it.allow();
-    },
-  };
 }
 
 function resetForm({ query, notify }) {
   const rule = select([], '');
-  const key = h('input', {
-    type: 'text',
-    required: true,
-    autocomplete: 'off',
-    spellcheck: 'false',
-    class: 'mono',
-    value: query.get('key') ?? '',
-  });
-  const it = form('Reset a key', [field('Rule', rule), field('Key', key, 'What was counted for it is forgotten.')], {
+  const key = nameInput(query.get('key') ?? '');
+  return form('Reset a key', [field('Rule', rule), field('Key', key, 'What was counted for it is forgotten.')], {
     action: 'Reset',
+    rule,
+    chosen: query.get('rule'),
     async send() {
       const answer = await change('POST', 'api/v1/reset', { rule: rule.value, key: key.value.trim() });
       if (!answer) return;
@@ -250,11 +234,4 @@ function resetForm({ query, notify }) {
       key.value = '';
     },
   });
-  return {
-    element: it.element,
-    learn(snapshot) {
-      ruleChoices(rule, snapshot, query.get('rule'));
-      it.allow();
-    },
-  };
 }

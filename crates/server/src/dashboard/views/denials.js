@@ -1,7 +1,7 @@
 // The last denials, newest first; each leads to why.
 
 import { get, part } from '../api.js';
-import { chip, empty, field, h, keyed, panel, say, select, table } from '../dom.js';
+import { chip, empty, field, h, keyed, nameInput, panel, say, select, table } from '../dom.js';
 import { clock } from '../format.js';
 import { ruleChoices } from './keys.js';
 import { REASONS } from './rule.js';
@@ -17,7 +17,7 @@ export function denials({ root, query }) {
   const wrong = h('p', { class: 'wrong', role: 'alert' });
   list.hidden = true;
 
-  const id = h('input', { type: 'text', autocomplete: 'off', spellcheck: 'false', required: true, class: 'mono' });
+  const id = nameInput();
   const look = (event) => {
     event.preventDefault();
     location.hash = `#/why/${part(id.value.trim().replace(/^urn:tidegate:denial:/, ''))}`;

@@ -99,74 +99,55 @@ function part(title) {
 
 const state = (word) => chip(word, TONES[word]);
 
-function ofServers(upstreams) {
-  const rows = upstreams.flatMap(({ name, latency, servers }) =>
-    servers.map((server) =>
-      h(
-        'tr',
-        {},
-        h('td', {}, name),
-        h('th', { scope: 'row' }, h('code', {}, server.address)),
-        h('td', {}, state(server.health)),
-        h('td', { class: 'number' }, count(server['in-flight'])),
-        h('td', { class: 'number' }, latency?.count ? percentile(latency.p50) : '–'),
-        h('td', { class: 'number' }, latency?.count ? percentile(latency.p99) : '–'),
-        h('td', { class: 'number' }, count(server.failures)),
-        h('td', { class: 'number' }, count(server['failed-checks'])),
-        h('td', {}, server.breaker ? state(server.breaker.state ?? server.breaker) : '–'),
-      ),
+/** A table of items: `[name, kind, of(item)]` for each column, of which a `heading` names the row and a `number` is one. */
+function listing(caption, items, columns) {
+  const cell = (kind, value) =>
+    kind === 'heading' ? h('th', { scope: 'row' }, value) : h('td', { class: kind === 'number' ? kind : null }, value);
+  return table(
+    caption,
+    columns.map(([name, kind]) => ({ name, number: kind === 'number' })),
+    h(
+      'tbody',
+      {},
+      items.map((item) => h('tr', {}, columns.map(([, kind, of]) => cell(kind, of(item))))),
     ),
   );
-  if (rows.length === 0) return empty('This policy names no upstreams.');
-  return table(
-    'Servers',
-    [
-      'Upstream',
-      'Server',
-      'Health',
-      { name: 'In flight', number: true },
-      { name: 'p50', number: true },
-      { name: 'p99', number: true },
-      { name: 'Failed requests', number: true },
-      { name: 'Failed checks', number: true },
-      'Breaker',
-    ],
-    h('tbody', {}, rows),
+}
+
+const half = ({ latency }) => (latency?.count ? percentile(latency.p50) : '–');
+const most = ({ latency }) => (latency?.count ? percentile(latency.p99) : '–');
+
+function ofServers(upstreams) {
+  const all = upstreams.flatMap(({ name, latency, servers }) =>
+    servers.map((server) => ({ ...server, upstream: name, latency })),
   );
+  if (all.length === 0) return empty('This policy names no upstreams.');
+  return listing('Servers', all, [
+    ['Upstream', 'text', ({ upstream }) => upstream],
+    ['Server', 'heading', ({ address }) => h('code', {}, address)],
+    ['Health', 'text', ({ health }) => state(health)],
+    ['In flight', 'number', (server) => count(server['in-flight'])],
+    ['p50', 'number', half],
+    ['p99', 'number', most],
+    ['Failed requests', 'number', ({ failures }) => count(failures)],
+    ['Failed checks', 'number', (server) => count(server['failed-checks'])],
+    ['Breaker', 'text', ({ breaker }) => (breaker ? state(breaker.state ?? breaker) : '–')],
+  ]);
 }
 
 function ofStores(stores) {
   if (stores.length === 0)
     return empty('Everything is counted in memory.', 'A `store` in the policy is shared by several gateways.');
-  return table(
-    'Stores',
-    [
-      'Store',
-      'Health',
-      { name: 'Calls', number: true },
-      { name: 'Failures', number: true },
-      { name: 'p50', number: true },
-      { name: 'p99', number: true },
-      { name: 'Away for', number: true },
-    ],
-    h(
-      'tbody',
-      {},
-      stores.map((store) =>
-        h(
-          'tr',
-          {},
-          h('th', { scope: 'row' }, store.name),
-          h('td', {}, state(store.health), store.trouble ? h('p', { class: 'wrong' }, store.trouble) : null),
-          h('td', { class: 'number' }, count(store.calls)),
-          h('td', { class: 'number' }, count(store.failures)),
-          h('td', { class: 'number' }, store.latency?.count ? percentile(store.latency.p50) : '–'),
-          h('td', { class: 'number' }, store.latency?.count ? percentile(store.latency.p99) : '–'),
-          h('td', { class: 'number' }, length(store['degraded-seconds'])),
-        ),
-      ),
-    ),
-  );
+  const trouble = (text) => (text ? h('p', { class: 'wrong' }, text) : null);
+  return listing('Stores', stores, [
+    ['Store', 'heading', ({ name }) => name],
+    ['Health', 'text', (store) => [state(store.health), trouble(store.trouble)]],
+    ['Calls', 'number', ({ calls }) => count(calls)],
+    ['Failures', 'number', ({ failures }) => count(failures)],
+    ['p50', 'number', half],
+    ['p99', 'number', most],
+    ['Away for', 'number', (store) => length(store['degraded-seconds'])],
+  ]);
 }
 
 function ofGuards(rules) {
@@ -175,73 +156,26 @@ function ofGuards(rules) {
       'No rule has any.',
       '`queue`, `breaker` and `adaptive` in a rule hold requests back while there are too many, or they fail.',
     );
-  return table(
-    'Queues, breakers and adaptive limits',
-    [
-      'Rule',
-      { name: 'Waiting', number: true },
-      { name: 'In flight', number: true },
-      { name: 'Limit now', number: true },
-      'Breaker',
-      { name: 'Failing', number: true },
-      { name: 'Rejected', number: true },
-    ],
-    h(
-      'tbody',
-      {},
-      rules.map(({ name, queue, breaker, adaptive }) =>
-        h(
-          'tr',
-          {},
-          h('th', { scope: 'row' }, h('a', { href: `#/rules/${encodeURIComponent(name)}` }, name)),
-          h('td', { class: 'number' }, count(queue?.waiting)),
-          h('td', { class: 'number' }, count(adaptive?.['in-flight'])),
-          h('td', { class: 'number' }, count(adaptive?.limit)),
-          h(
-            'td',
-            {},
-            breaker
-              ? h(
-                  'span',
-                  { class: 'chips' },
-                  state(breaker.state),
-                  breaker.remaining ? `tries in ${length(breaker.remaining)}` : '',
-                )
-              : '–',
-          ),
-          h('td', { class: 'number' }, breaker ? share(breaker['failure-rate']) : '–'),
-          h('td', { class: 'number' }, count(breaker?.rejected)),
-        ),
-      ),
-    ),
-  );
+  const tries = (remaining) => (remaining ? `tries in ${length(remaining)}` : '');
+  const chips = (breaker) => h('span', { class: 'chips' }, state(breaker.state), tries(breaker.remaining));
+  return listing('Queues, breakers and adaptive limits', rules, [
+    ['Rule', 'heading', ({ name }) => h('a', { href: `#/rules/${encodeURIComponent(name)}` }, name)],
+    ['Waiting', 'number', ({ queue }) => count(queue?.waiting)],
+    ['In flight', 'number', ({ adaptive }) => count(adaptive?.['in-flight'])],
+    ['Limit now', 'number', ({ adaptive }) => count(adaptive?.limit)],
+    ['Breaker', 'text', ({ breaker }) => (breaker ? chips(breaker) : '–')],
+    ['Failing', 'number', ({ breaker }) => (breaker ? share(breaker['failure-rate']) : '–')],
+    ['Rejected', 'number', ({ breaker }) => count(breaker?.rejected)],
+  ]);
 }
 
 function ofTables(rules) {
   if (rules.length === 0) return empty('Nothing is counted in memory.');
-  return table(
-    'Keys in memory',
-    [
-      'Rule',
-      { name: 'Keys', number: true },
-      { name: 'Room', number: true },
-      { name: 'Memory', number: true },
-      { name: 'No room', number: true },
-    ],
-    h(
-      'tbody',
-      {},
-      rules.map(({ name, table: it }) =>
-        h(
-          'tr',
-          {},
-          h('th', { scope: 'row' }, name),
-          h('td', { class: 'number' }, inMemory(it)),
-          h('td', { class: 'number' }, count(it.capacity)),
-          h('td', { class: 'number' }, bytes(it.bytes)),
-          h('td', { class: 'number' }, count(it.overflowed)),
-        ),
-      ),
-    ),
-  );
+  return listing('Keys in memory', rules, [
+    ['Rule', 'heading', ({ name }) => name],
+    ['Keys', 'number', ({ table }) => inMemory(table)],
+    ['Room', 'number', ({ table }) => count(table.capacity)],
+    ['Memory', 'number', ({ table }) => bytes(table.bytes)],
+    ['No room', 'number', ({ table }) => count(table.overflowed)],
+  ]);
 }

@@ -16,7 +16,7 @@ mod subscription;
 pub(crate) use said::said;
 
 use connection::Target;
-use std::{error, fmt, future::Future, path::PathBuf, time::Duration};
+use std::{future::Future, path::PathBuf, time::Duration};
 use subscription::Subscription;
 use tidegate_proto::{
     config::RateLimitConfig,
@@ -74,7 +74,8 @@ pub struct XdsClient {
 }
 
 /// What is wrong with settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct XdsError(String);
 
 impl Default for Backoff {
@@ -175,11 +176,3 @@ impl tonic::codegen::tokio_stream::Stream for Requests {
         self.0.poll_recv(context)
     }
 }
-
-impl fmt::Display for XdsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl error::Error for XdsError {}

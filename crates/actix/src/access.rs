@@ -1,0 +1,49 @@
+//! Who may come in at all: lists and bans, in front of a service.
+
+use crate::{
+    head::RequestHead,
+    held::{Entered, HeldBody, HeldFuture, Said, enter, respond},
+    middleware::{Handle, Inner, Middleware},
+};
+use actix_web::{body::MessageBody, dev::ServiceRequest};
+use std::rc::Rc;
+use tidegate_rule::surface::{Guest, RequestAccess};
+
+/// Keeps out whom a list or a ban keeps out, and bans whoever is denied too often further inside.
+///
+/// ```
+/// use tidegate_actix::{AccessMiddleware, RequestAccess};
+/// use tidegate_access::{AccessControl, Bans};
+/// use tidegate_rule::request::TrustedProxies;
+///
+/// let bans = Bans::builder().automatic("10/min for 1h".parse()?).build()?;
+/// let control = AccessControl::new("deny 192.0.2.0/24".parse()?, bans);
+/// let access = RequestAccess::new(control)
+///     .behind(TrustedProxies::new(["10.0.0.0/8"])?)
+///     .ban_on(|reply| reply.status() == 429);
+/// let app = move || actix_web::App::new().wrap(AccessMiddleware::new(access.clone()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Whoever is kept out is answered with 403, and a ban says in `Retry-After` when it ends. A request whose sender is not known
+/// is kept out too; see [`RequestAccess::unknown`]. Make the list and the bans outside of the closure that makes applications,
+/// or each worker has its own.
+pub type AccessMiddleware = Middleware<RequestAccess>;
+
+impl Handle for RequestAccess {
+    type Body<B: MessageBody> = HeldBody<B>;
+    type Future<S: Inner<B>, B: MessageBody + 'static> = HeldFuture<S::Future, B, Entered<Guest>>;
+
+    fn call<S: Inner<B>, B: MessageBody + 'static>(
+        &self,
+        inner: &Rc<S>,
+        request: ServiceRequest,
+    ) -> Self::Future<S, B> {
+        let knocked = self.knock(&RequestHead::of(&request));
+        let said = match knocked {
+            Ok(guest) => enter(self.terms(), request, guest),
+            Err(barred) => Said::Answer(respond(request, barred.answer)),
+        };
+        HeldFuture::now(&**inner, said)
+    }
+}

@@ -1,0 +1,52 @@
+//! Breakers, adaptive limits and throttles that follow errors, in front of a service.
+//!
+//! ```text
+//!   request ──▶ guard ──pass──▶ inner ──▶ head ──▶ body
+//!                 │                         └─ or ──┴──▶ report
+//!                 └──rejection──▶ 503, Retry-After
+//! ```
+
+use crate::{
+    head::RequestHead,
+    held::{Entered, HeldBody, HeldFuture, say},
+    middleware::{Handle, Inner, Middleware},
+};
+use actix_web::{body::MessageBody, dev::ServiceRequest};
+use std::{rc::Rc, sync::Arc};
+use tidegate_overload::{Guard, Pass, Settle};
+use tidegate_rule::surface::RequestGuard;
+
+/// Puts a guard in front of a service: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or one of
+/// your own.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidegate_actix::{GuardMiddleware, RequestGuard, Until};
+/// use tidegate_core::Micros;
+/// use tidegate_overload::adaptive::Anchored;
+/// use tidegate_overload::AdaptiveLimit;
+///
+/// // As much in flight as the promised latency allows, until the bodies are sent.
+/// let limit = Arc::new(AdaptiveLimit::new(Anchored::new(Micros::from_millis(250))?)?);
+/// let guard = RequestGuard::new(limit).named("api").until(Until::Body);
+/// let app = move || actix_web::App::new().wrap(GuardMiddleware::new(guard.clone()));
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+///
+/// Whoever is not let in is answered with 503 and `Retry-After`, and the service is not called. A call that is given up is
+/// ignored. Make the guard outside of the closure that makes applications, or each worker has its own.
+pub type GuardMiddleware<G> = Middleware<RequestGuard<G>>;
+
+impl<G: Guard + Settle<Entry: 'static> + 'static> Handle for RequestGuard<G> {
+    type Body<B: MessageBody> = HeldBody<B>;
+    type Future<S: Inner<B>, B: MessageBody + 'static> = HeldFuture<S::Future, B, Entered<Pass<Arc<G>>>>;
+
+    fn call<S: Inner<B>, B: MessageBody + 'static>(
+        &self,
+        inner: &Rc<S>,
+        request: ServiceRequest,
+    ) -> Self::Future<S, B> {
+        let pass = self.try_pass(&RequestHead::of(&request));
+        HeldFuture::now(&**inner, say(self.terms(), request, pass))
+    }
+}

@@ -1,0 +1,100 @@
+//! The transform and the service that all kinds of middleware share.
+
+use actix_web::{
+    Error,
+    body::MessageBody,
+    dev::{Service, ServiceRequest, ServiceResponse, Transform},
+};
+use std::{
+    fmt,
+    future::{Ready, ready},
+    rc::Rc,
+    task::{Context, Poll},
+};
+
+/// A middleware with these settings, which are one of [`tidegate_rule::surface`]. Its aliases document the kinds.
+#[derive(Clone, Debug, Default)]
+pub struct Middleware<T> {
+    settings: T,
+}
+
+impl<T> Middleware<T> {
+    /// A middleware with these settings, or with what they can be made of.
+    pub fn new(settings: impl Into<T>) -> Self {
+        Self { settings: settings.into() }
+    }
+}
+
+/// A service behind a [`Middleware`].
+pub struct MiddlewareService<S, T> {
+    /// Shared with requests that wait.
+    inner: Rc<S>,
+    settings: T,
+}
+
+/// What a kind of middleware does with a request.
+pub trait Handle: Clone + 'static {
+    /// What it makes of the body of a response.
+    type Body<B: MessageBody>: MessageBody;
+    /// The response.
+    type Future<S: Inner<B>, B: MessageBody + 'static>: Future<
+        Output = Result<ServiceResponse<Self::Body<B>>, Error>,
+    >;
+
+    /// Calls the service, or responds instead of it.
+    fn call<S: Inner<B>, B: MessageBody + 'static>(
+        &self,
+        inner: &Rc<S>,
+        request: ServiceRequest,
+    ) -> Self::Future<S, B>;
+}
+
+/// A service that a middleware can be in front of.
+pub trait Inner<B>: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static {}
+
+impl<S, B> Inner<B> for S where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static
+{
+}
+
+impl<S, B, T> Transform<S, ServiceRequest> for Middleware<T>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    B: MessageBody + 'static,
+    T: Handle,
+{
+    type Response = ServiceResponse<T::Body<B>>;
+    type Error = Error;
+    type Transform = MiddlewareService<S, T>;
+    type InitError = ();
+    type Future = Ready<Result<MiddlewareService<S, T>, ()>>;
+
+    fn new_transform(&self, inner: S) -> Self::Future {
+        ready(Ok(MiddlewareService { inner: Rc::new(inner), settings: self.settings.clone() }))
+    }
+}
+
+impl<S, B, T> Service<ServiceRequest> for MiddlewareService<S, T>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    B: MessageBody + 'static,
+    T: Handle,
+{
+    type Response = ServiceResponse<T::Body<B>>;
+    type Error = Error;
+    type Future = T::Future<S, B>;
+
+    fn poll_ready(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&self, request: ServiceRequest) -> Self::Future {
+        self.settings.call(&self.inner, request)
+    }
+}
+
+impl<S, T: fmt::Debug> fmt::Debug for MiddlewareService<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MiddlewareService").field(&self.settings).finish()
+    }
+}

@@ -1,0 +1,47 @@
+//! Slots that the important lose last: load shedding by priority.
+
+use crate::{
+    head::RequestHead,
+    held::{Entered, HeldBody, HeldFuture, say},
+    middleware::{Handle, Inner, Middleware},
+};
+use actix_web::{body::MessageBody, dev::ServiceRequest};
+use std::{rc::Rc, sync::Arc};
+use tidegate_overload::{Pass, PriorityLimit};
+use tidegate_rule::surface::RequestPriority;
+
+/// Sheds load in front of a service, the least important first.
+///
+/// ```
+/// use tidegate_actix::{PriorityMiddleware, RequestPriority};
+/// use tidegate_overload::priority::{Arrival, Class};
+/// use tidegate_overload::PriorityLimit;
+///
+/// let (user, batch) = (0, 1);
+/// let classes = [Class::new("user", "60%".parse()?), Class::new("batch", "10%".parse()?)];
+/// let shed = RequestPriority::new(PriorityLimit::new(classes, 100)?, move |head, limit| match head.header("x-batch") {
+///     Some(_) => Arrival::of(batch),
+///     None => Arrival::of(user).user(limit.user(&head.peer())),
+/// });
+/// let app = move || actix_web::App::new().wrap(PriorityMiddleware::new(shed.clone()));
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+///
+/// A request is in flight until the body of its answer has been sent, unless told otherwise. Whoever is shed is answered with
+/// 503 and `Retry-After`. Make the limit outside of the closure that makes applications, or each worker has its own.
+pub type PriorityMiddleware = Middleware<RequestPriority>;
+
+impl Handle for RequestPriority {
+    type Body<B: MessageBody> = HeldBody<B>;
+    type Future<S: Inner<B>, B: MessageBody + 'static> =
+        HeldFuture<S::Future, B, Entered<Pass<Arc<PriorityLimit>>>>;
+
+    fn call<S: Inner<B>, B: MessageBody + 'static>(
+        &self,
+        inner: &Rc<S>,
+        request: ServiceRequest,
+    ) -> Self::Future<S, B> {
+        let pass = self.try_pass(&RequestHead::of(&request));
+        HeldFuture::now(&**inner, say(self.terms(), request, pass))
+    }
+}

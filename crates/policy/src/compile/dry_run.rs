@@ -1,0 +1,156 @@
+//! Evaluations of a policy whose caller sets the clock, as when a log is replayed.
+
+use super::{
+    PolicyGate,
+    evaluate::{Admission, Refusal, RuleDecision, RuleResult, State},
+};
+use crate::matching::Seen;
+use std::{fmt, ops::Range, time::Duration};
+use tidegate_rule::{Mode, PreparedCheck, Run, request::Head};
+
+/// Which rules apply to each of some requests, and the keys of their limits.
+///
+/// Both depend neither on other requests nor on the time, so that another thread may [prepare](PolicyGate::prepare) them.
+#[derive(Debug, Default)]
+pub struct Prefetch {
+    /// Of all requests, one after the other.
+    rules: Vec<usize>,
+    checks: Vec<PreparedCheck>,
+    /// Where those of each request end.
+    ends: Vec<(usize, usize)>,
+    /// Of the request that is prepared.
+    found: Vec<usize>,
+    limits: Vec<usize>,
+}
+
+impl Prefetch {
+    /// The number of requests.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The number of rules that apply, of all requests together.
+    pub fn rules(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Forgets all requests, and keeps its memory.
+    pub fn clear(&mut self) {
+        self.rules.clear();
+        self.checks.clear();
+        self.ends.clear();
+    }
+
+    /// The indexes of all rules that match this one of the requests, whatever their mode.
+    #[inline]
+    pub fn found(&self, at: usize) -> &[usize] {
+        self.at(at).0
+    }
+
+    #[inline]
+    fn at(&self, at: usize) -> (&[usize], &[PreparedCheck]) {
+        let (rules, checks) = match at.checked_sub(1) {
+            Some(before) => self.ends.get(before).copied().unwrap_or_default(),
+            None => (0, 0),
+        };
+        let (rules_end, checks_end) = self.ends.get(at).copied().unwrap_or((rules, checks));
+        (&self.rules[rules..rules_end], &self.checks[checks..checks_end])
+    }
+}
+
+/// The result of a dry run. To be used again for the next request: it keeps its memory.
+pub struct DryRun {
+    state: State,
+}
+
+impl DryRun {
+    /// For dry runs of this policy.
+    pub fn new(gate: &PolicyGate) -> Self {
+        Self { state: State::new(gate) }
+    }
+
+    /// The decision of each rule that was checked.
+    #[inline]
+    pub fn decisions(&self) -> impl Iterator<Item = RuleDecision<'_>> {
+        self.state.admission.decisions()
+    }
+
+    /// The index of the rule that denies the request, of several the one with the longest wait; `None` if it is admitted.
+    pub fn denied_by(&self) -> Option<usize> {
+        self.state.denial.as_ref().map(|(rule, _)| *rule)
+    }
+
+    /// What is done with the request, if it is denied.
+    pub fn refusal(&self, head: &dyn Head) -> Option<Box<Refusal>> {
+        self.state.refusal(head.header("accept"))
+    }
+
+    /// How long the request waits before it proceeds.
+    pub fn delay(&self) -> Duration {
+        let enforced = self.decisions().filter(|decision| decision.mode == Mode::Enforce);
+        let delays = enforced.map(|decision| match decision.result {
+            RuleResult::Delayed(delay) => delay,
+            RuleResult::Admitted | RuleResult::Denied(_) => Duration::ZERO,
+        });
+        delays.max().unwrap_or_default()
+    }
+
+    /// What the admitted request holds until its response, and in queues until its wait is over; `None` if that is nothing.
+    pub fn take_admission(&mut self) -> Option<Box<Admission>> {
+        let admission = &mut self.state.admission;
+        admission.holds_anything().then(|| {
+            let next = Admission::new(&admission.gate);
+            Box::new(std::mem::replace(admission, next))
+        })
+    }
+}
+
+impl PolicyGate {
+    /// Finds the rules that match this request, and the keys of their limits, and adds them to `prefetch`.
+    pub fn prepare(&self, seen: &Seen<'_>, prefetch: &mut Prefetch) {
+        let inner = &*self.inner;
+        let Prefetch { rules, checks, ends, found, limits } = prefetch;
+        found.clear();
+        limits.clear();
+        inner.index.find(seen, found);
+        rules.extend_from_slice(found);
+        let mut found = found.iter().filter_map(|place| inner.rules.get(*place));
+        let is_plain = found.all(|rule| {
+            limits.extend(rule.limit);
+            rule.has_only_quotas()
+        });
+        if is_plain {
+            inner.gate.prepare(seen.head(), limits, checks);
+        }
+        ends.push((rules.len(), checks.len()));
+    }
+
+    /// Loads the counters of these requests into the processor's cache, all at the same time.
+    pub fn prefetch(&self, prefetch: &Prefetch, requests: Range<usize>) {
+        requests.for_each(|at| self.inner.gate.prefetch(prefetch.at(at).1));
+    }
+
+    /// Evaluates all rules for one of the requests that were [prepared](Self::prepare), at the time of their clock, which the
+    /// caller sets. No other thread may check this gate meanwhile, and the gate must be that of the [`DryRun`].
+    ///
+    /// The steps are those of [`evaluate`](Self::evaluate), but nothing is waited for: a wait for a quota is reported as a delay,
+    /// and a request that would wait for a slot is denied, since the time of its release is unknown.
+    pub fn dry_run(&self, head: &dyn Head, (prefetch, at): (&Prefetch, usize), dry_run: &mut DryRun) {
+        let (rules, checks) = prefetch.at(at);
+        dry_run.state.clear();
+        let pending = dry_run.state.evaluate(&self.inner, head, rules, Run::DryRun(checks));
+        debug_assert!(pending.is_none());
+    }
+}
+
+impl fmt::Debug for DryRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.decisions()).finish()
+    }
+}

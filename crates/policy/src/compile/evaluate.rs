@@ -1,0 +1,514 @@
+//! The evaluation of a policy for one request.
+//!
+//! Access lists and bans come first, since they cost nothing; then breakers and adaptive limits, whose permits are released
+//! when a quota denies; then all quotas together. Where quotas are waited for, no permit is held meanwhile, and guards are
+//! checked again behind the wait; there they can be waited for, too.
+//!
+//! A dry run takes the same steps, and waits for nothing.
+
+use super::{
+    Inner, PolicyGate,
+    guards::{GuardPermit, PolicyRule, Stopped},
+    reject::RejectAction,
+};
+use crate::matching::Seen;
+use std::{fmt, future::ready, sync::Arc, time::Duration};
+use tidegate_access::Standing;
+use tidegate_bandwidth::Bandwidth;
+use tidegate_core::{Decision, Micros, Quota};
+use tidegate_limiter::Mark;
+use tidegate_overload::{Cause, Rejection, Report};
+use tidegate_rule::{
+    Answer, Evaluation, Fields, HeldSlots, LimitDecision, LimitOutcome, Limited, Limits, Mode, Pending, Rule,
+    Run, Verdict, add_wait,
+    request::{Head, Reply},
+    surface::{Barred, Guest, called},
+};
+
+/// Whether a request is admitted.
+#[derive(Debug)]
+pub enum PolicyResult {
+    /// It is, and holds this until its response.
+    Admitted(Admission),
+    /// It is not.
+    Refused(Box<Refusal>),
+}
+
+/// What an admitted request holds. Dropping it without a response releases its slots and charges what was reserved.
+#[must_use = "dropping it releases the slots of the request"]
+pub struct Admission {
+    pub(super) gate: PolicyGate,
+    pub(super) verdict: Verdict,
+    pub(super) permits: Vec<GuardPermit>,
+    /// Results of access lists, of guards, and of rules without quotas.
+    pub(super) others: Vec<(usize, Mode, RuleResult)>,
+    /// How long it waited for its turn.
+    waited: Micros,
+    /// How fast its bodies may move, where a rule limits that.
+    bandwidth: Option<Box<BodyRates>>,
+}
+
+#[derive(Default)]
+struct BodyRates {
+    down: Vec<Bandwidth>,
+    up: Vec<Bandwidth>,
+}
+
+/// Why a request is denied, and what is done with it.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The rule that denies it.
+    pub rule: Arc<str>,
+    /// Its index in the policy.
+    pub place: usize,
+    /// Why.
+    pub reason: DenyReason,
+    /// What is done with the request.
+    pub action: RejectAction,
+    /// When a retry is worthwhile, if that is known.
+    pub retry_after: Option<Duration>,
+    /// How long it waited for its turn.
+    pub waited: Micros,
+    /// The decision and its quota; `None` where no quota came to a decision.
+    pub decision: Option<(Decision, Option<Quota>)>,
+}
+
+/// The decision of one rule of a policy.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleDecision<'a> {
+    /// The index of the rule in the policy.
+    pub rule: usize,
+    /// Whether it is enforced for this request.
+    pub mode: Mode,
+    /// What it decided.
+    pub result: RuleResult,
+    /// The decision of its quotas, where it has some.
+    pub decision: Option<&'a Decision>,
+    /// Identifies the key in the rule's limiter, where it was prefetched.
+    pub key: Option<Mark>,
+}
+
+/// What a rule decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleResult {
+    /// The request may proceed.
+    Admitted,
+    /// The request may proceed after this wait.
+    Delayed(Duration),
+    /// It may not, or could not if the rule were enforced.
+    Denied(DenyReason),
+}
+
+/// Why a request is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenyReason {
+    /// A quota is exceeded, or the wait for it timed out.
+    Limited,
+    /// It lacks the key, or has it several times.
+    NoKey,
+    /// Its client is on a list that denies it.
+    Denied,
+    /// Its client is banned for a time.
+    Banned,
+    /// A breaker is open, or an adaptive limit is reached.
+    Guarded,
+}
+
+impl PolicyGate {
+    /// Evaluates all rules that apply to this request.
+    pub fn check(&self, head: &dyn Head) -> Evaluation<PolicyResult> {
+        self.evaluate(&self.see(head))
+    }
+
+    /// The same for a caller that has [looked at](Self::see) the request for its route, too.
+    pub fn evaluate(&self, seen: &Seen<'_>) -> Evaluation<PolicyResult> {
+        let mut rules = Vec::new();
+        self.inner.index.find(seen, &mut rules);
+        let mut state = State::new(self);
+        match state.evaluate(&self.inner, seen.head(), &rules, Run::Live) {
+            None => Evaluation::Ready(state.result(seen.head().header("accept"))),
+            Some(verdict) => Evaluation::Pending(state.wait(seen.head(), verdict)),
+        }
+    }
+}
+
+/// A request while it is evaluated.
+pub(super) struct State {
+    /// Indexes of the limits that apply.
+    limits: Vec<usize>,
+    /// Rules with guards, each with the class of the request.
+    guarded: Vec<(usize, usize)>,
+    clients: Vec<(usize, Guest)>,
+    pub(super) admission: Admission,
+    /// The rule that denies the request, and why.
+    pub(super) denial: Option<(usize, Denial)>,
+}
+
+/// Why a rule denies a request. The response is made of it only where it is sent.
+pub(super) enum Denial {
+    DuplicateKey,
+    Access(Box<Barred>),
+    Guard(Stopped),
+    Limit(DenyReason),
+}
+
+impl State {
+    pub(super) fn new(gate: &PolicyGate) -> Self {
+        Self {
+            limits: Vec::new(),
+            guarded: Vec::new(),
+            clients: Vec::new(),
+            admission: Admission::new(gate),
+            denial: None,
+        }
+    }
+
+    /// Forgets the request, and keeps its memory for the next.
+    pub(super) fn clear(&mut self) {
+        self.limits.clear();
+        self.guarded.clear();
+        self.clients.clear();
+        self.denial = None;
+        let Admission { gate: _, verdict, permits, others, waited, bandwidth } = &mut self.admission;
+        verdict.clear();
+        permits.clear();
+        others.clear();
+        *waited = Micros::ZERO;
+        *bandwidth = None;
+    }
+
+    /// The order of steps, whether it is a live or a dry run. Returns what has to be waited for: nothing in a dry run.
+    pub(super) fn evaluate(
+        &mut self,
+        inner: &Inner,
+        head: &dyn Head,
+        rules: &[usize],
+        run: Run<'_>,
+    ) -> Option<Pending<Verdict>> {
+        for rule in rules {
+            if let Err(denial) = self.check_access(inner, *rule, head) {
+                self.deny(*rule, denial);
+                return None;
+            }
+        }
+        let mut is_queued = false;
+        for (place, class) in &self.guarded {
+            let Some(rule) = inner.rules.get(*place) else { continue };
+            match rule.pass(*class, &mut self.admission.permits) {
+                Ok(()) => {}
+                Err(Stopped::Full) if matches!(run, Run::Live) => {
+                    is_queued = true;
+                    break;
+                }
+                Err(stopped) => {
+                    self.deny(*place, Denial::Guard(stopped));
+                    return None;
+                }
+            }
+        }
+        let into = std::mem::take(&mut self.admission.verdict);
+        match inner.gate.evaluate(head, Limits::At(&self.limits), run, into) {
+            Evaluation::Ready(verdict) if is_queued => Some(Box::pin(ready(verdict))),
+            Evaluation::Ready(verdict) => {
+                self.conclude(inner, verdict);
+                None
+            }
+            Evaluation::Pending(verdict) => Some(verdict),
+        }
+    }
+
+    /// Checks the access list of one rule, and collects what else it has to check.
+    fn check_access(&mut self, inner: &Inner, place: usize, head: &dyn Head) -> Result<(), Denial> {
+        let Some(rule) = inner.rules.get(place) else { return Ok(()) };
+        if rule.refuses_duplicates(head) {
+            return Err(Denial::DuplicateKey);
+        }
+        if rule.has_only_quotas() {
+            self.limits.extend(rule.limit);
+            return Ok(());
+        }
+        let mode = rule.mode(head);
+        if mode == Mode::Off {
+            return Ok(());
+        }
+        let mut result = RuleResult::Admitted;
+        match rule.door.as_ref().map(|door| door.knock(head)) {
+            Some(Err(barred)) if mode == Mode::Enforce => return Err(Denial::Access(barred)),
+            Some(Err(barred)) => result = RuleResult::Denied(Denial::Access(barred).reason()),
+            // No other limit of this rule applies.
+            Some(Ok(client)) if client.standing() == Standing::Allowed => return Ok(()),
+            Some(Ok(client)) => self.clients.push((place, client)),
+            None => {}
+        }
+        match rule.limit {
+            // A rule that would deny the client does not count it.
+            Some(limit) if result == RuleResult::Admitted => self.limits.push(limit),
+            Some(_) | None => self.admission.others.push((place, mode, result)),
+        }
+        if mode == Mode::Enforce {
+            if rule.has_guards() {
+                self.guarded.push((place, rule.class_of(head)));
+            }
+            let (down, up) = rule.bandwidth(head);
+            if down.is_some() || up.is_some() {
+                let rates = self.admission.bandwidth.get_or_insert_default();
+                rates.down.extend(down);
+                rates.up.extend(up);
+            }
+        }
+        Ok(())
+    }
+
+    fn deny(&mut self, rule: usize, denial: Denial) {
+        self.admission.permits.clear();
+        self.admission.others.retain(|(other, ..)| *other != rule);
+        self.admission.others.push((rule, Mode::Enforce, RuleResult::Denied(denial.reason())));
+        self.denial = Some((rule, denial));
+    }
+
+    /// Takes over the verdict of all quotas.
+    fn conclude(&mut self, inner: &Inner, verdict: Verdict) {
+        let admission = &mut self.admission;
+        admission.waited = admission.waited.plus(verdict.waited());
+        if let Some(denial) = verdict.denial() {
+            // Every rule that denied counts it against its client.
+            let denies =
+                |rule: &usize| verdict.denials().any(|denial| inner.owners.get(denial.limit) == Some(rule));
+            let denied = self.clients.drain(..).filter(|(rule, _)| denies(rule));
+            denied.for_each(|(_, client)| client.answered(Report::Failure));
+            let owner = inner.owners.get(denial.limit).copied().unwrap_or(usize::MAX);
+            self.denial = Some((owner, Denial::Limit(deny_reason(denial))));
+            admission.permits.clear();
+        }
+        admission.verdict = verdict;
+    }
+
+    /// Permits of guards are released while quotas are waited for: a wait is no work. Their own queue comes last.
+    fn wait(mut self, head: &dyn Head, verdict: Pending<Verdict>) -> Pending<PolicyResult> {
+        let gate = self.admission.gate.clone();
+        let accept = head.header("accept").map(<[u8]>::to_vec);
+        let queue = |(place, class)| {
+            let rule: &PolicyRule = gate.inner.rules.get(place)?;
+            Some((place, class, rule.queue_of(head)))
+        };
+        let guarded: Vec<_> = self.guarded.drain(..).filter_map(queue).collect();
+        self.admission.permits.clear();
+        Box::pin(async move {
+            self.conclude(&gate.inner, verdict.await);
+            for (place, class, queue) in guarded {
+                let Some(rule) = gate.inner.rules.get(place).filter(|_| self.denial.is_none()) else { break };
+                let Admission { permits, waited, .. } = &mut self.admission;
+                if let Err(stopped) =
+                    add_wait(waited, rule.pass_in_line(class, queue.as_ref(), permits)).await
+                {
+                    self.deny(place, Denial::Guard(stopped));
+                }
+            }
+            self.result(accept.as_deref())
+        })
+    }
+
+    fn result(self, accept: Option<&[u8]>) -> PolicyResult {
+        match self.refusal(accept) {
+            Some(refusal) => PolicyResult::Refused(refusal),
+            None => PolicyResult::Admitted(self.admission),
+        }
+    }
+
+    /// What is done with the request, if it is denied.
+    pub(super) fn refusal(&self, accept: Option<&[u8]>) -> Option<Box<Refusal>> {
+        let (place, denial) = self.denial.as_ref()?;
+        Some(denial.refusal(*place, &self.admission, accept))
+    }
+}
+
+impl Denial {
+    pub(super) fn reason(&self) -> DenyReason {
+        match self {
+            Self::DuplicateKey => DenyReason::NoKey,
+            Self::Access(barred) if barred.retry_after.is_some() => DenyReason::Banned,
+            Self::Access(_) => DenyReason::Denied,
+            Self::Guard(_) => DenyReason::Guarded,
+            Self::Limit(reason) => *reason,
+        }
+    }
+
+    #[cold]
+    fn refusal(&self, place: usize, admission: &Admission, accept: Option<&[u8]>) -> Box<Refusal> {
+        let inner = &admission.gate.inner;
+        let rule = inner.rules.get(place);
+        let mut name: Option<Arc<str>> = None;
+        let (mut retry_after, mut decision) = (None, None);
+        let default = match self {
+            Self::DuplicateKey => Answer::duplicate_key(),
+            Self::Access(barred) => {
+                retry_after = barred.retry_after;
+                barred.answer.clone()
+            }
+            Self::Guard(stopped) => {
+                let limited = stopped.limited(rule);
+                retry_after = limited.retry_after();
+                let answer = Answer::from(&limited);
+                match answer.get("retry-after") {
+                    Some(_) => answer,
+                    None => answer.header("retry-after", "1"),
+                }
+            }
+            Self::Limit(_) => {
+                retry_after = admission.verdict.retry_after();
+                let denial = admission.verdict.denial();
+                name = denial.and_then(|denial| denial.rule(&inner.gate)).map(Rule::shared_name);
+                decision = denial.and_then(|denial| Some((*denial.decision()?, denial.quota(&inner.gate))));
+                inner.gate.answer_to(&admission.verdict)
+            }
+        };
+        Box::new(Refusal {
+            rule: name.unwrap_or_else(|| rule.map_or("", PolicyRule::name).into()),
+            place,
+            reason: self.reason(),
+            action: match rule {
+                Some(rule) => RejectAction::of(&rule.source.on_limit, default, accept),
+                None => RejectAction::Answer(default),
+            },
+            retry_after,
+            waited: admission.waited,
+            decision,
+        })
+    }
+}
+
+impl Stopped {
+    fn limited(self, rule: Option<&PolicyRule>) -> Limited {
+        let cause = match self {
+            Self::Rejected(rejection) => Cause::Rejected(rejection),
+            Self::Refused(refused) => Cause::Refused(refused),
+            Self::Full => Cause::Rejected(Rejection::Full),
+        };
+        let message = rule.and_then(|rule| rule.source.message.as_deref()).map(Into::into);
+        Limited::new(rule.map_or("", PolicyRule::name), cause).with_message(message)
+    }
+}
+
+fn deny_reason(denial: &LimitDecision) -> DenyReason {
+    match denial.outcome {
+        LimitOutcome::MissingKey => DenyReason::NoKey,
+        LimitOutcome::Decided(_) | LimitOutcome::Refused(_) => DenyReason::Limited,
+    }
+}
+
+fn result_of(decision: &LimitDecision) -> RuleResult {
+    match decision.decision() {
+        Some(decision) if decision.is_allowed() => RuleResult::Admitted,
+        _ if decision.would_deny() => RuleResult::Denied(deny_reason(decision)),
+        _ => RuleResult::Delayed(decision.delay()),
+    }
+}
+
+impl PolicyResult {
+    /// How long the request waited for its turn.
+    pub fn waited(&self) -> Micros {
+        match self {
+            Self::Admitted(admission) => admission.waited,
+            Self::Refused(refusal) => refusal.waited,
+        }
+    }
+}
+
+impl RuleDecision<'_> {
+    /// Whether the request is denied because of it.
+    pub fn denies(&self) -> bool {
+        self.mode == Mode::Enforce && matches!(self.result, RuleResult::Denied(_))
+    }
+}
+
+impl Admission {
+    pub(super) fn new(gate: &PolicyGate) -> Self {
+        Self {
+            gate: gate.clone(),
+            verdict: Verdict::default(),
+            permits: Vec::new(),
+            others: Vec::new(),
+            waited: Micros::ZERO,
+            bandwidth: None,
+        }
+    }
+
+    /// The decision of each rule that was checked.
+    #[inline]
+    pub fn decisions(&self) -> impl Iterator<Item = RuleDecision<'_>> {
+        let owners = &self.gate.inner.owners;
+        let quotas = self.verdict.decisions().filter_map(|one| {
+            let (mode, result, decision) = (one.mode, result_of(one), one.decision());
+            let rule = owners.get(one.limit)?;
+            Some(RuleDecision { rule: *rule, mode, result, decision, key: one.key })
+        });
+        let others = self.others.iter().map(|(rule, mode, result)| RuleDecision {
+            rule: *rule,
+            mode: *mode,
+            result: *result,
+            decision: None,
+            key: None,
+        });
+        quotas.chain(others)
+    }
+
+    /// The decisions of its quotas.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// Writes the header fields of what is left; see [`Verdict::write_fields`].
+    pub fn write_fields(&self, each: impl FnMut(&'static str, &str)) {
+        self.verdict.write_fields(&self.gate.inner.gate, each);
+    }
+
+    /// Which header fields describe what is left.
+    #[inline]
+    pub fn fields(&self) -> Fields {
+        self.gate.inner.gate.told()
+    }
+
+    /// The limits that decided.
+    pub fn gate(&self) -> &tidegate_rule::Gate {
+        &self.gate.inner.gate
+    }
+
+    /// The byte rates of its response: all of them apply.
+    pub fn down(&self) -> &[Bandwidth] {
+        self.bandwidth.as_deref().map_or(&[], |rates| &rates.down)
+    }
+
+    /// The byte rates of its request body: all of them apply.
+    pub fn up(&self) -> &[Bandwidth] {
+        self.bandwidth.as_deref().map_or(&[], |rates| &rates.up)
+    }
+
+    /// Whether anything is settled or released with the response.
+    pub fn holds_anything(&self) -> bool {
+        self.verdict.holds_anything() || !self.permits.is_empty()
+    }
+
+    /// Leaves the queues of a dry run: the wait is over.
+    pub fn leave_queues(&mut self) {
+        self.verdict.leave_queues();
+    }
+
+    /// Reports the response to its guards, and settles what was reserved. The result holds its slots; drop it when the body
+    /// has been sent.
+    pub fn settle(mut self, reply: &dyn Reply) -> HeldSlots {
+        let report = called(Some(reply));
+        self.permits.drain(..).for_each(|permit| permit.report(report));
+        self.verdict.settle(&self.gate.inner.gate, reply)
+    }
+
+    /// There was no response: reports a failure to its guards, and charges what was reserved.
+    pub fn fail(mut self) {
+        self.permits.drain(..).for_each(|permit| permit.report(Report::Failure));
+    }
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admission").field("verdict", &self.verdict).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,166 @@
+//! What a request has reserved while its limits are evaluated.
+
+use super::{
+    Gate,
+    evaluate::LimitCheck,
+    queue::{Waiting, add_wait},
+    verdict::{Held, LimitDecision, LimitOutcome, Verdict},
+};
+use std::{slice, time::Duration};
+use tidegate_core::Micros;
+use tidegate_limiter::{Blocking, Check, Claim, reserve_all};
+
+/// Decides checks that are all in memory; `None` if one of them is not: nothing is decided then.
+pub(super) fn reserve_in_memory(checks: &[LimitCheck]) -> Option<Vec<Option<Claim>>> {
+    let checks: Vec<Check> = checks.iter().map(|check| check.check.clone()).collect();
+    checks.iter().all(Check::is_in_memory).then(|| Blocking::reserve_all(&checks))
+}
+
+/// The decisions so far, and what they reserved. Dropping it gives everything back.
+#[derive(Default)]
+pub(super) struct Claims {
+    decisions: Vec<LimitDecision>,
+    claims: Vec<(usize, Claim)>,
+    waiting: Vec<Waiting>,
+    waited: Micros,
+}
+
+impl Claims {
+    pub(super) fn add(&mut self, checks: &[LimitCheck], claims: Vec<Option<Claim>>) {
+        for (check, claim) in checks.iter().zip(claims) {
+            if let Some(claim) = claim {
+                self.decide(check, LimitOutcome::Decided(*claim.decision()));
+                self.claims.push((check.limit, claim));
+            }
+        }
+    }
+
+    fn decide(&mut self, check: &LimitCheck, outcome: LimitOutcome) {
+        self.decisions.push(LimitDecision::new(check.limit, check.mode, outcome));
+    }
+
+    /// Checks limits in shadow mode, which deny nothing.
+    pub(super) fn add_shadow(&mut self, shadow: &[LimitCheck]) {
+        if self.is_denied() {
+            return;
+        }
+        for check in shadow.iter().map(slice::from_ref) {
+            self.add(check, reserve_in_memory(check).unwrap_or_default());
+        }
+    }
+
+    /// Reserves everything, where a store or a line has to be waited for.
+    pub(super) async fn reserve(&mut self, enforced: Vec<LimitCheck>, shadow: Vec<LimitCheck>) {
+        let (lines, rest): (Vec<_>, Vec<_>) = enforced.into_iter().partition(|check| check.line.is_some());
+        for check in lines {
+            self.wait_in_line(check).await;
+        }
+        if !self.is_denied() {
+            let checks = rest.iter().map(|check| check.check.clone()).collect();
+            self.add(&rest, reserve_all(checks).await);
+            self.enter_queues(&rest);
+            self.ready().await;
+        }
+        if !self.is_denied() {
+            for check in shadow {
+                let claims = reserve_all(vec![check.check.clone()]).await;
+                self.add(&[check], claims);
+            }
+        }
+    }
+
+    /// Takes a place in the queue of each limit whose turn is later.
+    pub(super) fn enter_queues(&mut self, checks: &[LimitCheck]) {
+        for check in checks {
+            let waits = |(limit, claim): &(usize, Claim)| *limit == check.limit && !claim.wait().is_zero();
+            let Some(queue) = check.queue.as_ref().filter(|_| self.claims.iter().any(waits)) else {
+                continue;
+            };
+            match queue.enter() {
+                Ok(waiting) => self.waiting.push(waiting),
+                Err(full) => {
+                    let ours = self.decisions.iter_mut().filter(|one| one.limit == check.limit);
+                    ours.for_each(|one| one.outcome = LimitOutcome::Refused(full));
+                }
+            }
+        }
+    }
+
+    async fn wait_in_line(&mut self, mut check: LimitCheck) {
+        if self.is_denied() {
+            return;
+        }
+        let waiting = match &check.queue {
+            None => None,
+            // With an empty queue, a request that need not wait takes no place from those that must.
+            Some(queue) if queue.is_empty() && self.reserve_at_once(&check).await => return,
+            Some(queue) => match queue.enter() {
+                Ok(waiting) => Some(waiting),
+                Err(full) => return self.decide(&check, LimitOutcome::Refused(full)),
+            },
+        };
+        let Some((bucket, waiter)) = check.line.take() else { return };
+        let outcome = match add_wait(&mut self.waited, bucket.claim_in_line(waiter)).await {
+            Ok(claim) => {
+                let decision = *claim.decision();
+                self.claims.push((check.limit, claim));
+                LimitOutcome::Decided(decision)
+            }
+            Err(refused) => LimitOutcome::Refused(refused),
+        };
+        drop(waiting);
+        self.decide(&check, outcome);
+    }
+
+    /// Whether it could be reserved without a wait.
+    async fn reserve_at_once(&mut self, check: &LimitCheck) -> bool {
+        let claims = reserve_all(vec![check.check.clone().within(Duration::ZERO)]).await;
+        let is_granted = claims.iter().flatten().any(|claim| claim.decision().is_allowed());
+        if is_granted {
+            self.add(slice::from_ref(check), claims);
+        }
+        is_granted
+    }
+
+    fn is_denied(&self) -> bool {
+        self.decisions.iter().any(LimitDecision::denies)
+    }
+
+    /// Whether there is nothing to wait for.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_denied() || self.claims.iter().all(|(_, claim)| claim.wait().is_zero())
+    }
+
+    /// Waits for all of them, each by the clock of its rule, and leaves the queues.
+    pub(super) async fn ready(&mut self) {
+        let each: Vec<_> = match self.is_denied() {
+            true => Vec::new(),
+            false => self.claims.iter().map(|(_, claim)| claim.ready()).collect(),
+        };
+        for ready in each {
+            add_wait(&mut self.waited, ready).await;
+        }
+        self.waiting.clear();
+    }
+
+    /// Charges what is charged ahead, and keeps what is settled with the response.
+    pub(super) fn settle(self, gate: &Gate) -> Verdict {
+        let mut held = Held::default();
+        if !self.is_denied() {
+            held.waiting = self.waiting;
+            for (limit, claim) in self.claims {
+                let (tokens, slots) = claim.into_parts();
+                held.slots.extend(slots);
+                let Some(tokens) = tokens else { continue };
+                if gate.limits()[limit].payment().is_ahead() {
+                    tokens.keep();
+                } else {
+                    held.tokens.push((limit, tokens));
+                }
+            }
+        }
+        let mut decisions = self.decisions;
+        decisions.sort_by_key(|one| one.limit);
+        Verdict::of(decisions, held, self.waited)
+    }
+}

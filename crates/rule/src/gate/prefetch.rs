@@ -1,0 +1,112 @@
+//! Keys that are found before their limits are checked, so that memory is fetched ahead of a replay.
+
+use super::{
+    Gate, RequestLimit,
+    evaluate::{KeyLookup, find_key},
+    limit::holds_slots,
+    verdict::{LimitDecision, LimitOutcome, Verdict},
+};
+use crate::{
+    Mode,
+    request::{Head, KeyValue},
+};
+use tidegate_limiter::{BlockingBucket, Limiter, Mark};
+
+/// A check of one plain limit whose key was found ahead; see [`Gate::prepare`].
+#[derive(Clone, Copy, Debug)]
+pub struct PreparedCheck {
+    limit: usize,
+    key: Mark,
+    cost: u64,
+    tier: usize,
+}
+
+impl Gate {
+    /// Finds the keys of a request for the limits at these indexes, and adds them to `prepared`; adds nothing where one of
+    /// them is more than a plain limit in memory.
+    pub fn prepare(&self, head: &dyn Head, limits: &[usize], prepared: &mut Vec<PreparedCheck>) {
+        let before = prepared.len();
+        for limit in limits {
+            match self.prepare_one(*limit, head) {
+                Some(check) => prepared.push(check),
+                None => return prepared.truncate(before),
+            }
+        }
+    }
+
+    #[inline]
+    fn prepare_one(&self, index: usize, head: &dyn Head) -> Option<PreparedCheck> {
+        let (limit, limiter) = self.plain(index)?;
+        let KeyLookup::Found(key) = find_key(limit, head) else { return None };
+        let key = limiter.mark(&key)?;
+        Some(PreparedCheck { limit: index, key, cost: limit.cost_of(head), tier: limit.tier_of(head) })
+    }
+
+    /// Loads the counters of these keys into the processor's cache. Calls for several requests in a row load them all at the
+    /// same time.
+    #[inline]
+    pub fn prefetch(&self, prepared: &[PreparedCheck]) {
+        prepared.iter().filter_map(|check| self.bucket(check)).for_each(|bucket| bucket.prefetch());
+    }
+
+    /// Identifies the key of a request in the limit at this index, where it counts in memory.
+    pub fn mark_at(&self, limit: usize, head: &dyn Head) -> Option<Mark> {
+        let limit = self.limits().get(limit)?;
+        let KeyLookup::Found(key) = find_key(limit, head) else { return None };
+        limit.rule().limiter()?.mark(&key)
+    }
+
+    /// Identifies the key of all requests together in the limit at this index, where it counts in memory.
+    pub fn mark_of_all(&self, limit: usize) -> Option<Mark> {
+        self.limits().get(limit)?.rule().limiter()?.mark(&KeyValue::All)
+    }
+
+    /// Whether one of its rules counts requests in flight, so that their duration matters.
+    pub fn counts_in_flight(&self) -> bool {
+        self.limits().iter().any(|limit| limit.rule().quotas().iter().any(holds_slots))
+    }
+
+    /// Decides checks of plain limits that nobody else checks meanwhile, without locks: looks at all but the last, which is
+    /// charged if none of the others denies; then charges the others. `None` if a limit is no longer plain; nothing is
+    /// charged then.
+    pub(super) fn decide_prepared(&self, prepared: &[PreparedCheck], verdict: &mut Verdict) -> Option<()> {
+        let Some((last, others)) = prepared.split_last() else { return Some(()) };
+        let decided = |check: &PreparedCheck, decision| LimitDecision {
+            key: Some(check.key),
+            ..LimitDecision::new(check.limit, Mode::Enforce, LimitOutcome::Decided(decision))
+        };
+        let mut is_denied = false;
+        for check in others {
+            let decision = self.bucket(check)?.peek(check.cost);
+            is_denied |= !decision.is_granted();
+            verdict.push(decided(check, decision));
+        }
+        let bucket = self.bucket(last)?;
+        let decision = if is_denied { bucket.peek(last.cost) } else { bucket.check(last.cost) };
+        is_denied |= !decision.is_granted();
+        verdict.push(decided(last, decision));
+        if !is_denied {
+            for (check, decision) in others.iter().zip(verdict.decisions_mut()) {
+                decision.outcome = LimitOutcome::Decided(self.bucket(check)?.check(check.cost));
+            }
+        }
+        Some(())
+    }
+
+    /// A limit that decides by itself, with nothing to settle and nothing to hold.
+    #[inline]
+    fn plain(&self, index: usize) -> Option<(&RequestLimit, &Limiter)> {
+        let limit = self.limits().get(index)?;
+        let limiter = limit.rule().at_hand().filter(|_| limit.is_plain())?;
+        Some((limit, limiter))
+    }
+
+    #[inline]
+    fn bucket(&self, check: &PreparedCheck) -> Option<BlockingBucket<'_>> {
+        let bucket = self.plain(check.limit)?.1.blocking().marked(check.key)?;
+        Some(match check.tier {
+            0 => bucket,
+            tier => bucket.tier(tier).unwrap_or(bucket),
+        })
+    }
+}

@@ -1,0 +1,54 @@
+//! Who may come in at all: lists and bans, in front of a service.
+
+use crate::{
+    head::HttpHead,
+    held::{HeldBody, HeldFuture, Wire},
+    middleware::{MiddlewareLayer, MiddlewareService},
+};
+use http::{Request, Response};
+use http_body::Body;
+use std::task::{Context, Poll};
+use tidegate_rule::surface::{Guest, RequestAccess};
+use tower_service::Service;
+
+/// Keeps out whom a list or a ban keeps out, and bans whoever is denied too often further inside.
+///
+/// ```
+/// use tidegate_access::{AccessControl, Bans};
+/// use tidegate_rule::request::TrustedProxies;
+/// use tidegate_tower::{AccessLayer, RequestAccess};
+///
+/// let bans = Bans::builder().automatic("10/min for 1h".parse()?).build()?;
+/// let control = AccessControl::new("deny 192.0.2.0/24".parse()?, bans);
+/// let access = RequestAccess::new(control).behind(TrustedProxies::new(["10.0.0.0/8"])?);
+/// let layer = AccessLayer::new(access.ban_on(|reply| reply.status() == 429));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Whoever is kept out is answered with 403, in gRPC with `PERMISSION_DENIED`, and a ban says in `Retry-After` when it ends.
+/// A request whose sender is not known is kept out too; see [`RequestAccess::unknown`].
+pub type AccessLayer = MiddlewareLayer<RequestAccess>;
+
+impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestAccess>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body,
+{
+    type Response = Response<HeldBody<R>>;
+    type Error = S::Error;
+    type Future = HeldFuture<S::Future, Guest>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        match self.settings.knock(&HttpHead::of(&request)) {
+            Ok(guest) => HeldFuture::serving(self.inner.call(request), guest, self.settings.terms().clone()),
+            Err(barred) => {
+                let wire = Wire::of(&request);
+                HeldFuture::answered(wire.respond(barred.answer, barred.reason, barred.retry_after))
+            }
+        }
+    }
+}

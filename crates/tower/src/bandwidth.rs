@@ -1,0 +1,107 @@
+//! Bodies that move no faster than a bandwidth allows.
+
+use crate::{
+    head::HttpHead,
+    middleware::{MiddlewareLayer, MiddlewareService},
+};
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tidegate_bandwidth::{Bandwidth, Shaped};
+use tidegate_rule::surface::RequestBandwidth;
+use tower_service::Service;
+
+/// Has the bodies of answers move no faster than a bandwidth allows: all of them together, or all of a client's.
+///
+/// ```
+/// use tidegate_bandwidth::{Bandwidth, Bandwidths};
+/// use tidegate_rule::request::key;
+/// use tidegate_tower::{BandwidthLayer, RequestBandwidth};
+///
+/// let machine = BandwidthLayer::new(Bandwidth::new("100MB/s")?);
+/// let each = BandwidthLayer::new(RequestBandwidth::by_key(Bandwidths::new("1MB/s")?, key::peer()));
+/// # Ok::<(), tidegate_limiter::BuildError>(())
+/// ```
+///
+/// A body is pulled only as fast as it may be sent, so nothing piles up. What a body yields at once passes whole, and is
+/// repaid before the next; trailers pass as they are. For the bodies of requests there is [`UploadLayer`].
+pub type BandwidthLayer = MiddlewareLayer<RequestBandwidth>;
+
+/// The same as [`BandwidthLayer`] for the bodies of requests: the service reads them only as fast as a bandwidth allows, and
+/// the client feels the pressure.
+pub type UploadLayer = MiddlewareLayer<Upload>;
+
+/// A bandwidth for the bodies of requests.
+#[derive(Clone, Debug)]
+pub struct Upload(RequestBandwidth);
+
+impl<T> From<T> for Upload
+where
+    RequestBandwidth: From<T>,
+{
+    fn from(bandwidth: T) -> Self {
+        Self(bandwidth.into())
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestBandwidth>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+{
+    type Response = Response<Shaped<R>>;
+    type Error = S::Error;
+    type Future = DownloadFuture<S::Future>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let bandwidth = self.settings.find(&HttpHead::of(&request));
+        DownloadFuture { inner: self.inner.call(request), bandwidth }
+    }
+}
+
+impl<S, B> Service<Request<B>> for MiddlewareService<S, Upload>
+where
+    S: Service<Request<Shaped<B>>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let bandwidth = self.settings.0.find(&HttpHead::of(&request));
+        self.inner.call(request.map(|body| bandwidth.limit_reads(body)))
+    }
+}
+
+pin_project! {
+    /// The answer of a service, with a body that moves no faster than a bandwidth allows.
+    #[derive(Debug)]
+    pub struct DownloadFuture<F> {
+        #[pin]
+        inner: F,
+        bandwidth: Bandwidth,
+    }
+}
+
+impl<F, R, E> Future for DownloadFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+{
+    type Output = Result<Response<Shaped<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let shape = |response: Response<R>| response.map(|body| this.bandwidth.limit_reads(body));
+        this.inner.poll(context).map_ok(shape)
+    }
+}

@@ -1,0 +1,127 @@
+//! So many requests at once, until the bodies of their answers are sent.
+
+use crate::{
+    head::HttpHead,
+    held::{HeldBody, HeldFuture, Wire, refuse},
+    middleware::{MiddlewareLayer, MiddlewareService},
+};
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tidegate_limiter::Slot;
+use tidegate_rule::surface::{RequestSlots, Turn};
+use tower_service::Service;
+
+/// Lets no more requests into a service at once than there are slots. Each holds its slot until the body of its answer has
+/// ended, or it was given up.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_limiter::Slots;
+/// use tidegate_tower::{ConcurrencyLayer, RequestSlots};
+///
+/// let slots = Slots::builder().waiting_places(200).build(64)?;
+/// let layer = ConcurrencyLayer::new(RequestSlots::new(slots).wait(Duration::from_millis(500)));
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+///
+/// For so many at once of each client, use a rule with a quota such as `3 at once`.
+///
+/// Whoever finds no slot is answered with 503 and `Retry-After`, in gRPC with `UNAVAILABLE`. All services that are made from
+/// one layer share the slots, and what else uses them.
+pub type ConcurrencyLayer = MiddlewareLayer<RequestSlots>;
+
+impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestSlots>
+where
+    S: Service<Request<B>, Response = Response<R>, Future: Send> + Clone + Send + 'static,
+    B: Send + 'static,
+    R: Body,
+{
+    type Response = Response<HeldBody<R>>;
+    type Error = S::Error;
+    type Future = ConcurrencyFuture<S::Future, R, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (turn, terms) = (self.settings.turn(&HttpHead::of(&request)), self.settings.terms());
+        let line = match turn {
+            Turn::Now(Ok(slot)) => {
+                let served = HeldFuture::serving(self.inner.call(request), slot, terms.clone());
+                return ConcurrencyFuture::now(served);
+            }
+            Turn::Now(Err(cause)) => {
+                let refused = refuse(terms, Wire::of(&request), cause);
+                return ConcurrencyFuture::now(HeldFuture::answered(refused));
+            }
+            Turn::Later(line) => line,
+        };
+        // The one that is ready waits; whoever asks next asks its clone.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let (wire, terms) = (Wire::of(&request), terms.clone());
+        ConcurrencyFuture::waiting(async move {
+            match line.slot().await {
+                Ok(slot) => HeldFuture::serving(inner.call(request), slot, terms).await,
+                Err(cause) => Ok(refuse(&terms, wire, cause).map(HeldBody::answered)),
+            }
+        })
+    }
+}
+
+pin_project! {
+    /// The answer to a request that was served, had to wait, or was refused. Dropping it leaves the line, or gives the slot
+    /// back.
+    pub struct ConcurrencyFuture<F, R, E> {
+        #[pin]
+        progress: Progress<F, R, E>,
+    }
+}
+
+pin_project! {
+    #[project = ProgressProjection]
+    enum Progress<F, R, E> {
+        Now { #[pin] served: HeldFuture<F, Slot> },
+        Waiting { waiting: Waiting<R, E> },
+    }
+}
+
+type Waiting<R, E> = Pin<Box<dyn Future<Output = Result<Response<HeldBody<R>>, E>> + Send>>;
+
+impl<F, R, E> ConcurrencyFuture<F, R, E> {
+    fn now(served: HeldFuture<F, Slot>) -> Self {
+        Self { progress: Progress::Now { served } }
+    }
+
+    fn waiting(waiting: impl Future<Output = Result<Response<HeldBody<R>>, E>> + Send + 'static) -> Self {
+        Self { progress: Progress::Waiting { waiting: Box::pin(waiting) } }
+    }
+}
+
+impl<F, R, E> Future for ConcurrencyFuture<F, R, E>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    R: Body,
+{
+    type Output = Result<Response<HeldBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().progress.project() {
+            ProgressProjection::Now { served } => served.poll(context),
+            ProgressProjection::Waiting { waiting } => waiting.as_mut().poll(context),
+        }
+    }
+}
+
+impl<F, R, E> fmt::Debug for ConcurrencyFuture<F, R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ConcurrencyFuture")
+    }
+}

@@ -1,0 +1,60 @@
+//! What is known of a request, put around whoever serves it.
+
+use crate::{
+    head::HttpHead,
+    middleware::{MiddlewareLayer, MiddlewareService},
+};
+use http::Request;
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tidegate_rule::surface::RequestFacts;
+use tower_service::Service;
+
+/// Finds out who sent a request, and tells everybody who serves it: attributes with `key = ip` and `key = user` deep below,
+/// and layers further inside.
+///
+/// ```
+/// use tidegate_rule::request::TrustedProxies;
+/// use tidegate_tower::{FactsLayer, RequestFacts};
+///
+/// let facts = RequestFacts::new()
+///     .behind(TrustedProxies::new(["10.0.0.0/8"])?)
+///     .user(|head| head.header("x-user").and_then(|user| str::from_utf8(user).ok()).map(Into::into));
+/// let layer = FactsLayer::new(facts);
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+///
+/// [`Facts`] are around the service's future, and among the extensions of the request. They are not around the body of its
+/// answer, nor around tasks that it spawns: put them there by [`Facts::scope`].
+///
+/// [`Facts`]: tidegate_rule::Facts
+/// [`Facts::scope`]: tidegate_rule::Facts::scope
+///
+/// The default knows the address at the other end of the connection, and no user.
+pub type FactsLayer = MiddlewareLayer<RequestFacts>;
+
+impl<S, B> Service<Request<B>> for MiddlewareService<S, RequestFacts>
+where
+    S: Service<Request<B>, Future: Send + 'static>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = FactsFuture<S::Response, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let facts = self.settings.find(&HttpHead::of(&request));
+        request.extensions_mut().insert(facts.clone());
+        // Some services do their work before they are polled; they know the facts as well.
+        let inner = facts.clone().scope_blocking(|| self.inner.call(request));
+        Box::pin(facts.scope(inner))
+    }
+}
+
+/// An answer by somebody who knows the facts.
+pub type FactsFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;

@@ -1,0 +1,58 @@
+//! Slots that the important lose last: load shedding by priority.
+
+use crate::{
+    head::HttpHead,
+    held::{HeldBody, HeldFuture, Wire, refuse},
+    middleware::{MiddlewareLayer, MiddlewareService},
+};
+use http::{Request, Response};
+use http_body::Body;
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tidegate_overload::{Pass, PriorityLimit};
+use tidegate_rule::surface::RequestPriority;
+use tower_service::Service;
+
+/// Sheds load in front of a service, the least important first.
+///
+/// ```
+/// use tidegate_overload::priority::{Arrival, Class};
+/// use tidegate_overload::PriorityLimit;
+/// use tidegate_tower::{PriorityLayer, RequestPriority};
+///
+/// let (user, batch) = (0, 1);
+/// let limit = PriorityLimit::new([Class::new("user", "60%".parse()?), Class::new("batch", "10%".parse()?)], 100)?;
+/// let layer = PriorityLayer::new(RequestPriority::new(limit, move |head, limit| match head.header("x-batch") {
+///     Some(_) => Arrival::of(batch),
+///     None => Arrival::of(user).user(limit.user(&head.peer())),
+/// }));
+/// # Ok::<(), tidegate_core::SettingError>(())
+/// ```
+///
+/// A request is in flight until the body of its answer has ended, unless told otherwise. Whoever is shed is answered with
+/// 503 and `Retry-After`, in gRPC with `UNAVAILABLE`. All services that are made from one layer share the limit.
+pub type PriorityLayer = MiddlewareLayer<RequestPriority>;
+
+impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestPriority>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body,
+{
+    type Response = Response<HeldBody<R>>;
+    type Error = S::Error;
+    type Future = HeldFuture<S::Future, Pass<Arc<PriorityLimit>>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let terms = self.settings.terms();
+        match self.settings.try_pass(&HttpHead::of(&request)) {
+            Ok(pass) => HeldFuture::serving(self.inner.call(request), pass, terms.clone()),
+            Err(cause) => HeldFuture::answered(refuse(terms, Wire::of(&request), cause)),
+        }
+    }
+}
