@@ -12,7 +12,7 @@ use super::{
     reject::RejectAction,
 };
 use crate::matching::Seen;
-use std::{fmt, future::ready, sync::Arc, time::Duration};
+use std::{fmt, future::ready, mem, sync::Arc, time::Duration};
 use tidegate_access::Standing;
 use tidegate_bandwidth::Bandwidth;
 use tidegate_core::{Decision, Micros, Quota};
@@ -206,14 +206,14 @@ impl State {
                 }
             }
         }
-        let into = std::mem::take(&mut self.admission.verdict);
-        match inner.gate.evaluate(head, Limits::At(&self.limits), run, into) {
-            Evaluation::Ready(verdict) if is_queued => Some(Box::pin(ready(verdict))),
-            Evaluation::Ready(verdict) => {
-                self.conclude(inner, verdict);
+        let verdict = &mut self.admission.verdict;
+        match inner.gate.evaluate(head, Limits::At(&self.limits), run, verdict) {
+            Some(pending) => Some(pending),
+            None if is_queued => Some(Box::pin(ready(mem::take(verdict)))),
+            None => {
+                self.conclude(inner);
                 None
             }
-            Evaluation::Pending(verdict) => Some(verdict),
         }
     }
 
@@ -266,10 +266,10 @@ impl State {
         self.denial = Some((rule, denial));
     }
 
-    /// Takes over the verdict of all quotas.
-    fn conclude(&mut self, inner: &Inner, verdict: Verdict) {
-        let admission = &mut self.admission;
-        admission.waited = admission.waited.plus(verdict.waited());
+    /// Applies the verdict of all quotas.
+    fn conclude(&mut self, inner: &Inner) {
+        let Admission { verdict, permits, waited, .. } = &mut self.admission;
+        *waited = waited.plus(verdict.waited());
         if let Some(denial) = verdict.denial() {
             // Every rule that denied counts it against its client.
             let denies =
@@ -278,9 +278,8 @@ impl State {
             denied.for_each(|(_, client)| client.answered(Report::Failure));
             let owner = inner.owners.get(denial.limit).copied().unwrap_or(usize::MAX);
             self.denial = Some((owner, Denial::Limit(deny_reason(denial))));
-            admission.permits.clear();
+            permits.clear();
         }
-        admission.verdict = verdict;
     }
 
     /// Permits of guards are released while quotas are waited for: a wait is no work. Their own queue comes last.
@@ -294,7 +293,8 @@ impl State {
         let guarded: Vec<_> = self.guarded.drain(..).filter_map(queue).collect();
         self.admission.permits.clear();
         Box::pin(async move {
-            self.conclude(&gate.inner, verdict.await);
+            self.admission.verdict = verdict.await;
+            self.conclude(&gate.inner);
             for (place, class, queue) in guarded {
                 let Some(rule) = gate.inner.rules.get(place).filter(|_| self.denial.is_none()) else { break };
                 let Admission { permits, waited, .. } = &mut self.admission;

@@ -75,28 +75,59 @@ pub enum Run<'a> {
     DryRun(&'a [PreparedCheck]),
 }
 
-/// Evaluates limits. The memory of `into` is used again where that saves an allocation.
+/// Evaluates limits into `verdict`; `Some` if it has to be waited for.
 #[inline]
 pub(super) fn evaluate(
     gate: &Gate,
     head: &dyn Head,
     limits: Limits<'_>,
     run: Run<'_>,
-    into: Verdict,
-) -> Evaluation<Verdict> {
+    verdict: &mut Verdict,
+) -> Option<Pending<Verdict>> {
     if !matches!(run, Run::DryRun(_))
-        && let Some((limit, decision)) = decide_plain(gate, head, limits)
+        && let Some(decision) = decide_plain(gate, head, limits)
     {
-        let outcome = LimitOutcome::Decided(decision);
-        return Evaluation::Ready(Verdict::one(LimitDecision::new(limit, Mode::Enforce, outcome)));
+        verdict.clear();
+        verdict.push(decision);
+        return None;
     }
-    evaluate_jointly(gate, head, limits, run, into)
+    evaluate_jointly(gate, head, limits, run, verdict)
+}
+
+/// Evaluates the limits that match. A verdict of one decision is made where it is used, since most requests return one.
+#[inline]
+pub(super) fn check(gate: &Gate, head: &dyn Head) -> Evaluation<Verdict> {
+    match decide_plain(gate, head, Limits::Matching) {
+        Some(decision) => Evaluation::Ready(Verdict::one(decision)),
+        None => check_jointly(gate, head),
+    }
+}
+
+#[inline(never)]
+fn check_jointly(gate: &Gate, head: &dyn Head) -> Evaluation<Verdict> {
+    let mut verdict = Verdict::default();
+    match evaluate_jointly(gate, head, Limits::Matching, Run::Live, &mut verdict) {
+        None => Evaluation::Ready(verdict),
+        Some(pending) => Evaluation::Pending(pending),
+    }
 }
 
 /// The fast path: the only limit decides by itself. `None` if there are others, or more has to be known; nothing is charged
 /// then.
 #[inline]
-fn decide_plain(gate: &Gate, head: &dyn Head, limits: Limits<'_>) -> Option<(usize, Decision)> {
+fn decide_plain(gate: &Gate, head: &dyn Head, limits: Limits<'_>) -> Option<LimitDecision> {
+    let decided = |limit, decision| LimitDecision::new(limit, Mode::Enforce, LimitOutcome::Decided(decision));
+    if let Some(bits) = gate.inner.peer_bits
+        && matches!(limits, Limits::Matching | Limits::At([0]))
+        && let (Some(peer), Some(limiter)) = (head.peer(), gate.limits().first()?.rule().at_hand())
+    {
+        return Some(decided(0, limiter.check_cost(&Address::of_prefix(peer, bits), 1)));
+    }
+    decide_by_head(gate, head, limits).map(|(limit, decision)| decided(limit, decision))
+}
+
+#[inline(never)]
+fn decide_by_head(gate: &Gate, head: &dyn Head, limits: Limits<'_>) -> Option<(usize, Decision)> {
     let all = gate.limits();
     let index = match limits {
         Limits::Matching => {
@@ -115,17 +146,17 @@ fn decide_plain(gate: &Gate, head: &dyn Head, limits: Limits<'_>) -> Option<(usi
     let (cost, tier) = (limit.cost_of(head), limit.tier_of(head));
     // The most common key is hashed as what it is: the same hash as that of the value that `find_key` makes of it.
     let decision = match limit.key_of().0.peer_bits().zip(head.peer()) {
-        Some((bits, peer)) => check(limiter, &Address::of_prefix(peer, bits), cost, tier),
+        Some((bits, peer)) => check_key(limiter, &Address::of_prefix(peer, bits), cost, tier),
         None => {
             let KeyLookup::Found(key) = find_key(limit, head) else { return None };
-            check(limiter, &key, cost, tier)
+            check_key(limiter, &key, cost, tier)
         }
     };
     Some((index, decision))
 }
 
 #[inline]
-fn check<K: RuleKey>(limiter: &Limiter, key: &K, cost: u64, tier: usize) -> Decision {
+fn check_key<K: RuleKey>(limiter: &Limiter, key: &K, cost: u64, tier: usize) -> Decision {
     match tier {
         0 => limiter.check_cost(key, cost),
         _ => {
@@ -176,14 +207,14 @@ fn evaluate_jointly(
     head: &dyn Head,
     limits: Limits<'_>,
     run: Run<'_>,
-    mut into: Verdict,
-) -> Evaluation<Verdict> {
+    verdict: &mut Verdict,
+) -> Option<Pending<Verdict>> {
     if let (Run::DryRun(prepared), Limits::At(limits)) = (run, limits)
         && prepared.len() == limits.len()
     {
-        into.clear();
-        if gate.decide_prepared(prepared, &mut into).is_some() {
-            return Evaluation::Ready(into);
+        verdict.clear();
+        if gate.decide_prepared(prepared, verdict).is_some() {
+            return None;
         }
     }
     let checks = match limits {
@@ -195,7 +226,10 @@ fn evaluate_jointly(
     };
     let (enforced, shadow) = match checks {
         Ok(checks) => checks,
-        Err(missing_key) => return Evaluation::Ready(missing_key),
+        Err(missing_key) => {
+            *verdict = missing_key;
+            return None;
+        }
     };
     let is_live = matches!(run, Run::Live);
     let has_line = enforced.iter().any(|check| check.line.is_some());
@@ -206,24 +240,28 @@ fn evaluate_jointly(
         Some(reserved) => claims.add(&enforced, reserved),
         None if is_live => {
             let (ours, limits) = (gate.clone(), limits_of(&enforced));
-            return pending(limits, async move {
+            return Some(pending(limits, async move {
                 claims.reserve(enforced, shadow).await;
                 claims.settle(&ours)
-            });
+            }));
         }
-        None => return Evaluation::Ready(Verdict::closed(limits_of(&enforced))),
+        None => {
+            *verdict = Verdict::closed(limits_of(&enforced));
+            return None;
+        }
     }
     claims.enter_queues(&enforced);
     if is_live && !claims.is_ready() {
         let (ours, limits) = (gate.clone(), limits_of(&enforced));
-        return pending(limits, async move {
+        return Some(pending(limits, async move {
             claims.ready().await;
             claims.add_shadow(&shadow);
             claims.settle(&ours)
-        });
+        }));
     }
     claims.add_shadow(&shadow);
-    Evaluation::Ready(claims.settle(gate))
+    *verdict = claims.settle(gate);
+    None
 }
 
 /// The checks of limits that are enforced, and of those in shadow mode; or the verdict if a required key is missing.
@@ -281,13 +319,10 @@ fn build_check(
 }
 
 /// On this runtime or else on our own: stores and waits need a timer.
-fn pending(
-    limits: Vec<usize>,
-    verdict: impl Future<Output = Verdict> + Send + 'static,
-) -> Evaluation<Verdict> {
+fn pending(limits: Vec<usize>, verdict: impl Future<Output = Verdict> + Send + 'static) -> Pending<Verdict> {
     let evaluating = background::within_runtime(verdict);
     let verdict = async move { evaluating.await.unwrap_or_else(|| Verdict::closed(limits)) };
-    Evaluation::Pending(Box::pin(verdict))
+    Box::pin(verdict)
 }
 
 fn limits_of(checks: &[LimitCheck]) -> Vec<usize> {

@@ -209,11 +209,11 @@ impl RequestLimit {
         &self.charge
     }
 
-    /// Whether it reads nothing of a request but the peer's address.
-    pub(super) fn reads_only_peer(&self) -> bool {
+    /// The bits of the peer's address that it counts by, if it reads nothing else of a request.
+    pub(super) fn only_peer_bits(&self) -> Option<u8> {
         let is_for_all = self.methods.is_empty() && self.routes.is_empty() && self.when.is_none();
         let has_functions = self.cost.is_some() || self.tier.is_some() || self.priority.is_some();
-        is_for_all && !has_functions && self.is_plain() && self.key.peer_bits().is_some()
+        self.key.peer_bits().filter(|_| is_for_all && !has_functions && self.is_plain())
     }
 
     /// Whether a decision by what is at hand is all that has to be known.

@@ -58,8 +58,8 @@ pub struct Gate {
 #[derive(Clone)]
 struct Inner {
     limits: Vec<RequestLimit>,
-    /// Whether its only limit reads nothing of a request but the peer's address.
-    reads_only_peer: bool,
+    /// The bits of the peer's address, if its only limit reads nothing else of a request.
+    peer_bits: Option<u8>,
     fields: Fields,
     answer: Option<Arc<MakeAnswer>>,
 }
@@ -70,8 +70,11 @@ impl Gate {
     /// A gate of these rules.
     pub fn new(limits: impl IntoIterator<Item = RequestLimit>) -> Self {
         let limits: Vec<RequestLimit> = limits.into_iter().collect();
-        let reads_only_peer = matches!(&limits[..], [only] if only.reads_only_peer());
-        Self { inner: Arc::new(Inner { limits, reads_only_peer, fields: Fields::default(), answer: None }) }
+        let peer_bits = match &limits[..] {
+            [only] => only.only_peer_bits(),
+            _ => None,
+        };
+        Self { inner: Arc::new(Inner { limits, peer_bits, fields: Fields::default(), answer: None }) }
     }
 
     /// The same, with a response of your own to denied requests. The function gets this gate and the verdict.
@@ -96,26 +99,27 @@ impl Gate {
     /// Evaluates all rules that apply to this request.
     #[inline]
     pub fn check(&self, head: &dyn Head) -> Evaluation<Verdict> {
-        self.evaluate(head, Limits::Matching, Run::Live, Verdict::default())
+        evaluate::check(self, head)
     }
 
-    /// Evaluates these limits for a request. `into` is a verdict that is no longer used; its memory is used again.
+    /// Evaluates these limits for a request. The result replaces `verdict`, whose memory is used again; `None` if it is there,
+    /// else its future.
     #[inline]
     pub fn evaluate(
         &self,
         head: &dyn Head,
         limits: Limits<'_>,
         run: Run<'_>,
-        into: Verdict,
-    ) -> Evaluation<Verdict> {
-        evaluate::evaluate(self, head, limits, run, into)
+        verdict: &mut Verdict,
+    ) -> Option<Pending<Verdict>> {
+        evaluate::evaluate(self, head, limits, run, verdict)
     }
 
     /// Whether its rules read nothing of a request but the peer's address, so that a
     /// [`PeerHead`](crate::request::PeerHead) is all that has to be checked.
     #[inline]
     pub fn reads_only_peer(&self) -> bool {
-        self.inner.reads_only_peer
+        self.inner.peer_bits.is_some()
     }
 
     /// Which headers tell clients what is left.

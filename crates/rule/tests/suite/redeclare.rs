@@ -83,15 +83,13 @@ fn only_those_that_are_named_are_asked() {
     let limits = Rules::new().redeclare(names.into(), settings(&clock)).unwrap();
     let gate = Gate::new(limits.into_iter().map(RequestLimit::new));
     let request = Request::from("192.0.2.1");
-    let asked =
-        |places: &[usize]| match gate.evaluate(&request, Limits::At(places), Run::Live, Verdict::default()) {
-            Evaluation::Ready(verdict) => {
-                let names: Vec<_> =
-                    verdict.decisions().map(|one| one.rule(&gate).unwrap().name().to_owned()).collect();
-                (names.concat(), verdict.is_admitted())
-            }
-            Evaluation::Pending(_) => panic!("everything is at hand"),
-        };
+    let asked = |places: &[usize]| {
+        let mut verdict = Verdict::default();
+        let pending = gate.evaluate(&request, Limits::At(places), Run::Live, &mut verdict);
+        assert!(pending.is_none(), "everything is in memory");
+        let names = verdict.decisions().map(|one| one.rule(&gate).unwrap().name().to_owned());
+        (names.collect::<String>(), verdict.is_admitted())
+    };
     assert_eq!(asked(&[]), (String::new(), true));
     assert_eq!(asked(&[1]), ("b".to_owned(), true));
     assert_eq!(asked(&[0, 2]), ("ac".to_owned(), true));

@@ -96,10 +96,11 @@ fn is_in_store(rule: &Rule) -> bool {
 impl Interceptor for RuleInterceptor {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         let head = CallHead(&request);
-        let evaluation = self.gate.evaluate(&head, Limits::Matching, Run::Immediate, Verdict::default());
-        match evaluation.ready() {
-            Some(verdict) if verdict.is_admitted() => Ok(request),
-            verdict => Err(self.refuse(&verdict.unwrap_or_default())),
+        let mut verdict = Verdict::default();
+        let pending = self.gate.evaluate(&head, Limits::Matching, Run::Immediate, &mut verdict);
+        match pending.is_none() && verdict.is_admitted() {
+            true => Ok(request),
+            false => Err(self.refuse(&verdict)),
         }
     }
 }

@@ -61,7 +61,9 @@ pub(super) struct After {
 
 /// What a gate decided on a request. Small on purpose, since most requests return it.
 pub(super) enum Checked {
-    Admitted(After),
+    /// With nothing to settle.
+    Admitted(RateLimitHeaders),
+    Holding(Box<After>),
     Denied(Box<Verdict>),
     Pending(Pending<Verdict>),
 }
@@ -70,22 +72,39 @@ impl Checked {
     #[inline]
     pub(super) fn of(gate: &Gate, evaluation: Evaluation<Verdict>) -> Self {
         match evaluation {
-            Evaluation::Ready(verdict) if verdict.is_admitted() => Self::Admitted(After::of(gate, verdict)),
-            Evaluation::Ready(verdict) => Self::denied(verdict),
+            Evaluation::Ready(verdict) => {
+                if let Some(only) = verdict.only().copied()
+                    && !only.denies()
+                    && !verdict.holds_anything()
+                    && let Some(headers) = RateLimitHeaders::of_one(gate, only)
+                {
+                    return Self::Admitted(headers);
+                }
+                Self::of_verdict(gate, verdict)
+            }
             Evaluation::Pending(verdict) => Self::Pending(verdict),
         }
     }
 
-    #[cold]
-    fn denied(verdict: Verdict) -> Self {
-        Self::Denied(Box::new(verdict))
+    /// Kept apart, so that a verdict of one decision need not be written to memory.
+    #[inline(never)]
+    fn of_verdict(gate: &Gate, verdict: Verdict) -> Self {
+        match verdict.is_admitted() {
+            true => Self::Holding(Box::new(After::of(gate, verdict))),
+            false => Self::Denied(Box::new(verdict)),
+        }
     }
 }
 
 impl After {
-    const NOTHING: Self = Self { headers: RateLimitHeaders::NONE, held: None };
+    const NOTHING: Self = Self::writing(RateLimitHeaders::NONE);
 
+    /// Only writes these headers.
     #[inline]
+    pub(super) const fn writing(headers: RateLimitHeaders) -> Self {
+        Self { headers, held: None }
+    }
+
     fn of(gate: &Gate, verdict: Verdict) -> Self {
         let headers = RateLimitHeaders::of(gate, &verdict);
         let held = verdict.holds_anything().then(|| Box::new((gate.clone(), verdict)));

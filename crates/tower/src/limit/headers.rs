@@ -18,20 +18,19 @@ impl RateLimitHeaders {
 
     #[inline]
     pub(crate) fn of(gate: &Gate, verdict: &Verdict) -> Self {
-        let headers = match gate.told() {
-            Fields::None => return Self::NONE,
-            Fields::Ietf => verdict.only().and_then(|only| Self::of_one(gate, only)),
-            _ => None,
-        };
-        match headers {
-            Some(headers) => Self(Some(headers)),
-            None => Self::of_several(gate, verdict),
-        }
+        let one = verdict.only().and_then(|only| Self::of_one(gate, *only));
+        one.unwrap_or_else(|| Self::of_several(gate, verdict))
     }
 
-    /// What most requests need: the policy is written already, and what is left often too.
+    /// Those of one decision, which most requests need: the policy is written already, and what is left often too. `None` if
+    /// there is more to write.
     #[inline]
-    fn of_one(gate: &Gate, only: &LimitDecision) -> Option<Arc<HeaderMap>> {
+    pub(super) fn of_one(gate: &Gate, only: LimitDecision) -> Option<Self> {
+        match gate.told() {
+            Fields::None => return Some(Self::NONE),
+            Fields::Ietf => {}
+            _ => return None,
+        }
         let decision =
             only.decision().filter(|decision| only.mode == Mode::Enforce && !decision.is_closed())?;
         let (labels, quota) = (only.rule(gate)?.labels(), decision.quota());
@@ -39,15 +38,19 @@ impl RateLimitHeaders {
             return None;
         }
         let left = labels.get(quota)?.left(decision);
-        match labels.keep(Sent::nothing) {
+        let headers = match labels.keep(Sent::nothing) {
             Some(sent) => sent.again(&labels, quota, left),
             // A surface of another kind was first to keep something.
             None => of_draft(&labels, quota, left),
-        }
+        };
+        headers.map(|headers| Self(Some(headers)))
     }
 
     #[cold]
     fn of_several(gate: &Gate, verdict: &Verdict) -> Self {
+        if gate.told() == Fields::None {
+            return Self::NONE;
+        }
         let mut headers = HeaderMap::new();
         verdict.write_fields(gate, |name, value| {
             if let Ok(value) = HeaderValue::from_str(value) {

@@ -2,7 +2,7 @@
 
 use super::{
     answer::Wire,
-    future::{Checked, LimitFuture},
+    future::{After, Checked, LimitFuture},
 };
 use crate::{GateBody, HttpHead, head};
 use http::{Request, Response};
@@ -50,8 +50,11 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // A request is large. It is moved once as long as nobody else sees it, and so whoever else wants it is given it.
         let peer = self.gate.reads_only_peer().then(|| head::peer(request.extensions())).flatten();
-        match peer {
-            Some(peer) => self.proceed(check_peer(&self.gate, peer), request),
+        match peer.map(|peer| check_peer(&self.gate, peer)) {
+            Some(Checked::Admitted(headers)) => {
+                LimitFuture::calling(self.inner.call(request), After::writing(headers))
+            }
+            Some(checked) => self.proceed(checked, request),
             None => self.call_by_head(request),
         }
     }
@@ -73,13 +76,16 @@ impl<S> Limit<S> {
         self.proceed(checked, request)
     }
 
-    #[inline]
+    #[inline(never)]
     fn proceed<B>(&mut self, checked: Checked, request: Request<B>) -> LimitFuture<S, B>
     where
         S: Service<Request<B>> + Clone,
     {
         match checked {
-            Checked::Admitted(after) => LimitFuture::calling(self.inner.call(request), after),
+            Checked::Admitted(headers) => {
+                LimitFuture::calling(self.inner.call(request), After::writing(headers))
+            }
+            Checked::Holding(after) => LimitFuture::calling(self.inner.call(request), *after),
             Checked::Denied(verdict) => self.deny(&verdict, request),
             Checked::Pending(verdict) => self.wait(verdict, request),
         }
