@@ -43,7 +43,7 @@ use tidegate_limiter::{BuildError, Capacity, Clock, Key, short_name};
 ///
 /// A key is kept as 128 bits of a seeded hash, with a name for operators: with a million bans, that anybody shares
 /// the fingerprint of one has a chance of one in 10^32. Keys of different types are different keys; give an address
-/// as [`std::net::IpAddr::to_canonical`], so that a mapped one is not another, or ask [`tidegate_limiter::AccessControl`], which does.
+/// as [`std::net::IpAddr::to_canonical`], so that a mapped one is not another, or ask [`crate::AccessControl`], which does.
 pub struct Bans {
     clock: Clock,
     hashers: [foldhash::quality::RandomState; 2],

@@ -43,11 +43,11 @@ pub enum Stance {
 /// assert_eq!(list.check([10, 1, 3, 4]), Access::Allowed);
 /// assert_eq!(list.check([192, 0, 2, 7]), Access::Unlisted);
 /// assert_eq!(list.check_key("mallory"), Access::Denied);
-/// # Ok::<(), tidegate_limiter::ListError>(())
+/// # Ok::<(), tidegate_access::ListError>(())
 /// ```
 ///
 /// It never changes once it is built: to change a list, build another and put it in its place
-/// ([`tidegate_limiter::AccessControl::replace`]). Keys are kept and compared in full, so that nobody is taken for another.
+/// ([`crate::AccessControl::replace`]). Keys are kept and compared in full, so that nobody is taken for another.
 pub struct AccessList {
     pub(super) v4: Ranges<u32>,
     pub(super) v6: Ranges<u128>,
@@ -86,7 +86,7 @@ impl AccessList {
     /// let list: AccessList = "deny 10.0.0.0/8".parse()?;
     /// let (stance, prefix) = list.find([10, 1, 2, 3]).unwrap();
     /// assert_eq!((stance, prefix.to_string().as_str()), (Stance::Deny, "10.0.0.0/8"));
-    /// # Ok::<(), tidegate_limiter::ListError>(())
+    /// # Ok::<(), tidegate_access::ListError>(())
     /// ```
     pub fn find(&self, address: impl Into<IpAddr>) -> Option<(Stance, Prefix)> {
         let address = address.into().to_canonical();

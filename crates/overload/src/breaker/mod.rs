@@ -19,6 +19,8 @@
 //! missing ones as failures, and opens if there are none. A breaker with few calls would otherwise never see all its
 //! probes, and never close.
 
+#[cfg(all(test, loom))]
+mod loom;
 mod settings;
 mod shared;
 mod snapshot;

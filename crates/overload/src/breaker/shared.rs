@@ -15,9 +15,6 @@
 //! went well: then threads do not get in each other's way at all. The leeway is written under the lock only. Whoever
 //! holds it first takes over what was counted and stops the counting, so that all calls keep their order.
 
-#[cfg(all(test, loom))]
-mod loom;
-
 use crate::{
     BreakerSettings, BreakerSnapshot, BreakerState, Rejection, Report,
     breaker::{self, Generation, Leeway},

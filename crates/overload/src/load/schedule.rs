@@ -28,7 +28,7 @@ use tidegate_core::{Micros, Ratio, place::Place};
 /// let thursday_noon = Micros::from_secs(12 * 3_600); // time starts on a Thursday
 /// assert_eq!(schedule.factor_at(thursday_noon).to_string(), "x2");
 /// assert_eq!(schedule.next_change(thursday_noon), Some(Micros::from_secs(18 * 3_600)));
-/// # Ok::<(), tidegate_core::ScheduleError>(())
+/// # Ok::<(), tidegate_overload::ScheduleError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
