@@ -265,7 +265,11 @@ impl Plan {
     /// Makes it so. What could fail has been tried.
     pub(crate) fn carry_out(self, live: &Live) -> Option<Notice> {
         let changed = match (&self.change, &self.terms.limiter) {
-            (Some(quotas), Some(limiter)) => limiter.change_all(quotas, self.carry_over),
+            (Some(quotas), Some(limiter)) => {
+                // Ahead of the change, which may take a while: the headers of whoever it admits name its quotas.
+                live.set_labels(quotas);
+                limiter.change_all(quotas, self.carry_over)
+            }
             _ => Ok(()),
         };
         self.take_over();

@@ -96,11 +96,16 @@ impl Live {
         self.hurry();
     }
 
+    /// Sets what response headers say of its quotas.
+    pub(crate) fn set_labels(&self, quotas: &[Quota]) {
+        self.labels.store(Arc::new(Labels::new(&self.name, quotas, self.declared().choice)));
+    }
+
     /// Notes whether the quick way says all there is to say.
     fn hurry(&self) {
         let terms = self.terms.load();
         let quotas = terms.limiter.as_ref().map(Limiter::quotas).unwrap_or_default();
-        self.labels.store(Arc::new(Labels::new(&self.name, &quotas, self.declared().choice)));
+        self.set_labels(&quotas);
         let is_here = match (&self.here, &terms.limiter) {
             (Some(here), Some(now)) => here.is_same(now),
             _ => false,
