@@ -34,7 +34,6 @@ mod fault;
 mod files;
 mod gateway;
 mod http_server;
-mod judge;
 mod log;
 mod metrics;
 mod observe;
@@ -42,6 +41,7 @@ mod places;
 mod proxy;
 mod query;
 mod read_body;
+mod request_filter;
 mod reservations;
 mod run;
 mod stream;
@@ -58,7 +58,9 @@ pub use fault::Fault;
 pub use files::{FileWatch, ReadFiles};
 pub use gateway::{Gateway, GatewayError, Handle, PolicySource, Preflight, Reloaded};
 pub use http_server::BoundListener;
-pub use judge::{Action, AnsweredBy, FilterDecision, FilterResult, Origin, Rates, RequestFilter, Scheme};
+pub use request_filter::{
+    Action, AnsweredBy, FilterDecision, FilterResult, Origin, Rates, RequestFilter, Scheme,
+};
 pub use run::run;
 pub use telemetry::LogNote;
 pub use tls::Roots;

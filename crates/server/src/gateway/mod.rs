@@ -12,9 +12,9 @@
 mod amend;
 mod error;
 mod failures;
-mod judge;
 mod listeners;
 mod note;
+mod policy_filter;
 mod preflight;
 mod reload;
 mod reply;
@@ -37,8 +37,8 @@ use crate::{
 };
 use amend::Amendment;
 use failures::ExpressionFailures;
-use judge::{ActivePolicy, PolicyFilter};
 use listeners::listeners;
+use policy_filter::{ActivePolicy, PolicyFilter};
 use std::{
     collections::VecDeque, fmt, future::Future, net::SocketAddr, num::NonZeroUsize, pin::pin, sync::Arc,
     time::Duration,

@@ -17,12 +17,14 @@
 
 mod bans;
 mod denial;
+mod history;
 mod json;
 mod live;
 mod metrics;
 mod observer;
 #[cfg(feature = "otel")]
 mod otlp;
+mod recorder;
 mod ring;
 mod scene;
 #[cfg(feature = "otel")]
@@ -34,15 +36,15 @@ mod tally;
 mod times;
 #[cfg(not(feature = "otel"))]
 mod unsent;
-mod visit;
-mod watcher;
 mod who;
 
 pub(crate) use bans::{Banned, NoRoom, OperatorBans};
 pub(crate) use denial::{Denial, DenialId};
+pub(crate) use history::HistoryEntry;
 pub(crate) use json::quota_json;
 pub(crate) use live::{Event as LiveEvent, Live, Watching};
 pub(crate) use observer::Observer;
+pub(crate) use recorder::RequestRecorder;
 pub(crate) use scene::{Listening, Scene, said, shown, version};
 #[cfg(feature = "otel")]
 pub(crate) use sending::Sending;
@@ -53,6 +55,4 @@ pub(crate) use tally::{SAMPLED, Tally, TopBy};
 pub(crate) use times::{Times, TimesRecorder};
 #[cfg(not(feature = "otel"))]
 pub(crate) use unsent::Sending;
-pub(crate) use visit::HistoryEntry;
-pub(crate) use watcher::RequestRecorder;
 pub(crate) use who::{Who, shown_keys};

@@ -240,7 +240,7 @@ impl ActivePolicy {
         is_any.then(|| Box::new(PolicyTelemetry { came, rules, recorder: recorder(), denial, history }))
     }
 
-    /// An operator has banned whoever sent this.
+    /// An operator has banned the client of this request.
     #[cold]
     fn reject_banned(
         &self,
