@@ -9,7 +9,7 @@ use actix_web::{body::MessageBody, dev::ServiceRequest};
 use std::rc::Rc;
 use tidegate_rule::surface::{Guest, RequestAccess};
 
-/// Keeps out whom a list or a ban keeps out, and bans whoever is denied too often further inside.
+/// Rejects clients that an access list or a ban denies, and bans clients that are denied too often by the service inside.
 ///
 /// ```
 /// use tidegate_actix::{AccessMiddleware, RequestAccess};
@@ -25,8 +25,8 @@ use tidegate_rule::surface::{Guest, RequestAccess};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Whoever is kept out is answered with 403, and a ban says in `Retry-After` when it ends. A request whose sender is not known
-/// is kept out too; see [`RequestAccess::unknown`]. Make the list and the bans outside of the closure that makes applications,
+/// A rejected request gets 403, and for a ban `Retry-After` with its remaining time. A request without a known client address
+/// is rejected too; see [`RequestAccess::unknown`]. Make the list and the bans outside of the closure that makes applications,
 /// or each worker has its own.
 pub type AccessMiddleware = Middleware<RequestAccess>;
 

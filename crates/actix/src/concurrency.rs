@@ -1,4 +1,4 @@
-//! So many requests at once, until the bodies of their answers are sent.
+//! A limit on requests in flight, each until the body of its response has been sent.
 
 use crate::{
     head::RequestHead,
@@ -24,9 +24,9 @@ use tidegate_rule::surface::{RequestSlots, Turn};
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// For so many at once of each client, use a rule with a quota such as `3 at once`.
+/// For a limit per client, use a rule with a quota such as `3 at once`.
 ///
-/// Whoever finds no slot is answered with 503 and `Retry-After`. Make the slots outside of the closure that makes applications,
+/// A request that finds no slot gets 503 and `Retry-After`. Make the slots outside of the closure that makes applications,
 /// or each worker has its own.
 pub type ConcurrencyMiddleware = Middleware<RequestSlots>;
 

@@ -23,8 +23,7 @@ use tidegate_rule::surface::RequestGuard;
 /// use std::sync::Arc;
 /// use tidegate_actix::{GuardMiddleware, RequestGuard, Until};
 /// use tidegate_core::Micros;
-/// use tidegate_overload::adaptive::Anchored;
-/// use tidegate_overload::AdaptiveLimit;
+/// use tidegate_overload::{AdaptiveLimit, adaptive::Anchored};
 ///
 /// // As much in flight as the promised latency allows, until the bodies are sent.
 /// let limit = Arc::new(AdaptiveLimit::new(Anchored::new(Micros::from_millis(250))?)?);
@@ -33,7 +32,7 @@ use tidegate_rule::surface::RequestGuard;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// Whoever is not let in is answered with 503 and `Retry-After`, and the service is not called. A call that is given up is
+/// A rejected request gets 503 and `Retry-After`, and the service is not called. A call that is given up is
 /// ignored. Make the guard outside of the closure that makes applications, or each worker has its own.
 pub type GuardMiddleware<G> = Middleware<RequestGuard<G>>;
 

@@ -14,8 +14,7 @@ use tidegate_rule::surface::RequestPriority;
 ///
 /// ```
 /// use tidegate_actix::{PriorityMiddleware, RequestPriority};
-/// use tidegate_overload::priority::{Arrival, Class};
-/// use tidegate_overload::PriorityLimit;
+/// use tidegate_overload::{PriorityLimit, priority::{Arrival, Class}};
 ///
 /// let (user, batch) = (0, 1);
 /// let classes = [Class::new("user", "60%".parse()?), Class::new("batch", "10%".parse()?)];
@@ -27,7 +26,7 @@ use tidegate_rule::surface::RequestPriority;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A request is in flight until the body of its answer has been sent, unless told otherwise. Whoever is shed is answered with
+/// A request is in flight until the body of its answer has been sent, by default. A shed request gets
 /// 503 and `Retry-After`. Make the limit outside of the closure that makes applications, or each worker has its own.
 pub type PriorityMiddleware = Middleware<RequestPriority>;
 

@@ -15,8 +15,7 @@ use std::{fmt, ops::Deref, sync::Arc, thread};
 /// Lets calls through or not, by how others ended.
 ///
 /// ```
-/// use tidegate_overload::BreakerSettings;
-/// use tidegate_overload::{Breaker, Cause, Guard};
+/// use tidegate_overload::{Breaker, BreakerSettings, Cause, Guard};
 ///
 /// let breaker = Breaker::new(BreakerSettings::builder().over_calls(1).build()?);
 /// let answer = breaker.call(|| "4x".parse::<u8>());

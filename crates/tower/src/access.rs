@@ -1,4 +1,4 @@
-//! Who may come in at all: lists and bans, in front of a service.
+//! Access lists and bans in front of a service.
 
 use crate::{
     head::HttpHead,
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use tidegate_rule::surface::{Guest, RequestAccess};
 use tower_service::Service;
 
-/// Keeps out whom a list or a ban keeps out, and bans whoever is denied too often further inside.
+/// Rejects clients that an access list or a ban denies, and bans clients that are denied too often by the service inside.
 ///
 /// ```
 /// use tidegate_access::{AccessControl, Bans};
@@ -25,8 +25,8 @@ use tower_service::Service;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Whoever is kept out is answered with 403, in gRPC with `PERMISSION_DENIED`, and a ban says in `Retry-After` when it ends.
-/// A request whose sender is not known is kept out too; see [`RequestAccess::unknown`].
+/// A rejected request gets 403, in gRPC `PERMISSION_DENIED`, and for a ban `Retry-After` with its remaining time. A request
+/// without a known client address is rejected too; see [`RequestAccess::unknown`].
 pub type AccessLayer = MiddlewareLayer<RequestAccess>;
 
 impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestAccess>

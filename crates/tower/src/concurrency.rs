@@ -1,4 +1,4 @@
-//! So many requests at once, until the bodies of their answers are sent.
+//! A limit on requests in flight, each until the body of its response has been sent.
 
 use crate::{
     head::HttpHead,
@@ -30,9 +30,9 @@ use tower_service::Service;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// For so many at once of each client, use a rule with a quota such as `3 at once`.
+/// For a limit per client, use a rule with a quota such as `3 at once`.
 ///
-/// Whoever finds no slot is answered with 503 and `Retry-After`, in gRPC with `UNAVAILABLE`. All services that are made from
+/// A request that finds no slot gets 503 and `Retry-After`, in gRPC `UNAVAILABLE`. All services that are made from
 /// one layer share the slots, and what else uses them.
 pub type ConcurrencyLayer = MiddlewareLayer<RequestSlots>;
 
@@ -63,7 +63,7 @@ where
             }
             Turn::Later(line) => line,
         };
-        // The one that is ready waits; whoever asks next asks its clone.
+        // The service that is ready waits; the next call goes to its clone.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let (wire, terms) = (Wire::of(&request), terms.clone());

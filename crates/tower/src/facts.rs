@@ -1,4 +1,4 @@
-//! What is known of a request, put around whoever serves it.
+//! Facts about a request, available while its service runs.
 
 use crate::{
     head::HttpHead,

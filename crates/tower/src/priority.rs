@@ -1,4 +1,4 @@
-//! Slots that the important lose last: load shedding by priority.
+//! Load shedding by priority.
 
 use crate::{
     head::HttpHead,
@@ -18,8 +18,7 @@ use tower_service::Service;
 /// Sheds load in front of a service, the least important first.
 ///
 /// ```
-/// use tidegate_overload::priority::{Arrival, Class};
-/// use tidegate_overload::PriorityLimit;
+/// use tidegate_overload::{PriorityLimit, priority::{Arrival, Class}};
 /// use tidegate_tower::{PriorityLayer, RequestPriority};
 ///
 /// let (user, batch) = (0, 1);
@@ -31,8 +30,8 @@ use tower_service::Service;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// A request is in flight until the body of its answer has ended, unless told otherwise. Whoever is shed is answered with
-/// 503 and `Retry-After`, in gRPC with `UNAVAILABLE`. All services that are made from one layer share the limit.
+/// A request is in flight until the body of its answer has ended, by default. A shed request gets
+/// 503 and `Retry-After`, in gRPC `UNAVAILABLE`. All services that are made from one layer share the limit.
 pub type PriorityLayer = MiddlewareLayer<RequestPriority>;
 
 impl<S, B, R> Service<Request<B>> for MiddlewareService<S, RequestPriority>

@@ -31,8 +31,7 @@ use tidegate_limiter::{
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_overload::{BreakerSettings, BreakerState};
-/// use tidegate_overload::{Breaker, Guard};
+/// use tidegate_overload::{Breaker, BreakerSettings, BreakerState, Guard};
 /// use tidegate_limiter::Clock;
 ///
 /// let (clock, hand) = Clock::manual();

@@ -14,8 +14,7 @@ use tidegate_limiter::{
 /// Sheds calls by chance, the more of them the fewer are accepted; see [`error_rate`] for the rule.
 ///
 /// ```
-/// use tidegate_overload::ClientThrottleSettings;
-/// use tidegate_overload::{ClientThrottle, Guard};
+/// use tidegate_overload::{ClientThrottle, ClientThrottleSettings, Guard};
 ///
 /// let throttle = ClientThrottle::new(ClientThrottleSettings::builder().build()?);
 /// throttle.try_pass()?.succeed();
@@ -86,8 +85,7 @@ impl fmt::Debug for ClientThrottle {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_overload::ErrorRateSettings;
-/// use tidegate_overload::{Guard, ErrorThrottle};
+/// use tidegate_overload::{ErrorRateSettings, ErrorThrottle, Guard};
 ///
 /// let settings = ErrorRateSettings::builder()
 ///     .over_time(Duration::from_secs(10))

@@ -22,8 +22,7 @@ use tidegate_limiter::{
 /// left goes to the more important first, and what nobody asks for is lent to whoever does.
 ///
 /// ```
-/// use tidegate_overload::priority::{Arrival, Class};
-/// use tidegate_overload::PriorityLimit;
+/// use tidegate_overload::{PriorityLimit, priority::{Arrival, Class}};
 ///
 /// let classes = [Class::new("user", "60%".parse()?), Class::new("batch", "10%".parse()?)];
 /// let (user, batch) = (0, 1);

@@ -23,8 +23,7 @@ use tidegate_limiter::sync::{Mutex, lock};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_overload::{LoadLevel, Switch};
-/// use tidegate_overload::Switchboard;
+/// use tidegate_overload::{LoadLevel, Switch, Switchboard};
 ///
 /// // The most important first.
 /// let board = Switchboard::new(

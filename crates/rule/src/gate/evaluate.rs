@@ -70,7 +70,7 @@ pub enum Run<'a> {
     /// is closed.
     Immediate,
     /// Waits for nothing: a delay is reported, and its place in a queue is held until [`Verdict::leave_queues`]; a full queue or
-    /// a slot in use denies. The caller sets the clock, and nobody else may check these limits meanwhile. The checks are those
+    /// a slot in use denies. The caller sets the clock, and no other thread may check these limits meanwhile. The checks are those
     /// of [`Gate::prepare`] for the same limits, or none.
     DryRun(&'a [PreparedCheck]),
 }

@@ -66,7 +66,7 @@ impl Gate {
         self.limits().iter().any(|limit| limit.rule().quotas().iter().any(holds_slots))
     }
 
-    /// Decides checks of plain limits that nobody else checks meanwhile, without locks: looks at all but the last, which is
+    /// Decides checks of plain limits that no other thread checks meanwhile, without locks: looks at all but the last, which is
     /// charged if none of the others denies; then charges the others. `None` if a limit is no longer plain; nothing is
     /// charged then.
     pub(super) fn decide_prepared(&self, prepared: &[PreparedCheck], verdict: &mut Verdict) -> Option<()> {

@@ -12,8 +12,7 @@ use tidegate_overload::{Cause, Guard, Pass};
 /// A guard in front of requests: a `Breaker`, an `AdaptiveLimit`, a `ClientThrottle`, an `ErrorThrottle`, or one of your own.
 ///
 /// ```
-/// use tidegate_overload::BreakerSettings;
-/// use tidegate_overload::Breaker;
+/// use tidegate_overload::{Breaker, BreakerSettings};
 /// use tidegate_rule::{request::key, surface::{Guards, RequestGuard}};
 ///
 /// // A client: a breaker for each host.

@@ -16,8 +16,7 @@ use tidegate_limiter::Clock;
 /// A guard for each key.
 ///
 /// ```
-/// use tidegate_overload::BreakerSettings;
-/// use tidegate_overload::{Breaker, Guard as _};
+/// use tidegate_overload::{Breaker, BreakerSettings, Guard as _};
 /// use tidegate_rule::surface::Guards;
 ///
 /// let settings = BreakerSettings::builder().over_calls(1).build()?;

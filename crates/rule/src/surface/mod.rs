@@ -3,8 +3,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use tidegate_core::Micros;
-//! use tidegate_overload::adaptive::Anchored;
-//! use tidegate_overload::AdaptiveLimit;
+//! use tidegate_overload::{AdaptiveLimit, adaptive::Anchored};
 //! use tidegate_rule::surface::{RequestGuard, Until};
 //!
 //! // As much in flight as the promised latency allows, until the bodies are sent.

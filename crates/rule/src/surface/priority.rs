@@ -11,8 +11,7 @@ use tidegate_overload::{Cause, Pass, PriorityLimit, priority::Arrival};
 /// A limit in front of requests that sheds the least important first.
 ///
 /// ```
-/// use tidegate_overload::priority::{Arrival, Class};
-/// use tidegate_overload::PriorityLimit;
+/// use tidegate_overload::{PriorityLimit, priority::{Arrival, Class}};
 /// use tidegate_rule::surface::RequestPriority;
 ///
 /// let (user, batch) = (0, 1);

@@ -33,8 +33,7 @@ use tower_service::Service;
 /// ```
 /// use std::sync::Arc;
 /// use tidegate_core::Micros;
-/// use tidegate_overload::{BreakerSettings, adaptive::Anchored};
-/// use tidegate_overload::{AdaptiveLimit, Breaker};
+/// use tidegate_overload::{AdaptiveLimit, Breaker, BreakerSettings, adaptive::Anchored};
 /// use tidegate_rule::request::key;
 /// use tidegate_tower::{GuardLayer, Guards, RequestGuard, Until};
 ///
@@ -49,7 +48,7 @@ use tower_service::Service;
 /// # Ok::<(), tidegate_core::SettingError>(())
 /// ```
 ///
-/// Whoever is not let in is answered with 503 and `Retry-After`, in gRPC with `UNAVAILABLE`, and the service is not called.
+/// A rejected request gets 503 and `Retry-After`, in gRPC `UNAVAILABLE`, and the service is not called.
 /// A call that is given up is ignored. All services that are made from one layer share the guard.
 ///
 /// It goes around a client as well as around a server: hyper-util's client and a channel of tonic as they are, and with the
@@ -59,8 +58,7 @@ use tower_service::Service;
 /// ```
 /// # #[cfg(feature = "reqwest")]
 /// # async fn call() -> Result<(), Box<dyn std::error::Error>> {
-/// use tidegate_overload::BreakerSettings;
-/// use tidegate_overload::Breaker;
+/// use tidegate_overload::{Breaker, BreakerSettings};
 /// use tidegate_rule::{Limited, request::key};
 /// use tidegate_tower::{GuardLayer, Guards, RequestGuard};
 /// use tower_layer::Layer as _;
