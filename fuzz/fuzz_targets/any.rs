@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../../crates/server/tests/gateway/fuzz/targets.rs"]
+#[path = "../../crates/gateway/tests/suite/fuzz/targets.rs"]
 mod decisions;
 #[path = "../../crates/policy/tests/suite/fuzz/targets.rs"]
 mod policy;

@@ -10,8 +10,8 @@ use std::{
     io::{self, IsTerminal as _, Write as _},
     path::PathBuf,
 };
+use tidegate_admin::{AmendError, Amended, Change, PolicyFile};
 use tidegate_policy::model::Enforcement;
-use tidegate_server::{AmendError, Amended, Change, PolicyFile};
 
 /// Where modes are changed.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -1,6 +1,7 @@
 //! A moment as a date and a time of day.
 
 use crate::Micros;
+use core::fmt;
 
 /// A moment in UTC, by the Gregorian calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,14 @@ impl From<Micros> for Utc {
             second: seconds % 60,
             microsecond: moment.get() % 1_000_000,
         }
+    }
+}
+
+/// As RFC 3339 writes it: `2000-02-29T12:34:56.789012Z`.
+impl fmt::Display for Utc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { year, month, day, hour, minute, second, microsecond } = self;
+        write!(f, "{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{microsecond:06}Z")
     }
 }
 

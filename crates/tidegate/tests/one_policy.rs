@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 use tidegate::{Limited, limit, rule::Facts, tower::LimitLayer};
-use tidegate_server::{Gateway, PolicySource};
+use tidegate_gateway::{Gateway, PolicySource};
 use tokio::{net::TcpListener, time};
 
 #[limit("1/h", rule = "client", key = ip)]

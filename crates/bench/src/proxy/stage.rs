@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
     process,
 };
-use tidegate_server::{Gateway, PolicySource};
+use tidegate_gateway::{Gateway, PolicySource};
 
 /// What is asked for.
 pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";

@@ -3,14 +3,12 @@
 use crate::Result;
 use axum::{Router, routing};
 use std::{net::SocketAddr, num::NonZeroUsize, path::Path, sync::Arc, time::Duration};
+use tidegate_gateway::{Gateway, PolicySource};
 use tidegate_proto::rls::{
     Code, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
 };
 use tidegate_redis::RedisStore;
-use tidegate_server::{
-    Gateway, PolicySource,
-    descriptors::{Environment, HostStores, ServiceHost},
-};
+use tidegate_service::descriptors::{Environment, HostStores, ServiceHost};
 use tokio::{net::TcpListener, runtime::Runtime};
 use tonic::{Request, Response, Status, transport::Server};
 

@@ -10,7 +10,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::{net::IpAddr, path::PathBuf};
-use tidegate_server::Roots;
+use tidegate_http_server::Roots;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,

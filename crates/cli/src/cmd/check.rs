@@ -9,8 +9,8 @@ use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
 };
+use tidegate_gateway::Preflight;
 use tidegate_policy::{Document, Policy, Problem, Problems, compile, lint};
-use tidegate_server::Preflight;
 
 /// Report all errors and likely mistakes in a policy file.
 ///

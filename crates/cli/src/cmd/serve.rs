@@ -14,11 +14,9 @@ use std::{
     num::NonZeroUsize,
     path::PathBuf,
 };
+use tidegate_gateway::{Gateway, GatewayError, Handle, PolicySource};
 use tidegate_policy::model;
-use tidegate_server::{
-    Gateway, GatewayError, Handle, PolicySource,
-    descriptors::{Environment, LogFormat},
-};
+use tidegate_service::descriptors::{Environment, LogFormat};
 use tokio::{
     runtime::Builder,
     signal::unix::{Signal, SignalKind, signal},

@@ -11,11 +11,12 @@ use std::{
     num::NonZeroUsize,
     sync::Arc,
 };
+use tidegate_gateway::{Action, Config, Gateway, run};
+use tidegate_http_server::{BoundListener, Fault};
 use tidegate_policy::{
     Policy,
     model::{Listener, Upstream, UpstreamServer},
 };
-use tidegate_server::{Action, BoundListener, Config, Fault, Gateway, run};
 
 const TEXT: &str = include_str!("example.yaml");
 /// The addresses in it.

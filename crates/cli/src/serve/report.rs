@@ -2,7 +2,7 @@
 
 use crate::terminal::{Paint, Tone};
 use serde_json::{Map, Value};
-use tidegate_server::Gateway;
+use tidegate_gateway::Gateway;
 
 /// What is listened for, and where.
 pub(crate) fn addresses(gateway: &Gateway) -> Vec<(&'static str, String)> {

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use std::{env, ffi::OsString, fs, path::Path, sync::Arc};
 use tidegate_redis::{RedisStore, RedisStoreBuilder};
-use tidegate_server::descriptors::{
+use tidegate_service::descriptors::{
     Dotfiles, Environment, HostNames, HostStores, ServiceHost, SourceSettings,
 };
 

@@ -1,0 +1,116 @@
+//! Rules that are put in force, and taken back: in the policy file.
+
+use super::{
+    Office,
+    read::{json_answer, missing_rule},
+};
+use crate::{AmendError, Amended, PolicyFile, amend::mode_json};
+use axum::response::Response;
+use http::StatusCode;
+use serde_json::{Value, json};
+use tidegate_http_server::ApiError;
+use tidegate_policy::{compile::JsonValue, edit::EditError, model::Enforcement};
+use tidegate_rule::Mode;
+use tidegate_service::decisions::{Confirmation, Members};
+
+impl Office {
+    /// Has a rule be in another mode.
+    pub(super) async fn mode(&self, rule: &str, body: &[u8]) -> Result<Response, ApiError> {
+        let (to, confirmation) = wanted(body)?;
+        let scene = self.scene()?;
+        let known = scene.policy.rules.iter().find(|known| known.name == rule);
+        let from = known.ok_or_else(|| missing_rule(rule, &scene))?.enforcement.clone();
+        if to.is_weaker_than(&from) && confirmation == Confirmation::Missing {
+            let problem = format!(
+                "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` if that is meant"
+            );
+            return Err(ApiError::new(StatusCode::CONFLICT, problem));
+        }
+        match self.gateway.set_mode(rule, to.clone()).await.map_err(|error| problem(&error))? {
+            Amended::Changed(change) => Ok(json_answer(&json!({ "changed": true, "change": change.json() }))),
+            Amended::Same => {
+                let told =
+                    json!({ "changed": false, "rule": rule, "from": mode_json(&from), "to": mode_json(&to) });
+                Ok(json_answer(&told))
+            }
+        }
+    }
+
+    /// Takes the last change back.
+    pub(super) async fn roll_back(&self, body: &[u8]) -> Result<Response, ApiError> {
+        let body = if body.is_empty() { b"{}" } else { body };
+        let members = Members::one(body, &["id", "confirm"])?;
+        let (id, confirmation) = (members.whole("id")?, members.confirmation()?);
+        if confirmation == Confirmation::Missing
+            && let Some(file) = self.scene()?.file.clone()
+        {
+            let read = tokio::task::spawn_blocking(move || PolicyFile::at(file).last_change());
+            // What keeps it from being taken back is told when that is tried.
+            if let Ok(Ok(last)) = read.await
+                && last.from.is_weaker_than(&last.to)
+            {
+                let (rule, from, to) = (&last.rule, &last.to, &last.from);
+                let problem = format!(
+                    "rule `{rule}` would be enforced for fewer keys ({from} → {to}); send `\"confirm\": true` if that is meant"
+                );
+                return Err(ApiError::new(StatusCode::CONFLICT, problem));
+            }
+        }
+        match self.gateway.roll_back(id).await.map_err(|error| problem(&error))? {
+            Amended::Changed(change) => Ok(json_answer(&json!({ "changed": true, "change": change.json() }))),
+            Amended::Same => Ok(json_answer(&json!({ "changed": false }))),
+        }
+    }
+
+    /// What was changed, and what a rollback would take back.
+    pub(super) async fn changes(&self) -> Result<Response, ApiError> {
+        let Some(file) = self.scene()?.file.clone() else {
+            return Ok(json_answer(&json!({ "file": null, "changes": [], "last": null, "why": null })));
+        };
+        let told = file.display().to_string();
+        let read = tokio::task::spawn_blocking(move || {
+            let file = PolicyFile::at(file);
+            Ok((file.changes()?, file.last_change()))
+        });
+        let (changes, last) = read.await.unwrap_or(Err(AmendError::Gone)).map_err(|error| problem(&error))?;
+        let changes: Vec<Value> = changes.iter().map(crate::Change::json).collect();
+        let (last, why) = match last {
+            Ok(last) => (Some(last.id), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Ok(json_answer(&json!({ "file": told, "changes": changes, "last": last, "why": why })))
+    }
+}
+
+/// `{"mode":"enforce","percent":25,"confirm":true}`
+fn wanted(body: &[u8]) -> Result<(Enforcement, Confirmation), ApiError> {
+    let members = Members::one(body, &["mode", "percent", "confirm"])?;
+    let mode: Mode = members.text("mode")?.parse().map_err(|error| ApiError::bad(format!("{error}")))?;
+    let percent = match members.given("percent") {
+        None | Some(JsonValue::Null) => None,
+        Some(given) => {
+            let number = if let JsonValue::Number(number) = given { number.as_f64() } else { None };
+            Some(number.ok_or_else(|| {
+                ApiError::bad("`percent` is not a number; write one, above 0 and up to 100")
+            })?)
+        }
+    };
+    let to = Enforcement::of(mode, percent).map_err(|error| ApiError::bad(error.to_string()))?;
+    Ok((to, members.confirmation()?))
+}
+
+fn problem(error: &AmendError) -> ApiError {
+    let status = match error {
+        AmendError::Edit(EditError::NoRule { .. }) => StatusCode::NOT_FOUND,
+        AmendError::Changed(_)
+        | AmendError::Nothing
+        | AmendError::NotLast(_)
+        | AmendError::Edit(EditError::Policy(_)) => StatusCode::CONFLICT,
+        AmendError::Disk { .. } | AmendError::History { .. } | AmendError::Left { .. } => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
+        AmendError::Gone => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    ApiError::new(status, error.to_string())
+}

@@ -1,0 +1,192 @@
+//! What a quota says to a list of arrivals. Nothing is counted anywhere.
+
+use super::{Office, read::json_answer};
+use axum::response::Response;
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use tidegate_core::{Decision, Demand, Effect, Micros, Outcome, Quota, Retry};
+use tidegate_http_server::ApiError;
+use tidegate_observe::quota_json;
+use tidegate_service::decisions::Members;
+use tidegate_simulation::{Arrival, SimulatedQuota};
+
+/// The most arrivals, quotas, and words of state.
+const ARRIVALS: usize = 10_000;
+const QUOTAS: usize = 8;
+const WORDS: usize = 1 << 16;
+/// The last moment that anybody comes at, in seconds: about 30 years.
+const LAST: f64 = 1e9;
+const MEMBERS: [&str; 4] = ["quota", "arrivals", "wait", "hold"];
+
+const OUTCOMES: [&str; 3] = ["admitted", "delayed", "denied"];
+
+impl Office {
+    /// What is said to each.
+    pub(super) fn simulate(body: &[u8]) -> Result<Response, ApiError> {
+        let members = Members::one(body, &MEMBERS)?;
+        let said = |name: &str| members.given(name).map(Value::from);
+        let quotas = quotas(said("quota").as_ref())?;
+        let arrivals = arrivals(said("arrivals").as_ref())?;
+        let length = |name: &str, usual: f64| match said(name) {
+            None | Some(Value::Null) => micros(usual, name),
+            Some(value) => value.as_f64().ok_or_else(|| not_seconds(name)).and_then(|it| micros(it, name)),
+        };
+        let (wait, hold) = (length("wait", 0.0)?, length("hold", 1.0)?);
+        Ok(json_answer(&play(&quotas, &arrivals, wait, hold)))
+    }
+}
+
+fn quotas(said: Option<&Value>) -> Result<Vec<Quota>, ApiError> {
+    let texts = match said {
+        Some(Value::String(text)) => vec![text.as_str()],
+        Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    if texts.is_empty() || texts.len() > QUOTAS {
+        let problem =
+            format!("`quota` is a text, or a list of {QUOTAS} at most; write it as in `5/s burst 10`");
+        return Err(ApiError::bad(problem));
+    }
+    let read = |text: &str| {
+        let quota: Quota = text.parse().map_err(|error| ApiError::bad(format!("`quota`: {error}")))?;
+        match quota.width() > WORDS {
+            true => Err(ApiError::bad(format!("`{quota}` needs too much memory here; give a smaller limit"))),
+            false => Ok(quota),
+        }
+    };
+    texts.into_iter().map(read).collect()
+}
+
+fn arrivals(said: Option<&Value>) -> Result<Vec<Arrival>, ApiError> {
+    let list = said.and_then(Value::as_array).ok_or_else(|| {
+        ApiError::bad("`arrivals` is a list of seconds, or of objects; write it as in [0, 0.1, {\"at\": 0.2, \"cost\": 3}]")
+    })?;
+    if list.len() > ARRIVALS {
+        return Err(ApiError::bad(format!("{} arrivals are too many; send {ARRIVALS} at most", list.len())));
+    }
+    let read = |(place, value): (usize, &Value)| {
+        let name = format!("arrivals[{place}]");
+        let at = value.as_f64().or_else(|| value["at"].as_f64()).ok_or_else(|| not_seconds(&name))?;
+        let cost = match &value["cost"] {
+            Value::Null => 1,
+            cost => cost.as_u64().filter(|cost| *cost < 1 << 32).ok_or_else(|| {
+                ApiError::bad(format!("`{name}.cost` is no cost; give a whole number below 2^32"))
+            })?,
+        };
+        Ok(Arrival { at: micros(at, &name)?, cost })
+    };
+    let mut arrivals = list.iter().enumerate().map(read).collect::<Result<Vec<_>, ApiError>>()?;
+    arrivals.sort_by_key(|arrival| arrival.at);
+    Ok(arrivals)
+}
+
+fn not_seconds(name: &str) -> ApiError {
+    ApiError::bad(format!("`{name}` is not a number of seconds; write it as in 0.25"))
+}
+
+fn micros(seconds: f64, name: &str) -> Result<Micros, ApiError> {
+    match (0.0..=LAST).contains(&seconds) {
+        true => Ok(Micros::new((seconds * 1e6).round() as u64)),
+        false => Err(ApiError::bad(format!("`{name}` is {seconds}; give seconds from 0 to {LAST}"))),
+    }
+}
+
+fn play(quotas: &[Quota], arrivals: &[Arrival], wait: Micros, hold: Micros) -> Value {
+    let mut all: Vec<_> = quotas.iter().map(|quota| SimulatedQuota::new(*quota, hold)).collect();
+    let mut counts = [0_u64; 3];
+    let mut told = Vec::with_capacity(arrivals.len());
+    for arrival in arrivals {
+        let (place, decision) = ask(&mut all, *arrival, wait);
+        let (outcome, waits, retry) = match decision.outcome() {
+            Outcome::Allow => (0, Micros::ZERO, None),
+            Outcome::Delay(wait) => (1, wait, None),
+            Outcome::Deny(Retry::After(wait)) => (2, Micros::ZERO, Some(wait)),
+            Outcome::Deny(Retry::Never | Retry::WhenReleased) => (2, Micros::ZERO, None),
+        };
+        counts[outcome] += 1;
+        told.push(json!({
+            "at": seconds(arrival.at),
+            "cost": arrival.cost,
+            "outcome": OUTCOMES[outcome],
+            "wait": seconds(waits),
+            "retry-after": retry.map(seconds),
+            "limit": decision.limit(),
+            "remaining": decision.remaining(),
+            "quota": place,
+        }));
+    }
+    json!({
+        "quotas": quotas.iter().map(quota_json).collect::<Vec<_>>(),
+        "admitted": counts[0],
+        "delayed": counts[1],
+        "denied": counts[2],
+        "decisions": told,
+    })
+}
+
+/// Asks all of them, and charges all or none. The one that denied, or else the one with the least left.
+fn ask(all: &mut [SimulatedQuota], arrival: Arrival, wait: Micros) -> (usize, Decision) {
+    let probe = Demand { effect: Effect::Probe, ..Demand::within(arrival.cost, wait) };
+    let mut denied = None;
+    for (place, one) in all.iter_mut().enumerate() {
+        let decision = one.decide(arrival.at, probe);
+        if !decision.is_granted() && denied.is_none() {
+            denied = Some((place, decision));
+        }
+    }
+    if let Some(denied) = denied {
+        return denied;
+    }
+    let demand = Demand::within(arrival.cost, wait);
+    let granted = all.iter_mut().map(|one| one.decide(arrival.at, demand)).enumerate();
+    let longest = |decision: &Decision| match decision.outcome() {
+        Outcome::Delay(wait) => wait,
+        _ => Micros::ZERO,
+    };
+    let binds = |(_, decision): &(usize, Decision)| (Reverse(longest(decision)), decision.remaining());
+    granted.min_by_key(binds).unwrap_or((0, Decision::unlimited()))
+}
+
+fn seconds(time: Micros) -> f64 {
+    time.get() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcomes(quota: &[&str], arrivals: &Value, wait: f64) -> String {
+        let quotas = quotas(Some(&json!(quota))).unwrap();
+        let arrivals = super::arrivals(Some(arrivals)).unwrap();
+        let told = play(&quotas, &arrivals, micros(wait, "wait").unwrap(), Micros::from_secs(1));
+        let each = told["decisions"].as_array().unwrap().iter();
+        each.map(|decision| decision["outcome"].as_str().unwrap()[..3].to_owned())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    #[test]
+    fn quotas_say_what_they_say_elsewhere() {
+        assert_eq!(outcomes(&["1/s burst 2"], &json!([0, 0, 0, 1, 1]), 0.0), "adm adm den adm den");
+        assert_eq!(outcomes(&["1/s leaky-bucket queue 2"], &json!([0, 0, 0]), 9.0), "adm del del");
+        assert_eq!(outcomes(&["5/s burst 5", "1/min fixed-window"], &json!([0, 1, 61]), 0.0), "adm den adm");
+        assert_eq!(outcomes(&["1 at once"], &json!([0, 0.5, 1]), 0.0), "adm den adm");
+        assert_eq!(outcomes(&["3/s burst 3"], &json!([{"at": 1, "cost": 3}, 0.9]), 0.0), "adm den");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told() {
+        for (quota, arrivals, part) in [
+            (json!("5/mni"), json!([0]), "`quota`"),
+            (json!([]), json!([0]), "`quota` is a text"),
+            (json!("5/s"), json!(0), "`arrivals` is a list"),
+            (json!("5/s"), json!([-1]), "`arrivals[0]` is -1"),
+            (json!("5/s"), json!([{ "at": 0, "cost": -1 }]), "`arrivals[0].cost`"),
+            (json!("100000/s sliding-log"), json!([0]), "too much memory"),
+        ] {
+            let body = json!({ "quota": quota, "arrivals": arrivals }).to_string();
+            let problem = Office::simulate(body.as_bytes()).unwrap_err();
+            assert!(problem.detail.contains(part), "{}", problem.detail);
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What a policy decides about each request.
+
+use super::{note, reply::GatewayReply};
+use crate::{Action, Config, FilterDecision, FilterResult, LogNote, Origin, Rates, RequestFilter, Target};
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header, request, response};
+use std::{collections::HashMap, mem, sync::Arc};
+use tidegate_core::{Micros, header as field};
+use tidegate_http_server::ApiError;
+use tidegate_observe::{
+    AnsweredBy, Banned, DenialId, HistoryEntry, Observer, OperatorBans, RequestRecorder, Sampled,
+};
+use tidegate_policy::{
+    compile::{Admission, PolicyGate, PolicyResult, RejectAction},
+    head::RequestHead,
+    matching::Seen,
+    model::{LogFormat, RouteAction},
+};
+use tidegate_rule::{Answer, Evaluation, Fields, HeldSlots, ProblemDetails, request::Head};
+
+/// Asks the policy that is in force now.
+pub(crate) struct PolicyFilter {
+    active: ArcSwap<ActivePolicy>,
+}
+
+/// A policy, and where its names are among the upstreams of the workers.
+pub(super) struct ActivePolicy {
+    gate: PolicyGate,
+    /// The upstream of each route, by its place; `None` where the gateway answers.
+    routes: Vec<Option<Target>>,
+    by_name: HashMap<String, Target>,
+    /// Whether decisions are noted down, for a log or for traces.
+    has_notes: bool,
+    recorder: Arc<RequestRecorder>,
+    bans: Arc<OperatorBans>,
+}
+
+/// Where a request goes that is admitted.
+enum Route {
+    Upstream(Target),
+    Respond(RejectAction),
+    /// No route matches.
+    None,
+}
+
+/// What belongs to a request until its exchange ends.
+pub(crate) struct PolicyContext {
+    stage: Stage,
+    telemetry: Option<Box<PolicyTelemetry>>,
+}
+
+enum Stage {
+    /// It was let through, and waits for its response. Contexts are moved about, so it is boxed.
+    Admitted(Box<Admission>),
+    /// It has a response, and holds this until the body is gone.
+    Settled { _held: HeldSlots },
+    /// Nothing is held, and there is nothing to settle.
+    Free,
+}
+
+/// What is counted and kept of a request when its exchange ends, and the id of its denial.
+struct PolicyTelemetry {
+    came: Micros,
+    /// The places of the rules that let it through, which count how long it took.
+    rules: Vec<usize>,
+    recorder: Arc<RequestRecorder>,
+    denial: Option<DenialId>,
+    history: Option<HistoryEntry>,
+}
+
+impl PolicyFilter {
+    pub(super) fn new(active: ActivePolicy) -> Self {
+        Self { active: ArcSwap::from_pointee(active) }
+    }
+
+    /// Has all requests from now on decided by another policy. Those that were let in are settled by the one that decided.
+    pub(super) fn replace(&self, active: ActivePolicy) {
+        self.active.store(Arc::new(active));
+    }
+}
+
+impl RequestFilter for PolicyFilter {
+    type Context = PolicyContext;
+
+    fn filter(&self, parts: &mut request::Parts, origin: &Origin) -> FilterResult<PolicyContext> {
+        let policy = self.active.load();
+        let head = origin.head(parts);
+        let seen = policy.gate.see(&head);
+        let tally = &policy.recorder.tally;
+        let came = tally.now();
+        if let Some((ban, left)) = policy.bans.check(&seen, &policy.gate) {
+            return FilterResult::Now(policy.reject_banned(ban.whom(), left, came, &head));
+        }
+        let route = policy.route(&seen);
+        let timed = tally.begin();
+        match policy.gate.evaluate(&seen) {
+            Evaluation::Ready(passage) => {
+                if timed == Sampled::Yes {
+                    tally.end(came);
+                }
+                FilterResult::Now(policy.conclude(passage, came, route, Some(&head)))
+            }
+            Evaluation::Pending(evaluation) => {
+                let policy = Arc::clone(&policy);
+                // Only reports on single requests need the request again.
+                let seen = policy.reports().then(|| (parts.clone(), origin.clone()));
+                FilterResult::Later(Box::pin(async move {
+                    let passage = evaluation.await;
+                    policy.recorder.tally.end_later(came, passage.waited());
+                    let head = seen.as_ref().map(|(parts, origin)| origin.head(parts));
+                    policy.conclude(passage, came, route, head.as_ref())
+                }))
+            }
+        }
+    }
+
+    fn rates<'c>(&self, context: &'c PolicyContext) -> Rates<'c> {
+        match &context.stage {
+            Stage::Admitted(admission) => Rates { up: admission.up(), down: admission.down() },
+            Stage::Settled { .. } | Stage::Free => Rates::default(),
+        }
+    }
+
+    fn on_response(
+        &self,
+        context: &mut PolicyContext,
+        response: &mut response::Parts,
+    ) -> Option<Response<Bytes>> {
+        context.on_response(response);
+        None
+    }
+
+    fn record(&self, context: Option<PolicyContext>, response: Option<(StatusCode, AnsweredBy)>) {
+        if let Some((status, by)) = response {
+            self.active.load().recorder.tally.answered(status.as_u16(), by);
+        }
+        if let Some(telemetry) = context.and_then(|context| context.telemetry) {
+            telemetry.recorder.tally.completed(&telemetry.rules, telemetry.came);
+            if let Some(entry) = telemetry.history {
+                let status = response.map_or(0, |(status, _)| status.as_u16());
+                telemetry.recorder.keep_history(entry, status);
+            }
+        }
+    }
+}
+
+impl ActivePolicy {
+    pub(super) fn new(
+        gate: PolicyGate,
+        config: &Config,
+        observer: &Observer,
+        recorder: Arc<RequestRecorder>,
+    ) -> Self {
+        let has_notes = config.log.format != LogFormat::None || config.traces.is_some();
+        let routes = gate.routes().iter().map(|route| config.target(route.upstream()?)).collect();
+        let named = |name: &String| config.target(name).map(|target| (name.clone(), target));
+        let by_name = config.upstreams.keys().filter_map(named).collect();
+        Self { gate, routes, by_name, has_notes, recorder, bans: observer.bans.clone() }
+    }
+
+    fn route(&self, seen: &Seen<'_>) -> Route {
+        let Some(place) = self.gate.place_of_route(seen) else { return Route::None };
+        match (self.routes.get(place), self.gate.routes().get(place).map(|route| &route.action)) {
+            (Some(Some(target)), _) => Route::Upstream(*target),
+            (_, Some(RouteAction::Respond(respond))) => Route::Respond(RejectAction::respond(respond, seen)),
+            _ => Route::None,
+        }
+    }
+
+    /// Whether single requests are reported anywhere.
+    fn reports(&self) -> bool {
+        self.has_notes || self.recorder.keeps_requests()
+    }
+
+    /// What happens to a request. `head` is there if single requests are reported.
+    fn conclude(
+        &self,
+        passage: PolicyResult,
+        came: Micros,
+        route: Route,
+        head: Option<&RequestHead<'_>>,
+    ) -> FilterDecision<PolicyContext> {
+        let note = head.filter(|_| self.has_notes).map(|head| {
+            Box::new(match &passage {
+                PolicyResult::Admitted(admission) => note::admitted(admission, &self.gate, head),
+                PolicyResult::Refused(refusal) => note::refused(refusal, &self.gate, head),
+            })
+        });
+        let denial = self.recorder.decided(&passage, &self.gate, head.map(|head| head as &dyn Head));
+        let rules = match &passage {
+            PolicyResult::Admitted(admission) => {
+                admission.decisions().map(|decision| decision.rule).collect()
+            }
+            PolicyResult::Refused(_) => Vec::new(),
+        };
+        let mut context =
+            PolicyContext { stage: Stage::Free, telemetry: self.telemetry(came, rules, denial, head) };
+        let action = match passage {
+            PolicyResult::Admitted(admission) => {
+                let is_slowed = !admission.up().is_empty() || !admission.down().is_empty();
+                if admission.holds_anything() || is_slowed || admission.fields() != Fields::None {
+                    context.stage = Stage::Admitted(Box::new(admission));
+                }
+                match route {
+                    Route::Upstream(target) => Action::Forward(target),
+                    Route::Respond(RejectAction::Drop) => Action::Drop,
+                    Route::Respond(RejectAction::Answer(answer)) => context.respond(answer.into()),
+                    Route::Respond(RejectAction::Upstream(_)) | Route::None => context.respond(no_route()),
+                }
+            }
+            PolicyResult::Refused(refusal) => match refusal.action {
+                RejectAction::Answer(mut answer) => {
+                    if let Some(id) = context.denial() {
+                        answer.set_instance(&id.uri());
+                    }
+                    context.respond(answer.into())
+                }
+                RejectAction::Upstream(name) => match self.by_name.get(&*name) {
+                    Some(target) => Action::Forward(*target),
+                    None => context.respond(no_route()),
+                },
+                RejectAction::Drop => Action::Drop,
+            },
+        };
+        FilterDecision { action, context, note }
+    }
+
+    /// What is left to be counted and kept of a request; `None` if there is nothing.
+    fn telemetry(
+        &self,
+        came: Micros,
+        rules: Vec<usize>,
+        denial: Option<DenialId>,
+        head: Option<&RequestHead<'_>>,
+    ) -> Option<Box<PolicyTelemetry>> {
+        let history = head.and_then(|head| self.recorder.history_entry(&self.gate, head));
+        let is_any = !rules.is_empty() || denial.is_some() || history.is_some();
+        let recorder = || self.recorder.clone();
+        is_any.then(|| Box::new(PolicyTelemetry { came, rules, recorder: recorder(), denial, history }))
+    }
+
+    /// An operator has banned the client of this request.
+    #[cold]
+    fn reject_banned(
+        &self,
+        whom: &Banned,
+        left: Micros,
+        came: Micros,
+        head: &RequestHead<'_>,
+    ) -> FilterDecision<PolicyContext> {
+        let mut problem =
+            ProblemDetails { detail: "banned for a time", ..ProblemDetails::new(403, "Forbidden") };
+        let denial = self.recorder.banned((whom, left), problem.status, &self.gate, head);
+        let instance = denial.as_ref().map(DenialId::uri);
+        problem.instance = instance.as_deref();
+        let mut response: Response<Bytes> = Answer::problem(&problem).into();
+        response.headers_mut().insert(header::RETRY_AFTER, field::seconds(left).into());
+        let telemetry = self.telemetry(came, Vec::new(), denial, Some(head));
+        let mut context = PolicyContext { stage: Stage::Free, telemetry };
+        let note = self
+            .has_notes
+            .then(|| Box::new(LogNote { decision: Some("banned".to_owned()), ..LogNote::default() }));
+        FilterDecision { action: context.respond(response), context, note }
+    }
+}
+
+impl PolicyContext {
+    fn denial(&self) -> Option<&DenialId> {
+        self.telemetry.as_ref()?.denial.as_ref()
+    }
+
+    /// A response of the gateway, settled.
+    fn respond(&mut self, response: Response<Bytes>) -> Action {
+        let (mut parts, body) = response.into_parts();
+        self.on_response(&mut parts);
+        Action::Respond(Response::from_parts(parts, body))
+    }
+
+    /// Settles what was taken, and adds the headers of limits and of a denial.
+    fn on_response(&mut self, response: &mut response::Parts) {
+        if let Stage::Admitted(admission) = mem::replace(&mut self.stage, Stage::Free) {
+            if admission.fields() != Fields::None {
+                admission.write_fields(|name, value| {
+                    if let Ok(value) = HeaderValue::from_str(value) {
+                        response.headers.insert(HeaderName::from_static(name), value);
+                    }
+                });
+            }
+            self.stage = Stage::Settled { _held: admission.settle(&GatewayReply(response)) };
+        }
+        if let Some(id) = self.denial() {
+            id.write(&mut response.headers);
+        }
+    }
+}
+
+fn no_route() -> Response<Bytes> {
+    ApiError::new(StatusCode::NOT_FOUND, "There is no route for this request.").into()
+}

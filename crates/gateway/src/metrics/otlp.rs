@@ -1,0 +1,173 @@
+//! Metrics as messages of OTLP, with the numbers that its protocol gives to their fields.
+
+use crate::traces::{KeyValue, Resource, Scope};
+use prost::{Message, Oneof};
+use tidegate_core::Micros;
+use tidegate_http_server::{Labels, MetricFamily, MetricKind, MetricValue};
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ExportMetrics {
+    #[prost(message, repeated, tag = "1")]
+    resources: Vec<ResourceMetrics>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ResourceMetrics {
+    #[prost(message, optional, tag = "1")]
+    resource: Option<Resource>,
+    #[prost(message, repeated, tag = "2")]
+    scopes: Vec<ScopeMetrics>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ScopeMetrics {
+    #[prost(message, optional, tag = "1")]
+    scope: Option<Scope>,
+    #[prost(message, repeated, tag = "2")]
+    metrics: Vec<Metric>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Metric {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    description: String,
+    #[prost(string, tag = "3")]
+    unit: String,
+    #[prost(oneof = "Data", tags = "5, 7, 9")]
+    data: Option<Data>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Data {
+    #[prost(message, tag = "5")]
+    Gauge(Gauge),
+    #[prost(message, tag = "7")]
+    Sum(Sum),
+    #[prost(message, tag = "9")]
+    Histogram(Histogram),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Gauge {
+    #[prost(message, repeated, tag = "1")]
+    points: Vec<Point>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sum {
+    #[prost(message, repeated, tag = "1")]
+    points: Vec<Point>,
+    #[prost(int32, tag = "2")]
+    temporality: i32,
+    #[prost(bool, tag = "3")]
+    is_monotonic: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Histogram {
+    #[prost(message, repeated, tag = "1")]
+    points: Vec<HistogramPoint>,
+    #[prost(int32, tag = "2")]
+    temporality: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Point {
+    #[prost(fixed64, tag = "2")]
+    start: u64,
+    #[prost(fixed64, tag = "3")]
+    time: u64,
+    #[prost(oneof = "Value", tags = "4, 6")]
+    value: Option<Value>,
+    #[prost(message, repeated, tag = "7")]
+    attributes: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Value {
+    #[prost(double, tag = "4")]
+    Float(f64),
+    #[prost(sfixed64, tag = "6")]
+    Whole(i64),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct HistogramPoint {
+    #[prost(fixed64, tag = "2")]
+    start: u64,
+    #[prost(fixed64, tag = "3")]
+    time: u64,
+    #[prost(fixed64, tag = "4")]
+    count: u64,
+    #[prost(double, optional, tag = "5")]
+    sum: Option<f64>,
+    #[prost(fixed64, repeated, tag = "6")]
+    counts: Vec<u64>,
+    #[prost(double, repeated, tag = "7")]
+    ends: Vec<f64>,
+    #[prost(message, repeated, tag = "9")]
+    attributes: Vec<KeyValue>,
+}
+
+/// Since the start, as all our counts are.
+const CUMULATIVE: i32 = 2;
+
+impl ExportMetrics {
+    /// These, as they are at a moment, of a gateway that is called so.
+    pub(super) fn of(service: &str, families: &[MetricFamily], started: Micros, now: Micros) -> Self {
+        let (start, time) = (started.get() * 1_000, now.get() * 1_000);
+        let metrics = families.iter().filter(|family| !family.samples.is_empty());
+        let metrics = metrics.map(|family| Metric {
+            name: family.name.to_owned(),
+            description: family.help.to_owned(),
+            unit: if family.name.contains("_seconds") { "s" } else { "1" }.to_owned(),
+            data: Some(data(family, start, time)),
+        });
+        let scopes = vec![ScopeMetrics { scope: Some(Scope::ours()), metrics: metrics.collect() }];
+        Self { resources: vec![ResourceMetrics { resource: Some(Resource::of(service)), scopes }] }
+    }
+}
+
+fn data(family: &MetricFamily, start: u64, time: u64) -> Data {
+    let points = || family.samples.iter().filter_map(|sample| point(sample, start, time)).collect();
+    match family.kind {
+        MetricKind::Gauge => Data::Gauge(Gauge { points: points() }),
+        MetricKind::Counter => {
+            Data::Sum(Sum { points: points(), temporality: CUMULATIVE, is_monotonic: true })
+        }
+        MetricKind::Histogram => {
+            let points = family.samples.iter().filter_map(|sample| histogram_point(sample, start, time));
+            Data::Histogram(Histogram { points: points.collect(), temporality: CUMULATIVE })
+        }
+    }
+}
+
+type Sample = (Labels, MetricValue);
+
+fn point((labels, number): &Sample, start: u64, time: u64) -> Option<Point> {
+    let value = match number {
+        MetricValue::Integer(number) => Value::Whole(i64::try_from(*number).unwrap_or(i64::MAX)),
+        MetricValue::Float(number) => Value::Float(*number),
+        MetricValue::Histogram { .. } => return None,
+    };
+    Some(Point { start, time, value: Some(value), attributes: attributes(labels) })
+}
+
+fn histogram_point((labels, number): &Sample, start: u64, time: u64) -> Option<HistogramPoint> {
+    let MetricValue::Histogram { bounds, counts, sum } = number else { return None };
+    Some(HistogramPoint {
+        start,
+        time,
+        count: counts.iter().sum(),
+        sum: Some(*sum as f64 / 1e6),
+        counts: counts.clone(),
+        ends: bounds.iter().map(|end| *end as f64 / 1e6).collect(),
+        attributes: attributes(labels),
+    })
+}
+
+fn attributes(labels: &[(&'static str, String)]) -> Vec<KeyValue> {
+    labels.iter().map(|(name, text)| KeyValue::text(name, text.as_str())).collect()
+}

@@ -1,0 +1,141 @@
+//! What is reported of one request: gathered while the exchange goes on, recorded in one place when it ends.
+
+use crate::{Origin, RequestFilter, traces::Trace, worker::Worker};
+use http::{HeaderValue, Method, StatusCode, Uri, Version, header, request};
+use std::sync::Arc;
+use tidegate_core::Micros;
+use tidegate_observe::AnsweredBy;
+
+/// What a filter reports of a request in the access log and in traces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogNote {
+    /// The rule that decided.
+    pub rule: Option<String>,
+    /// A hash of the key that was counted; never the key itself.
+    pub key: Option<String>,
+    /// What was decided.
+    pub decision: Option<String>,
+}
+
+/// What is reported of one exchange. Whatever happens to it, it is [recorded](Self::record) once.
+#[derive(Default)]
+pub(crate) struct RequestTelemetry {
+    /// `None` before there is the head of one.
+    response: Option<(StatusCode, AnsweredBy)>,
+    /// Where there is an access log, or the request is traced.
+    record: Option<Arc<RequestRecord>>,
+}
+
+/// What the access log and traces show of a request.
+pub(crate) struct RequestRecord {
+    /// When its head had come.
+    pub(crate) start: Micros,
+    /// When the last byte of its response was handed over.
+    pub(crate) end: Micros,
+    pub(crate) origin: Origin,
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) version: Version,
+    pub(crate) host: Option<HeaderValue>,
+    pub(crate) referer: Option<HeaderValue>,
+    pub(crate) agent: Option<HeaderValue>,
+    pub(crate) id: HeaderValue,
+    /// 0 where there was none.
+    pub(crate) status: u16,
+    /// Of the body of the response.
+    pub(crate) bytes: u64,
+    pub(crate) note: LogNote,
+    pub(crate) trace: Option<Trace>,
+}
+
+impl RequestTelemetry {
+    /// Of a request whose head has come. One that continues no trace has its headers of traces replaced.
+    pub(crate) fn begin(
+        head: &mut request::Parts,
+        id: &HeaderValue,
+        origin: &Origin,
+        worker: &Worker,
+    ) -> Self {
+        let trace = worker.tracer.as_ref().and_then(|tracer| tracer.begin(head));
+        let is_reported = worker.log.is_some() || trace.is_some();
+        let record = is_reported.then(|| {
+            let record = RequestRecord::new(head, id, origin, worker.clock.now());
+            Arc::new(RequestRecord { trace, ..record })
+        });
+        Self { response: None, record }
+    }
+
+    /// Of a request that got this response of the gateway before its head was read.
+    pub(crate) fn refused(status: StatusCode) -> Self {
+        Self { response: Some((status, AnsweredBy::Gateway)), record: None }
+    }
+
+    pub(crate) fn on_decision(&mut self, note: Option<Box<LogNote>>) {
+        if let (Some(record), Some(note)) = (self.details(), note) {
+            record.note = *note;
+        }
+    }
+
+    pub(crate) fn on_response(&mut self, status: StatusCode, by: AnsweredBy) {
+        self.response = Some((status, by));
+    }
+
+    pub(crate) fn add_bytes(&mut self, bytes: usize) {
+        if let Some(record) = self.details() {
+            record.bytes += bytes as u64;
+        }
+    }
+
+    /// The trace of the request, if it is traced.
+    pub(crate) fn trace(&mut self) -> Option<&mut Trace> {
+        self.details()?.trace.as_mut()
+    }
+
+    /// Counts, logs and traces an exchange that has ended, and keeps its history.
+    pub(crate) fn record<F: RequestFilter>(
+        mut self,
+        filter: &F,
+        context: Option<F::Context>,
+        worker: &Worker,
+    ) {
+        filter.record(context, self.response);
+        let status = self.response.map_or(0, |(status, _)| status.as_u16());
+        if let Some(record) = self.details() {
+            (record.status, record.end) = (status, worker.clock.now());
+        }
+        let Some(record) = self.record else { return };
+        if let Some(log) = &worker.log {
+            log.hand_over(record.clone());
+        }
+        if let (Some(tracer), Some(_)) = (&worker.tracer, &record.trace) {
+            tracer.hand_over(record);
+        }
+    }
+
+    /// Nobody shares it before it is recorded.
+    fn details(&mut self) -> Option<&mut RequestRecord> {
+        self.record.as_mut().and_then(Arc::get_mut)
+    }
+}
+
+impl RequestRecord {
+    pub(crate) fn new(head: &request::Parts, id: &HeaderValue, origin: &Origin, start: Micros) -> Self {
+        let header = |name| head.headers.get(name).cloned();
+        Self {
+            start,
+            end: start,
+            origin: origin.clone(),
+            method: head.method.clone(),
+            uri: head.uri.clone(),
+            version: head.version,
+            host: header(header::HOST),
+            referer: header(header::REFERER),
+            agent: header(header::USER_AGENT),
+            id: id.clone(),
+            status: 0,
+            bytes: 0,
+            note: LogNote::default(),
+            trace: None,
+        }
+    }
+}

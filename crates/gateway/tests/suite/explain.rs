@@ -1,0 +1,254 @@
+//! A law: what `explain` predicts is what the gateway answers.
+
+use crate::stage::{LONG, Server, Wire, text};
+use http::{Request, Response, request};
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+};
+use tempfile::TempDir;
+use tidegate_gateway::{Gateway, PolicySource};
+use tidegate_policy::{Policy, Predicted, explain_request};
+use tidegate_rule::Rules;
+use tokio::{sync::oneshot, time::timeout};
+
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Numbers that look random and are the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn one_of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
+        choices[self.next() as usize % choices.len()]
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Asked {
+    method: String,
+    target: String,
+    headers: Vec<(String, String)>,
+    body: &'static str,
+}
+
+impl Asked {
+    fn random(random: &mut Random) -> Self {
+        let host = random.one_of(&["shop.test", "shop.test", "shop.test", "shop.test:80", "shop test", ""]);
+        let mut headers = vec![("host".to_owned(), host.to_owned())];
+        let clients = ["203.0.113.7", "198.51.100.9", "192.0.2.1", "192.0.2.2"];
+        headers.push(("x-forwarded-for".to_owned(), random.one_of(&clients).to_owned()));
+        for (name, values) in [("x-plan", ["gold", "free", ""]), ("x-user", ["ann", "bob", ""])] {
+            match random.one_of(&values) {
+                "" => {}
+                value => headers.push((name.to_owned(), value.to_owned())),
+            }
+        }
+        // Most requests are plain.
+        let odd = [
+            ("x_user", "eve"),
+            ("x-user", "eve"),
+            ("x-plan", "free"),
+            ("connection", "x-user"),
+            ("connection", "close, x-plan"),
+            ("cookie", "a=1"),
+            ("cookie", "b=2"),
+            ("host", "other.test"),
+            ("transfer-encoding", "chunked"),
+        ];
+        for _ in 0..(random.next() % 8).saturating_sub(5) {
+            let (name, value) = odd[random.next() as usize % odd.len()];
+            if name == "transfer-encoding" && headers.iter().any(|(known, _)| known == name) {
+                continue;
+            }
+            headers.push((name.to_owned(), value.to_owned()));
+        }
+        let is_chunked = headers.iter().any(|(name, _)| name == "transfer-encoding");
+        let body = match is_chunked {
+            true => "0\r\n\r\n",
+            false => random.one_of(&["", "", "", "12345"]),
+        };
+        if !is_chunked {
+            headers.push(("content-length".to_owned(), body.len().to_string()));
+        }
+        let plain = ["/", "/a", "/a/b", "/b/c", "/internal/x"];
+        let odd = [
+            "//a",
+            "/a/./b",
+            "/internal/../b/c",
+            "/b/../internal/x",
+            "/a/..;/internal/x",
+            "/internal;v=1/x",
+            "/%69nternal/x",
+            "/internal%2fx",
+            "/a%2F..%2Finternal/x",
+            "/..",
+            "/%zz",
+            "/a%00",
+            "/;a/b",
+            "*",
+            "http://shop.test/a/b",
+            "http://eve@shop.test/a",
+            "http://shop.test/b/../a",
+        ];
+        let target =
+            if random.next().is_multiple_of(3) { random.one_of(&odd) } else { random.one_of(&plain) };
+        let method = random.one_of(&["GET", "POST", "GET", "POST", "GET", "POST", "OPTIONS", "TRACE"]);
+        let method = if random.next().is_multiple_of(40) { "M".repeat(33) } else { method.to_owned() };
+        Self { method, target: target.to_owned(), headers, body }
+    }
+
+    fn bytes(&self) -> String {
+        let headers: String =
+            self.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        format!("{} {} HTTP/1.1\r\n{headers}\r\n{}", self.method, self.target, self.body)
+    }
+
+    fn head(&self) -> request::Parts {
+        let request = Request::builder().method(&*self.method).uri(&self.target);
+        let request = self.headers.iter().fold(request, |request, (name, value)| request.header(name, value));
+        request.body(()).unwrap().into_parts().0
+    }
+}
+
+/// A policy whose quotas are used up by no other request, or by each by itself.
+fn random_policy(random: &mut Random, servers: [&Server; 2]) -> String {
+    let [a, b] = servers.map(|server| server.address);
+    let mut text = format!(
+        "listen: 127.0.0.1:0\n\
+         upstreams: {{ a: 'http://{a}', b: 'http://{b}' }}\n\
+         lists: {{ office: [203.0.113.0/24], bad: [198.51.100.0/24] }}\n\
+         user: header x-user\n\
+         log: {{ format: json, file: access.log }}\n"
+    );
+    text += random.one_of(&["trusted-proxies: 127.0.0.0/8\n", "trusted-proxies: 127.0.0.0/8\n", ""]);
+    text += random.one_of(&[
+        "",
+        "connections: { body-size: 3 }\n",
+        "connections: { escaped-slashes: keep, underscores-in-headers: allow }\n",
+        "connections: { escaped-slashes: unescape }\n",
+    ]);
+    text += "routes:\n";
+    let routes = [
+        "{ path: /a/**, upstream: b }",
+        "{ when: \"request.headers['x-plan'] == 'gold'\", upstream: b }",
+        "{ client: office, upstream: b }",
+        "{ method: POST, upstream: a }",
+    ];
+    for _ in 0..random.next() % 3 {
+        text += &format!("  - {}\n", random.one_of(&routes));
+    }
+    text += random.one_of(&[
+        "  - { upstream: a }\n",
+        "  - { upstream: a }\n",
+        "  - { path: /b/**, upstream: a }\n",
+    ]);
+    text += "rules:\n";
+    for number in 0..=random.next() % 4 {
+        let matching = random.one_of(&[
+            "{}",
+            "{ path: /a/** }",
+            "{ path: [/internal/**, /b/**] }",
+            "{ method: POST }",
+            "{ header: { x-plan: gold } }",
+            "{ client: [office, bad] }",
+            "{ not: { client: office } }",
+            "{ when: \"request.headers['x-plan'] == 'free'\" }",
+            "{ not: { when: \"request.headers['x-plan'] == 'gold'\" } }",
+            "{ any: [{ path: /b/** }, { when: \"request.headers['x-user'] == 'ann'\" }] }",
+        ]);
+        let key = random.one_of(&["all", "ip", "user", "header x-user", "[ip, header x-user]", "path"]);
+        let missing = random.one_of(&["", ", missing: share", ", missing: skip", ", missing: refuse"]);
+        let duplicates = random.one_of(&["", "", ", duplicates: first", ", duplicates: last"]);
+        let limit = random.one_of(&[
+            "deny: all",
+            "deny: bad",
+            "deny: all, allow: office",
+            "deny: bad, allow: office, quota: 3/min, cost: 5",
+            "quota: 1000/min",
+            "quota: 3/min, cost: 5",
+            "quota: 3/min fixed-window, cost: { of: header x-plan, else: 9, most: 9 }",
+            "tiers: { by: header x-plan, each: { gold: 1000/s, free: 2/s }, else: 3/s }, cost: 4",
+            "quota: 3/min, cost: 4, schedule: 00:00-24:00 x100",
+            "quota: 400/min, cost: 300, schedule: 00:00-24:00 x0.5",
+            "quota: 1000/min, charge: { if-status: [401] }, ban: 1000/min for 1h",
+            "quota: 3/min, cost: 4, ban: 1000/min for 1h",
+            "adaptive: { target: 250ms }",
+            "bandwidth: 10MB/s",
+            "breaker: { failure-rate: 50%, over: 20 }",
+        ]);
+        let mode = random.one_of(&["", "", "", ", mode: shadow", ", mode: off", ", mode: enforce 50%"]);
+        let on_limit = random.one_of(&[
+            "",
+            "",
+            ", on-limit: { status: 503 }",
+            ", on-limit: { redirect: 'https://example.org/busy' }",
+            ", on-limit: { fallback: { upstream: b } }",
+            ", on-limit: { fallback: { body: old } }",
+        ]);
+        text += &format!(
+            "  - {{ name: r{number}, match: {matching}, key: {key}{missing}{duplicates}, {limit}{mode}{on_limit} }}\n"
+        );
+    }
+    text
+}
+
+#[tokio::test]
+async fn explain_predicts_what_the_gateway_answers() {
+    let a = Server::start(|_| async { Response::new(text("upstream a".to_owned())) }).await;
+    let b = Server::start(|_| async { Response::new(text("upstream b".to_owned())) }).await;
+    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let (mut forwarded, mut refused, mut malformed, mut nowhere) = (0, 0, 0, 0);
+    for _ in 0..100 {
+        let folder = TempDir::new().unwrap();
+        let said = random_policy(&mut random, [&a, &b]);
+        let file = folder.path().join("policy.yaml");
+        fs::write(&file, &said).unwrap();
+        let policy = Policy::from_file(&file).unwrap_or_else(|problems| panic!("{problems}\n{said}"));
+        let gateway = Gateway::open(PolicySource::file(&file), Rules::new()).unwrap();
+        let gateway = gateway.workers(std::num::NonZeroUsize::MIN);
+        let address = gateway.addresses()[0];
+        let (stop, stopped) = oneshot::channel::<()>();
+        let end = tokio::spawn(gateway.run(async {
+            let _ = stopped.await;
+        }));
+        let mut rules = Vec::new();
+        for _ in 0..6 {
+            let asked = Asked::random(&mut random);
+            let predicted = explain_request(&policy, asked.head(), (PEER, None), "".as_ref()).unwrap();
+            let outcome = &predicted.outcome;
+            let answer = Wire::to(address).await.ask(&asked.bytes()).await;
+            let context = || format!("{predicted}\n{asked:?}\n{said}");
+            assert_eq!(answer.status(), outcome.status().unwrap_or(200), "{}", context());
+            if let Some(upstream) = outcome.upstream() {
+                assert_eq!(answer.body, format!("upstream {upstream}"), "{}", context());
+            }
+            match outcome {
+                Predicted::Refused { .. } => refused += 1,
+                Predicted::Forwarded { .. } => forwarded += 1,
+                Predicted::Malformed(_) => malformed += 1,
+                Predicted::NoRoute | Predicted::Responded { .. } => nowhere += 1,
+            }
+            rules.push((outcome.rule().map(str::to_owned), context()));
+        }
+        drop(stop);
+        timeout(LONG, end).await.unwrap().unwrap().unwrap();
+        let log = fs::read_to_string(folder.path().join("access.log")).unwrap();
+        let logged: Vec<serde_json::Value> =
+            log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(logged.len(), rules.len(), "{log}");
+        for (line, (rule, context)) in logged.iter().zip(rules) {
+            if let Some(rule) = rule {
+                assert_eq!(line["rule"], rule.as_str(), "{line}\n{context}");
+            }
+        }
+    }
+    let counts = [forwarded, refused, malformed, nowhere];
+    assert!(counts.iter().zip([50, 50, 50, 5]).all(|(count, least)| *count > least), "{counts:?}");
+}

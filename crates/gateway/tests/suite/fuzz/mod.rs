@@ -1,0 +1,35 @@
+//! Whatever is asked of a decision service: nothing panics, runs on, or is answered in a way that no document tells of.
+
+mod targets;
+
+use std::{fs, path::Path};
+use targets::TARGETS;
+use tidegate_testkit::spoil;
+
+/// How many spoiled questions each target is given.
+const CASES: u32 = 400;
+
+fn try_all(target: &str) {
+    let (_, call) = TARGETS.iter().find(|(name, _)| *name == target).unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/fuzz/seeds");
+    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    paths.retain(|path| name(path).starts_with(&format!("{target}-")));
+    let seeds: Vec<_> = paths.iter().map(|path| fs::read(path).unwrap()).collect();
+    assert!(!seeds.is_empty(), "no seeds for {target}");
+    seeds.iter().for_each(|seed| call(seed));
+    if let Err(error) = spoil::each(&seeds, CASES, call) {
+        panic!("{target}: {error}");
+    }
+}
+
+#[test]
+fn no_question_goes_without_a_documented_answer() {
+    try_all("asks");
+}
+
+#[test]
+fn no_question_of_envoy_goes_without_one() {
+    try_all("json");
+}

@@ -1,0 +1,127 @@
+//! What fuzzers call: each takes any bytes, and must neither panic nor run on nor answer what no document tells of.
+//!
+//! The tests beside this file call them with a bounded number of spoiled questions; `scripts/fuzz` has libFuzzer call them for
+//! as long as one likes.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a finding is told")]
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use serde_json::Value;
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::{Arc, LazyLock},
+    thread,
+    time::Duration,
+};
+use tidegate_gateway::{Gateway, PolicySource};
+use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Merge};
+use tidegate_rule::Rules;
+use tidegate_service::descriptors::{DescriptorService, ServiceSettings, wire::JsonWire};
+use tokio::runtime::Builder;
+
+/// A name, and what takes any bytes.
+type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub(crate) const TARGETS: [Target; 2] = [("asks", asks), ("json", json)];
+
+/// Longer inputs find nothing that shorter ones do not.
+const LONGEST: usize = 1 << 16;
+/// Nothing takes as long.
+const LONG: Duration = Duration::from_secs(20);
+
+const POLICY: &str = "
+decisions: 127.0.0.1:0
+rules:
+  - { name: login, key: header x-user, quota: 3/h }
+  - { name: pair, key: [header x-tenant, ip], quota: 2/h }
+  - { name: either, key: { first: [header x-user, ip] }, quota: 2/h }
+  - { name: plans, key: ip, tiers: { by: header x-plan, each: { gold: 5/h }, else: 1/h } }
+  - { name: jobs, key: header x-user, quota: 2 at once }
+  - { name: both, key: header x-user, quota: [3/h, 2 at once] }
+  - { name: all, quota: 2/h }
+  - { name: watched, key: ip, quota: 1/h, mode: shadow }
+";
+
+/// `CALL?QUERY`, and a body behind the first line: every answer of `/v1` is one that its document tells of, and JSON.
+pub(crate) fn asks(bytes: &[u8]) {
+    static ADDRESS: LazyLock<SocketAddr> = LazyLock::new(gateway);
+    static DOCUMENT: LazyLock<Value> =
+        LazyLock::new(|| serde_json::from_str(include_str!("../../../../../docs/openapi.json")).unwrap());
+    let bytes = &bytes[..bytes.len().min(LONGEST)];
+    let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let is_plain = |byte: &u8| matches!(byte, b'!'..=b'~') && *byte != b'#';
+    let path: String =
+        bytes[..end].iter().filter(|byte| is_plain(byte)).map(|byte| char::from(*byte)).collect();
+    let body = bytes.get(end + 1..).unwrap_or_default();
+    let mut stream = TcpStream::connect(*ADDRESS).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let head = format!(
+        "POST /v1/{path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+    let mut answer = String::new();
+    if stream.read_to_string(&mut answer).is_err_and(|error| error.kind() == ErrorKind::ConnectionReset) {
+        // It was answered before all of it was read, and closed.
+        return;
+    }
+    let (head, told) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap();
+    if matches!(status, "414" | "431") || status == "400" && told.is_empty() {
+        // A line that is too long for any server, or none.
+        return;
+    }
+    let Some(call) = DOCUMENT["paths"].get(format!("/v1/{}", path.split('?').next().unwrap_or_default()))
+    else {
+        // Some other place, or one that no server takes for a path.
+        return assert!(matches!(status, "400" | "404"), "{answer}");
+    };
+    if call.get("post").is_none() {
+        return;
+    }
+    let responses = &call["post"]["responses"];
+    let range = format!("{}XX", &status[..1]);
+    assert!(responses.get(status).or_else(|| responses.get(&range)).is_some(), "{answer}");
+    assert_ne!(status, "500", "{answer}");
+    let told: Value = serde_json::from_str(told).unwrap_or_else(|error| panic!("{error}: {answer}"));
+    if status != "200" {
+        assert_eq!(told["status"].to_string(), status, "{answer}");
+        assert!(told["detail"].as_str().is_some_and(|detail| detail.len() < 1_000), "{answer}");
+    }
+}
+
+/// A gateway that answers for as long as this process lives.
+fn gateway() -> SocketAddr {
+    let gateway = Gateway::open(PolicySource::given(POLICY.parse().unwrap()), Rules::new()).unwrap();
+    let address = gateway.decisions_address().unwrap();
+    thread::spawn(|| {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(gateway.run(std::future::pending())).unwrap();
+    });
+    address
+}
+
+/// A body of `/json`: every answer is one of five.
+pub(crate) fn json(bytes: &[u8]) {
+    static WIRE: LazyLock<JsonWire<Arc<DescriptorService>>> = LazyLock::new(|| {
+        let text = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: hour, requests_per_unit: 3 }\n  \
+                    - key: path\n    rate_limit: { quotas: [3/h burst 2, 9/d sliding-window] }\n";
+        let file = DescriptorFile { name: "shop.yaml".to_owned(), text: text.to_owned() };
+        let service = DescriptorService::new(ServiceSettings::default()).unwrap();
+        service.load(Arc::new(DescriptorSet::read(&[file], Merge::Refuse).unwrap()));
+        JsonWire::new(service.into())
+    });
+    let body = Bytes::copy_from_slice(&bytes[..bytes.len().min(LONGEST)]);
+    let request = Request::post("/json").body(Full::new(body)).unwrap();
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let answer = runtime.block_on(WIRE.answer(request));
+    match answer.status().as_u16() {
+        200 | 429 => drop(serde_json::from_slice::<Value>(answer.body()).unwrap()),
+        400 => assert!(answer.headers().contains_key("tidegate-reason")),
+        status => panic!("{status}"),
+    }
+}

@@ -1,0 +1,365 @@
+//! Policies in force, and replaced while requests come in.
+
+use crate::stage::{LONG, Server, Wire};
+use std::{
+    fs,
+    future::Future,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use tempfile::TempDir;
+use tidegate_gateway::{Gateway, GatewayError, Handle, PolicySource, Reloaded};
+use tidegate_rule::Rules;
+use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
+
+/// A gateway that follows a file.
+struct Stage {
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+    handle: Handle,
+    folder: TempDir,
+    stop: oneshot::Sender<()>,
+    end: JoinHandle<Result<(), GatewayError>>,
+}
+
+impl Stage {
+    /// One that listens on a free port and does what the rest of the policy says.
+    fn start(rest: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        write(&folder.path().join("policy.yaml"), rest);
+        let source = PolicySource::file(folder.path().join("policy.yaml"));
+        let gateway = Gateway::open(source, Rules::new()).unwrap();
+        let (address, admin, handle) = (gateway.addresses()[0], gateway.admin_address(), gateway.handle());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let end = tokio::spawn(gateway.run(async {
+            let _ = stopped.await;
+        }));
+        Self { address, admin, handle, folder, stop, end }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes another policy, and has it read.
+    async fn replace(&self, rest: &str) -> Result<Reloaded, String> {
+        write(&self.path("policy.yaml"), rest);
+        self.handle.reload().await.map_err(|error| error.to_string())
+    }
+
+    async fn client(&self) -> Wire {
+        Wire::to(self.address).await
+    }
+
+    async fn statuses(&self, path: &str, count: usize) -> Vec<u16> {
+        let mut client = self.client().await;
+        let mut statuses = Vec::new();
+        for _ in 0..count {
+            statuses.push(client.get(path).await.status());
+        }
+        statuses
+    }
+
+    async fn end(self) {
+        drop(self.stop);
+        soon(self.end).await.unwrap().unwrap();
+    }
+}
+
+/// Replaces the file at once: a gateway that reads it while it is empty would listen elsewhere.
+fn write(path: &Path, rest: &str) {
+    let next = path.with_extension("next");
+    fs::write(&next, format!("listen: 127.0.0.1:0\n{rest}")).unwrap();
+    fs::rename(next, path).unwrap();
+}
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(LONG, future).await.expect("it takes too long")
+}
+
+fn before(server: &Server, rules: &str) -> String {
+    format!("upstreams: {{ app: 'http://{}' }}\nroutes: app\nrules:\n{rules}", server.address)
+}
+
+#[tokio::test]
+async fn a_limit_holds_for_each_client_and_tells_what_is_left() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&before(
+        &server,
+        "  - { name: each, key: header x-user, quota: 2/h, message: Enough. }",
+    ));
+    let mut client = stage.client().await;
+    let ask = |user: &str| format!("GET /a?b=c HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\n\r\n");
+    let first = client.ask(&ask("ann")).await;
+    assert_eq!(first.status(), 200);
+    assert_eq!(first.header("ratelimit-policy"), Some(r#""each";q=2;w=3600"#));
+    assert_eq!(first.header("ratelimit"), Some(r#""each";r=1;t=1800"#));
+    assert!(first.body.starts_with("GET /a?b=c\n"), "{}", first.body);
+    assert_eq!(client.ask(&ask("ann")).await.status(), 200);
+    let third = client.ask(&ask("ann")).await;
+    assert_eq!(third.status(), 429);
+    assert_eq!(third.header("retry-after"), Some("1800"));
+    assert!(third.body.contains(r#""detail":"Enough.""#), "{}", third.body);
+    assert_eq!(client.ask(&ask("bob")).await.status(), 200);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn what_happens_to_the_rest_is_up_to_its_rule() {
+    let (app, spare) = (Server::mirror().await, Server::mirror().await);
+    let text = format!(
+        "upstreams: {{ app: 'http://{}', spare: 'http://{}' }}\n\
+         routes: [{{ path: /known/**, upstream: app }}]\n\
+         log: {{ format: json, file: access.log }}\n\
+         rules:\n\
+         \x20 - {{ name: away, match: {{ path: /known/away }}, quota: 1/h, on-limit: {{ redirect: 'https://example.org/busy' }} }}\n\
+         \x20 - {{ name: other, match: {{ path: /known/other }}, quota: 1/h, on-limit: {{ fallback: {{ upstream: spare }} }} }}\n\
+         \x20 - {{ name: old, match: {{ path: /known/old }}, quota: 1/h, on-limit: {{ fallback: {{ body: 'of yesterday' }} }} }}\n\
+         \x20 - {{ name: gone, match: {{ path: /known/gone }}, deny: all, on-limit: drop }}\n\
+         \x20 - {{ name: failed, match: {{ path: /failed }}, quota: 1/h, charge: {{ if-status: [404] }} }}\n",
+        app.address, spare.address
+    );
+    let stage = Stage::start(&text);
+    assert_eq!(stage.statuses("/known/away", 2).await, [200, 303]);
+
+    assert_eq!(stage.statuses("/known/other", 1).await, [200]);
+    assert_eq!(spare.connections(), 0);
+    assert_eq!(stage.statuses("/known/other", 1).await, [200]);
+    assert_eq!(spare.connections(), 1);
+
+    assert_eq!(stage.statuses("/known/old", 1).await, [200]);
+    assert_eq!(stage.client().await.get("/known/old").await.body, "of yesterday");
+
+    let mut client = stage.client().await;
+    client.send("GET /known/gone HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert_eq!(client.rest().await, "");
+
+    // Nowhere to go, and still counted.
+    assert_eq!(stage.statuses("/failed", 2).await, [404, 429]);
+
+    let log = stage.path("access.log");
+    let folder = stage.folder.path().to_owned();
+    drop(stage.stop);
+    soon(stage.end).await.unwrap().unwrap();
+    let log = fs::read_to_string(log).unwrap();
+    let told: Vec<_> = log
+        .lines()
+        .map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            let text = |name: &str| line[name].as_str().unwrap_or("-").to_owned();
+            (text("rule"), text("decision"), line["status"].as_u64().unwrap())
+        })
+        .collect();
+    let expected = [
+        ("away", "admitted", 200),
+        ("away", "limited", 303),
+        ("other", "admitted", 200),
+        ("other", "limited", 200),
+        ("old", "admitted", 200),
+        ("old", "limited", 200),
+        ("gone", "denied", 0),
+        ("failed", "admitted", 404),
+        ("failed", "limited", 429),
+    ];
+    assert_eq!(told, expected.map(|(rule, decision, status)| (rule.to_owned(), decision.to_owned(), status)));
+    assert!(folder.exists());
+}
+
+#[tokio::test]
+async fn counters_stay_when_a_policy_is_replaced() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&before(&server, "  - { name: all, quota: 3/h }"));
+    assert_eq!(stage.statuses("/", 2).await, [200, 200]);
+
+    let other =
+        before(&server, "  - { name: all, quota: 3/h }\n  - { name: new, match: { path: /new }, deny: all }");
+    assert_eq!(stage.replace(&other).await, Ok(Reloaded::Rules));
+    assert_eq!(stage.statuses("/new", 1).await, [403]);
+    assert_eq!(stage.statuses("/", 2).await, [200, 429]);
+
+    let larger = before(&server, "  - { name: all, quota: 5/h }");
+    assert_eq!(stage.replace(&larger).await, Ok(Reloaded::Rules));
+    assert_eq!(stage.statuses("/", 3).await, [200, 200, 429]);
+    assert_eq!(stage.replace(&larger).await, Ok(Reloaded::Lists));
+    assert_eq!(stage.statuses("/", 1).await, [429]);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_wrong_policy_changes_nothing_and_says_why() {
+    let server = Server::mirror().await;
+    let fine = before(&server, "  - { name: all, quota: 3/h }");
+    let stage = Stage::start(&format!("admin: 127.0.0.1:0\n{fine}"));
+    assert_eq!(stage.statuses("/", 2).await, [200, 200]);
+
+    let cases = [
+        (fine.replace("quota", "quta"), "unknown key `quta`"),
+        (fine.replace("3/h", "3/day burst 1000000000000"), "burst"),
+        (fine.replace("http://", "http://no-such-host.invalid:1/"), "no-such-host.invalid"),
+        (format!("{fine}\nlists: {{ bad: {{ files: none.txt }} }}"), "none.txt"),
+        (fine.replace("rules:", "log: { format: json, file: no/such/folder }\nrules:"), "no/such/folder"),
+    ];
+    for (text, reason) in cases {
+        let error = stage.replace(&text).await.unwrap_err();
+        assert!(error.contains(reason), "{error}");
+        let mut operator = Wire::to(stage.admin.unwrap()).await;
+        let answer = operator.ask("POST /reload HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        assert_eq!(answer.status(), 422);
+        assert!(answer.body.contains(reason), "{}", answer.body);
+    }
+    assert_eq!(stage.statuses("/", 2).await, [200, 429]);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_file_that_changes_is_read_by_itself() {
+    let server = Server::mirror().await;
+    let stage = Stage::start(&before(&server, "  - { name: all, match: { path: /no }, deny: all }"));
+    assert_eq!(stage.statuses("/", 1).await, [200]);
+    // As editors do: another file takes the name.
+    write(
+        &stage.path("next"),
+        &before(&server, "  - { name: all, deny: bad }\nlists: { bad: { files: bad.txt } }"),
+    );
+    fs::write(stage.path("bad.txt"), "192.0.2.1\n").unwrap();
+    fs::rename(stage.path("next"), stage.path("policy.yaml")).unwrap();
+    soon(async { while stage.statuses("/no", 1).await != [200] {} }).await;
+    // A list is part of it.
+    fs::write(stage.path("bad.txt"), "127.0.0.0/8\n").unwrap();
+    soon(async { while stage.statuses("/", 1).await != [403] {} }).await;
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_notices_that_policies_are_replaced_a_hundred_times() {
+    let (one, two) = (Server::mirror().await, Server::mirror().await);
+    let rules = |count: usize| {
+        format!(
+            "  - {{ name: all, quota: 1000000/h }}\n  - {{ name: r{count}, match: {{ path: /r{count} }}, deny: all }}"
+        )
+    };
+    let stage = Stage::start(&before(&one, &rules(0)));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let (is_over, address) = (is_over.clone(), stage.address);
+            tokio::spawn(async move {
+                let mut asked = 0;
+                let mut client = Wire::to(address).await;
+                while !is_over.load(Ordering::Relaxed) {
+                    let answer = client.get("/").await;
+                    assert_eq!(answer.status(), 200);
+                    if answer.header("connection") == Some("close") {
+                        client = Wire::to(address).await;
+                    }
+                    asked += 1;
+                }
+                asked
+            })
+        })
+        .collect();
+    let mut by_watch = 0;
+    for round in 1..=100 {
+        // Every fourth time the server behind it is another one, and connections are taken over.
+        let server = if (round / 4) % 2 == 0 { &one } else { &two };
+        let reloaded = stage.replace(&before(server, &rules(round))).await;
+        let expected = if round % 4 == 0 { Reloaded::Connections } else { Reloaded::Rules };
+        // Where the watch of the file was faster, there is nothing left to reload.
+        match reloaded {
+            Ok(Reloaded::Lists) => by_watch += 1,
+            reloaded => assert_eq!(reloaded, Ok(expected), "round {round}"),
+        }
+    }
+    assert!(by_watch < 50, "{by_watch} of 100 reloads did nothing");
+    is_over.store(true, Ordering::Relaxed);
+    let mut asked: u64 = 0;
+    for client in clients {
+        asked += soon(client).await.unwrap();
+    }
+    let left = stage.client().await.get("/").await;
+    let left = left.header("ratelimit").unwrap();
+    let left: u64 = left.split("r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap();
+    // What an hour gives back meanwhile is not much.
+    let taken = 1_000_000 - left;
+    assert!(taken <= asked + 1 && taken + 20_000 > asked, "{taken} of {asked}");
+    assert!(asked >= 100, "{asked}");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn operators_are_not_web_pages() {
+    let server = Server::mirror().await;
+    let stage =
+        Stage::start(&format!("admin: 127.0.0.1:0\n{}", before(&server, "  - { name: all, quota: 3/h }")));
+    let mut operator = Wire::to(stage.admin.unwrap()).await;
+    let cases = [
+        ("GET /health HTTP/1.1\r\nhost: a\r\n\r\n", 200),
+        ("POST /reload HTTP/1.1\r\nhost: a\r\n\r\n", 200),
+        ("GET /reload HTTP/1.1\r\nhost: localhost\r\n\r\n", 405),
+        ("GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n", 404),
+        ("GET /api/v1/status HTTP/1.1\r\nhost: a\r\n\r\n", 421),
+        ("POST /reload HTTP/1.1\r\nhost: a\r\norigin: https://example.org\r\n\r\n", 403),
+    ];
+    for (request, status) in cases {
+        assert_eq!(operator.ask(request).await.status(), status, "{request}");
+    }
+    stage.end().await;
+}
+
+/// A request of an operator.
+fn asked(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")
+}
+
+/// A request of this user.
+fn login(user: &str) -> String {
+    format!("POST /login HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\ncontent-length: 0\r\n\r\n")
+}
+
+#[tokio::test]
+async fn users_who_share_an_address_are_banned_one_by_one() {
+    let server = Server::mirror().await;
+    let rules =
+        "  - { name: login, key: header x-user, quota: 1/h, ban: 2/min for 1h }\nadmin: 127.0.0.1:0\n";
+    let stage = Stage::start(&before(&server, rules));
+    let mut client = stage.client().await;
+    let mut statuses = Vec::new();
+    for _ in 0..5 {
+        statuses.push(client.ask(&login("mallory")).await.status());
+    }
+    assert_eq!(statuses, [200, 429, 429, 403, 403]);
+    assert_eq!(client.ask(&login("ann")).await.status(), 200, "another user behind the same address");
+    // Operators see whom it is for, and lift it.
+    let mut admin = Wire::to(stage.admin.unwrap()).await;
+    let bans: serde_json::Value =
+        serde_json::from_str(&admin.ask(&asked("/api/v1/bans")).await.body).unwrap();
+    assert_eq!(bans["bans"][0]["kind"], "key", "{bans}");
+    assert_eq!(bans["bans"][0]["value"], "mallory", "{bans}");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn failing_expression_denies_and_is_counted() {
+    let server = Server::mirror().await;
+    let rules = "  - { name: closed, match: { when: \"request.headers['x-plan'] == 'free'\" }, deny: all }\n\
+                 admin: 127.0.0.1:0\n";
+    let stage = Stage::start(&before(&server, rules));
+    let mut client = stage.client().await;
+    let ask = |plan: &str| format!("GET / HTTP/1.1\r\nhost: a\r\n{plan}\r\n");
+    assert_eq!(client.ask(&ask("x-plan: gold\r\n")).await.status(), 200);
+    assert_eq!(client.ask(&ask("x-plan: free\r\n")).await.status(), 403);
+    assert_eq!(client.ask(&ask("")).await.status(), 403, "leaving the header out gains nothing");
+    let mut admin = Wire::to(stage.admin.unwrap()).await;
+    let metrics = admin.ask(&asked("/metrics")).await.body;
+    assert!(metrics.contains("tidegate_expression_failures_total{rule=\"closed\"} 1\n"), "{metrics}");
+    let wrong = stage
+        .replace(&before(&server, "  - { name: closed, match: { when: request.size }, deny: all }"))
+        .await;
+    let error = wrong.unwrap_err();
+    assert!(error.contains("is a number, and `when` needs true or false"), "{error}");
+    stage.end().await;
+}

@@ -1,0 +1,218 @@
+//! Several servers behind one gateway, and what happens when some of them are not well.
+
+use crate::stage::{Gateway, Server, config, text, upstream};
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tidegate_core::Share;
+use tidegate_gateway::{Action, Config, run};
+use tidegate_http_server::BoundListener;
+use tidegate_policy::model::{Balance, BreakerTerms, HealthCheck};
+
+async fn named(name: &'static str) -> Server {
+    Server::start(move |_: Request<Incoming>| async move { Response::new(text(name)) }).await
+}
+
+/// Who answered how often.
+async fn turns(gateway: &Gateway, requests: usize) -> BTreeMap<String, usize> {
+    let mut turns = BTreeMap::new();
+    let mut client = gateway.client().await;
+    for _ in 0..requests {
+        *turns.entry(client.get("/").await.body).or_default() += 1;
+    }
+    turns
+}
+
+#[tokio::test]
+async fn servers_take_turns_by_their_weight() {
+    let (one, two) = (named("one").await, named("two").await);
+    let mut config = config(&[&one, &two]);
+    config.upstreams.get_mut("app").unwrap().servers[0].weight = 3;
+    let gateway = Gateway::with(config).await;
+    assert_eq!(turns(&gateway, 8).await, BTreeMap::from([("one".to_owned(), 6), ("two".to_owned(), 2)]));
+}
+
+#[tokio::test]
+async fn a_client_stays_with_its_server_and_few_requests_find_a_free_one() {
+    let (one, two) = (named("one").await, named("two").await);
+    let mut sticky = config(&[&one, &two]);
+    sticky.upstreams.get_mut("app").unwrap().balance = Balance::Client;
+    let gateway = Gateway::with(sticky).await;
+    assert_eq!(turns(&gateway, 8).await.len(), 1);
+
+    let mut least = config(&[&one, &two]);
+    least.upstreams.get_mut("app").unwrap().balance = Balance::LeastRequests;
+    let gateway = Gateway::with(least).await;
+    assert_eq!(turns(&gateway, 200).await.len(), 2);
+}
+
+#[tokio::test]
+async fn balance_by_client_spreads_the_clients_behind_one_proxy() {
+    let (one, two) = (named("one").await, named("two").await);
+    let mut config = config(&[&one, &two]);
+    config.upstreams.get_mut("app").unwrap().balance = Balance::Client;
+    config.trusted = vec!["127.0.0.0/8".parse().unwrap()];
+    let gateway = Gateway::with(config).await;
+    let mut proxy = gateway.client().await;
+    let mut servers = BTreeMap::new();
+    for round in 0..2 {
+        for client in 0..40 {
+            let request = format!("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 203.0.113.{client}\r\n\r\n");
+            let server = proxy.ask(&request).await.body;
+            let first = servers.entry(client).or_insert_with(|| server.clone());
+            assert_eq!(*first, server, "client {client} in round {round}");
+        }
+    }
+    let on_one = servers.values().filter(|server| *server == "one").count();
+    assert!((1..40).contains(&on_one), "{on_one} of 40 clients are on one server");
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_costs_no_request_and_is_soon_left_alone() {
+    let (gone, well) = (Server::nobody().await, named("well").await);
+    let gateway = Gateway::before(&[&gone, &well]).await;
+    assert_eq!(turns(&gateway, 20).await, BTreeMap::from([("well".to_owned(), 20)]));
+}
+
+/// Breaks off each connection when the head of a request is there; counts them.
+async fn breaking(count: &Arc<AtomicUsize>) -> Server {
+    let count = count.clone();
+    Server::raw(move |stream| {
+        let count = count.clone();
+        async move {
+            crate::stage::Wire::of(stream).head().await;
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn only_what_does_no_harm_is_sent_again_and_only_so_often() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let (one, two, three) = (breaking(&count).await, breaking(&count).await, breaking(&count).await);
+    for (request, most, sent) in [
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", 1, 2),
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", 0, 1),
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", 9, 3),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n", 2, 1),
+        ("PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab", 2, 1),
+    ] {
+        let mut config = config(&[&one, &two, &three]);
+        config.upstreams.get_mut("app").unwrap().retries.most = most;
+        let gateway = Gateway::with(config).await;
+        count.store(0, Ordering::SeqCst);
+        assert_eq!(gateway.client().await.ask(request).await.status(), 502);
+        assert_eq!(count.load(Ordering::SeqCst), sent, "{request} with {most} retries");
+    }
+}
+
+#[tokio::test]
+async fn retries_end_with_their_budget() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let (one, two) = (breaking(&count).await, breaking(&count).await);
+    let mut config = config(&[&one, &two]);
+    config.upstreams.get_mut("app").unwrap().retries.budget = Share::percent(0.0).unwrap();
+    let gateway = Gateway::with(config).await;
+    let mut client = gateway.client().await;
+    for _ in 0..30 {
+        assert_eq!(client.get("/").await.status(), 502);
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 40, "ten are saved up from the start");
+}
+
+#[tokio::test]
+async fn a_breaker_opens_for_a_server_that_fails() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    let failing = Server::start(move |_: Request<Incoming>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async {
+            let mut response = Response::new(text("trouble"));
+            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            response
+        }
+    })
+    .await;
+    let mut config = config(&[&failing]);
+    config.upstreams.get_mut("app").unwrap().breaker = Some(BreakerTerms {
+        failure_rate: Some(Share::percent(50.0).unwrap()),
+        slow_rate: None,
+        slow: None,
+        over: Some(4),
+        least: Some(4),
+        open: Some(Duration::from_secs(3_600)),
+        probes: None,
+    });
+    let gateway = Gateway::with(config).await;
+    let mut client = gateway.client().await;
+    let statuses: Vec<_> =
+        [client.get("/").await, client.get("/").await, client.get("/").await, client.get("/").await]
+            .iter()
+            .map(crate::stage::Answer::status)
+            .collect();
+    assert_eq!(statuses, [500; 4]);
+    assert_eq!(client.get("/").await.status(), 503);
+    assert_eq!(count.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_well_gets_nothing_until_it_is() {
+    let is_well = Arc::new(AtomicBool::new(false));
+    let asked = is_well.clone();
+    let moody = Server::start(move |request: Request<Incoming>| {
+        let is_well = asked.load(Ordering::SeqCst);
+        async move {
+            let mut response = Response::new(text("moody"));
+            if request.uri().path() == "/healthz" && !is_well {
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            }
+            response
+        }
+    })
+    .await;
+    let steady = named("steady").await;
+    let mut config = config(&[&moody, &steady]);
+    config.upstreams.get_mut("app").unwrap().health = Some(HealthCheck {
+        path: "/healthz".to_owned(),
+        every: Duration::from_millis(10),
+        timeout: Duration::from_secs(10),
+        failures: 2,
+        successes: 2,
+    });
+    let gateway = Gateway::with(config).await;
+    while turns(&gateway, 4).await.len() > 1 {}
+    is_well.store(true, Ordering::SeqCst);
+    let mut seen = BTreeSet::new();
+    while seen.len() < 2 {
+        seen.extend(turns(&gateway, 4).await.into_keys());
+    }
+}
+
+#[tokio::test]
+async fn a_server_with_a_wrong_address_keeps_the_gateway_from_starting() {
+    let server = named("app").await;
+    for (url, part) in [
+        (
+            "http://no-such-name.invalid:80",
+            "upstream `app`, server `http://no-such-name.invalid:80`: its name does not resolve",
+        ),
+        ("http://127.0.0.1:1/path", "it may not have a path"),
+        ("gopher://127.0.0.1", "its scheme has to be http or https"),
+    ] {
+        let mut wrong: Config = config(&[&server]);
+        wrong.upstreams.insert("app".to_owned(), upstream(&[&server]));
+        wrong.upstreams.get_mut("app").unwrap().servers[0].url = url.to_owned();
+        let app = wrong.target("app").unwrap();
+        let judge = Arc::new(move |_: &http::request::Parts| Action::Forward(app));
+        let error = run(wrong, Vec::<BoundListener>::new(), judge, async {}).await.unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}

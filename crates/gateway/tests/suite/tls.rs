@@ -1,0 +1,344 @@
+//! TLS and HTTP/2, in and out.
+
+use crate::stage::{Gateway, LONG, Server, Told, config, text};
+use bytes::Bytes;
+use http::{Request, Response, Version, request};
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::{body::Incoming, client::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+};
+use tidegate_gateway::Action;
+use tidegate_http_server::{BoundListener, Roots};
+use tidegate_policy::model::{Listener, Protocol, Tls};
+use tidegate_testkit::servers::Certificates;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::{
+    TlsAcceptor, TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, ClientConnection, RootCertStore, ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    },
+};
+
+fn connector(authority: &Path, protocol: &[u8]) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    Arc::new(config).into()
+}
+
+async fn connect(
+    address: SocketAddr,
+    authority: &Path,
+    protocol: &[u8],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await?;
+    connector(authority, protocol).connect(ServerName::try_from("localhost").unwrap(), stream).await
+}
+
+fn certificates() -> (tempfile::TempDir, Certificates) {
+    let directory = tempfile::tempdir().unwrap();
+    let certificates = Certificates::create(directory.path()).unwrap();
+    (directory, certificates)
+}
+
+fn tls(certificates: &Certificates) -> Tls {
+    Tls { certificate: certificates.certificate.clone(), key: certificates.key.clone(), clients: None }
+}
+
+/// Asks over HTTP/2; the body of the answer.
+async fn ask_http2<I>(io: I, uri: &str) -> String
+where
+    I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(io)).await.unwrap();
+    tokio::spawn(connection);
+    let mut answers = Vec::new();
+    for number in 0..20 {
+        let request = Request::post(uri)
+            .header("cookie", "a=1")
+            .header("cookie", "b=2")
+            .body(Full::new(Bytes::from(format!("body {number}"))))
+            .unwrap();
+        answers.push(sender.send_request(request));
+    }
+    let mut last = String::new();
+    for (number, answer) in answers.into_iter().enumerate() {
+        let answer = tokio::time::timeout(LONG, answer).await.unwrap().unwrap();
+        assert_eq!(answer.status(), 200);
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        last = String::from_utf8(body.to_vec()).unwrap();
+        assert!(last.ends_with(&format!("body {number}")), "{last}");
+    }
+    last
+}
+
+#[tokio::test]
+async fn http2_comes_in_by_prior_knowledge() {
+    let server = Server::mirror().await;
+    let gateway = Gateway::before(&[&server]).await;
+    let seen = ask_http2(TcpStream::connect(gateway.address).await.unwrap(), "http://app.example/a?b").await;
+    assert!(seen.starts_with("POST /a?b\n"), "{seen}");
+    assert!(seen.contains("host: app.example\n") && seen.contains("cookie: a=1; b=2\n"), "{seen}");
+}
+
+#[tokio::test]
+async fn a_slow_first_word_is_waited_for() {
+    let server = Server::mirror().await;
+    let gateway = Gateway::before(&[&server]).await;
+    let mut client = gateway.client().await;
+    client.stream.set_nodelay(true).unwrap();
+    // It could still become the first word of HTTP/2.
+    for piece in ["P", "R", "I /a HTTP/1.1\r\nhost: a\r\n\r\n"] {
+        client.send(piece).await;
+        tokio::task::yield_now().await;
+    }
+    assert!(client.answer().await.body.starts_with("PRI /a\n"));
+}
+
+#[tokio::test]
+async fn tls_agrees_on_a_version_of_http() {
+    let (_directory, certificates) = certificates();
+    let server = Server::mirror().await;
+    let config = config(&[&server]);
+    let app = config.target("app").unwrap();
+    let judge = move |_: &request::Parts| Action::Forward(app);
+    let gateway = Gateway::listening(config, Some(tls(&certificates)), judge).await;
+
+    let io = connect(gateway.address, &certificates.authority, b"h2").await.unwrap();
+    let seen = ask_http2(io, "https://localhost/a").await;
+    assert!(seen.contains("x-forwarded-proto: https\n"), "{seen}");
+
+    let io = connect(gateway.address, &certificates.authority, b"http/1.1").await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("/a").header("host", "localhost").body(Empty::<Bytes>::new()).unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.version()), (200, Version::HTTP_11));
+}
+
+#[tokio::test]
+async fn a_request_may_come_together_with_the_end_of_the_handshake() {
+    let (_directory, certificates) = certificates();
+    let server = Server::mirror().await;
+    let config = config(&[&server]);
+    let app = config.target("app").unwrap();
+    let judge = move |_: &request::Parts| Action::Forward(app);
+    let gateway = Gateway::listening(config, Some(tls(&certificates)), judge).await;
+
+    let terms = connector(&certificates.authority, b"http/1.1").config().clone();
+    let mut tls = ClientConnection::new(terms, ServerName::try_from("localhost").unwrap()).unwrap();
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.starts_with(b"HTTP/1.1 200 OK\r\n") {
+        if !tls.is_handshaking() && answer.is_empty() {
+            tls.writer().write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+            answer.push(b' ');
+        }
+        // All there is to be said is said at once.
+        let mut said = Vec::new();
+        while tls.wants_write() {
+            tls.write_tls(&mut said).unwrap();
+        }
+        stream.write_all(&said).await.unwrap();
+        let mut heard = vec![0; 1 << 14];
+        let length = tokio::time::timeout(LONG, stream.read(&mut heard)).await.unwrap().unwrap();
+        assert!(length > 0);
+        tls.read_tls(&mut &heard[..length]).unwrap();
+        if tls.process_new_packets().unwrap().plaintext_bytes_to_read() > 0 {
+            answer.clear();
+            let _ = tls.reader().read_to_end(&mut answer);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_taken_and_a_bad_one_is_not() {
+    let (directory, old) = certificates();
+    let mut told = Told::listen();
+    let server = Server::mirror().await;
+    let config = config(&[&server]);
+    let app = config.target("app").unwrap();
+    let judge = move |_: &request::Parts| Action::Forward(app);
+    let gateway = Gateway::listening(config, Some(tls(&old)), judge).await;
+    let old_authority = directory.path().join("old.crt");
+    fs::copy(&old.authority, &old_authority).unwrap();
+    connect(gateway.address, &old_authority, b"h2").await.unwrap();
+
+    fs::write(&old.key, "nonsense").unwrap();
+    let (_other, new) = certificates();
+    // It has been looked at when it is told of.
+    told.until("a new certificate is no good").await;
+    connect(gateway.address, &old_authority, b"h2").await.unwrap();
+    fs::copy(&new.key, &old.key).unwrap();
+    fs::copy(&new.certificate, &old.certificate).unwrap();
+    // Files are looked at now and then, and only the gateway knows when: try until it has.
+    let taken = async { while connect(gateway.address, &new.authority, b"h2").await.is_err() {} };
+    tokio::time::timeout(LONG, taken).await.unwrap();
+    assert!(connect(gateway.address, &old_authority, b"h2").await.is_err());
+}
+
+/// Shows this certificate; whether the gateway answers. Sessions are resumed where it lets them be.
+async fn is_let_in(address: SocketAddr, config: &Arc<ClientConfig>) -> bool {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let connector = TlsConnector::from(config.clone());
+    let Ok(mut io) = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await else {
+        return false;
+    };
+    let request = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let mut answer = Vec::new();
+    io.write_all(request).await.is_ok()
+        && io.read_to_end(&mut answer).await.is_ok()
+        && answer.starts_with(b"HTTP/1.1 200")
+}
+
+#[tokio::test]
+async fn removed_client_authority_lets_nobody_in() {
+    let (directory, server_files) = certificates();
+    let (_other, clients) = certificates();
+    let authorities = directory.path().join("clients.pem");
+    fs::copy(&clients.authority, &authorities).unwrap();
+    let server = Server::mirror().await;
+    let config = config(&[&server]);
+    let app = config.target("app").unwrap();
+    let judge = move |_: &request::Parts| Action::Forward(app);
+    let files = Tls { clients: Some(authorities.clone()), ..tls(&server_files) };
+    let gateway = Gateway::listening(config, Some(files), judge).await;
+
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&server_files.authority).unwrap()).unwrap();
+    let chain = CertificateDer::pem_file_iter(&clients.certificate).unwrap().map(Result::unwrap).collect();
+    let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(&clients.key).unwrap())
+        .unwrap();
+    let client = Arc::new(client);
+    assert!(is_let_in(gateway.address, &client).await);
+
+    // Another authority takes its place. Neither a new session nor a resumed one is let in then.
+    fs::copy(&server_files.authority, &authorities).unwrap();
+    let removed = async { while is_let_in(gateway.address, &client).await {} };
+    tokio::time::timeout(LONG, removed).await.unwrap();
+    assert!(!is_let_in(gateway.address, &client).await);
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_no_good_is_named() {
+    let (directory, good) = certificates();
+    let (_other, other) = certificates();
+    let empty = directory.path().join("empty.pem");
+    fs::write(&empty, "").unwrap();
+    let missing = directory.path().join("missing.pem");
+    for (certificate, key, named, part) in [
+        (&missing, &good.key, &missing, "there is no such file"),
+        (&empty, &good.key, &empty, "there is no certificate in it"),
+        (&good.certificate, &missing, &missing, "there is no such file"),
+        (&good.certificate, &empty, &empty, "there is no private key in it"),
+        (&good.certificate, &other.key, &other.key, "it does not go with"),
+    ] {
+        let tls = Tls { certificate: certificate.clone(), key: key.clone(), clients: None };
+        let error = BoundListener::bind(&Listener {
+            name: None,
+            address: ([127, 0, 0, 1], 0).into(),
+            tls: Some(tls),
+        })
+        .unwrap_err();
+        let error = error.to_string();
+        assert!(error.starts_with(&named.display().to_string()) && error.contains(part), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_told() {
+    let server = Server::mirror().await;
+    let error =
+        BoundListener::bind(&Listener { name: None, address: server.address, tls: None }).unwrap_err();
+    assert!(error.to_string().contains("is in use"), "{error}");
+}
+
+async fn http2_server(acceptor: Option<TlsAcceptor>) -> Server {
+    Server::raw(move |stream| {
+        let acceptor = acceptor.clone();
+        async move {
+            let service = service_fn(|request: Request<Incoming>| async move {
+                let head = format!("{:?} {} ", request.version(), request.uri());
+                let body = request
+                    .into_body()
+                    .collect()
+                    .await
+                    .map(http_body_util::Collected::to_bytes)
+                    .unwrap_or_default();
+                Ok::<_, std::convert::Infallible>(Response::new(text([head.as_bytes(), &body].concat())))
+            });
+            let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            match acceptor {
+                Some(acceptor) => {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                }
+                None => {
+                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                }
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn http2_goes_out_in_plain_text_and_in_tls() {
+    let plain = http2_server(None).await;
+    let mut to_plain = config(&[&plain]);
+    to_plain.upstreams.get_mut("app").unwrap().protocol = Protocol::Http2;
+    let gateway = Gateway::with(to_plain).await;
+    let mut client = gateway.client().await;
+    for _ in 0..3 {
+        let answer =
+            client.ask("POST /a HTTP/1.1\r\nhost: app.example\r\ncontent-length: 4\r\n\r\nbody").await;
+        assert_eq!(answer.body, "HTTP/2.0 http://app.example/a body");
+    }
+    assert_eq!(plain.connections(), 1);
+
+    let (_directory, certificates) = certificates();
+    let chain =
+        CertificateDer::pem_file_iter(&certificates.certificate).unwrap().map(Result::unwrap).collect();
+    let mut server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, PrivateKeyDer::from_pem_file(&certificates.key).unwrap())
+        .unwrap();
+    server.alpn_protocols = vec![b"h2".to_vec()];
+    let secret = http2_server(Some(TlsAcceptor::from(Arc::new(server)))).await;
+    let mut to_secret = config(&[&secret]);
+    let app = to_secret.upstreams.get_mut("app").unwrap();
+    app.protocol = Protocol::Http2;
+    app.servers[0].url = format!("https://{}", secret.address);
+    to_secret.roots = Roots::File(certificates.authority.clone());
+    let gateway = Gateway::with(to_secret.clone()).await;
+    assert_eq!(gateway.client().await.get("/a").await.body, "HTTP/2.0 https://example.org/a ");
+
+    // Nobody is believed whom nobody vouches for.
+    let (_other, others) = self::certificates();
+    to_secret.roots = Roots::File(others.authority.clone());
+    let gateway = Gateway::with(to_secret).await;
+    assert_eq!(gateway.client().await.get("/a").await.status(), 502);
+}

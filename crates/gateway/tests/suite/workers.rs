@@ -1,0 +1,94 @@
+//! Several threads behind one listener, and listeners of both families.
+
+use crate::stage::{Gateway, LONG, Server, Wire, config};
+use http::request;
+use std::{
+    collections::BTreeSet,
+    num::NonZeroUsize,
+    sync::{Arc, Mutex},
+    thread,
+};
+use tidegate_gateway::Action;
+use tidegate_http_server::BoundListener;
+use tidegate_policy::model::Listener;
+use tokio::time::timeout;
+
+#[tokio::test]
+async fn all_workers_take_part_and_count_together() {
+    let server = Server::mirror().await;
+    let mut config = config(&[&server]);
+    config.workers = NonZeroUsize::new(4).unwrap();
+    config.connections.per_client = 20;
+    let app = config.target("app").unwrap();
+    let seen = Arc::new(Mutex::new(BTreeSet::new()));
+    let workers = seen.clone();
+    let mut gateway = Gateway::judged(config, move |_: &request::Parts| {
+        workers.lock().unwrap().insert(thread::current().name().unwrap_or_default().to_owned());
+        Action::Forward(app)
+    })
+    .await;
+
+    // Whichever is awake first accepts; sooner or later each of them is.
+    let all = async {
+        while seen.lock().unwrap().len() < 4 {
+            let clients: Vec<_> = (0..10)
+                .map(|_| {
+                    let address = gateway.address;
+                    tokio::spawn(async move {
+                        let answer = Wire::to(address).await.get("/").await;
+                        // A place is free when the gateway has seen the last one go.
+                        assert!([200, 503].contains(&answer.status()), "{answer:?}");
+                    })
+                })
+                .collect();
+            for client in clients {
+                client.await.unwrap();
+            }
+        }
+    };
+    timeout(LONG, all).await.unwrap();
+
+    // All of them together give away twenty places, not each.
+    let (mut clients, mut full) = (Vec::new(), 0);
+    while full < 20 {
+        let mut client = gateway.client().await;
+        match client.get("/").await.status() {
+            200 => clients.push(client),
+            _ => full += 1,
+        }
+        assert!(clients.len() <= 20);
+    }
+    gateway.stop();
+    gateway.ended().await;
+    for mut client in clients {
+        assert_eq!(client.rest().await, "");
+    }
+}
+
+#[tokio::test]
+async fn ipv6_is_listened_on_and_told_of_as_it_is_written() {
+    let server = Server::on(tokio::net::TcpListener::bind("[::1]:0").await.unwrap(), |stream| async move {
+        let mut wire = Wire::of(stream);
+        let head = wire.head().await;
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{head}", head.len());
+        wire.send(answer).await;
+    });
+    let config = config(&[&server]);
+    let app = config.target("app").unwrap();
+    let bound = BoundListener::bind(&Listener { name: None, address: "[::1]:0".parse().unwrap(), tls: None })
+        .unwrap();
+    let gateway = Gateway::at(config, bound, move |_: &request::Parts| Action::Forward(app));
+    let head = gateway.client().await.get("/").await.body;
+    assert!(head.contains("x-forwarded-for: ::1\r\n"), "{head}");
+    assert!(head.contains("forwarded: for=\"[::1]\";host=\"example.org\";proto=http\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn both_families_have_the_same_port() {
+    let every = |address: &str| {
+        BoundListener::bind(&Listener { name: None, address: address.parse().unwrap(), tls: None })
+    };
+    let six = every("[::]:0").unwrap();
+    let four = every(&format!("0.0.0.0:{}", six.address().port())).unwrap();
+    assert_eq!(four.address().port(), six.address().port());
+}

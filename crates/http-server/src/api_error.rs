@@ -1,0 +1,69 @@
+//! Errors of the HTTP APIs.
+
+use axum::response::IntoResponse;
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+use serde_json::Value;
+use std::borrow::Cow;
+use tidegate_rule::{Answer, ProblemDetails};
+
+/// An error response: a status, and a sentence that states the error and its fix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiError {
+    /// The status of the response.
+    pub status: StatusCode,
+    /// What is wrong, and the fix.
+    pub detail: Cow<'static, str>,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl ApiError {
+    /// An error with this status.
+    pub fn new(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, detail: detail.into(), header: None }
+    }
+
+    /// A 400.
+    pub fn bad(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// The same, with a header.
+    pub fn with(self, name: HeaderName, value: HeaderValue) -> Self {
+        Self { header: Some((name, value)), ..self }
+    }
+
+    fn problem(&self) -> ProblemDetails<'_> {
+        let title = self.status.canonical_reason().unwrap_or("Error");
+        ProblemDetails { detail: &self.detail, ..ProblemDetails::new(self.status.as_u16(), title) }
+    }
+
+    /// The error as one of several results.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.problem().to_json()).unwrap_or_default()
+    }
+}
+
+impl<B: From<String>> From<ApiError> for Response<B> {
+    fn from(error: ApiError) -> Self {
+        let mut response = Self::from(Answer::problem(&error.problem()));
+        if let Some((name, value)) = error.header {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> axum::response::Response {
+        self.into()
+    }
+}
+
+/// Input of clients is quoted in errors, but not a megabyte of it.
+pub fn shortened(text: &str) -> String {
+    const MAX_LENGTH: usize = 60;
+    match text.char_indices().nth(MAX_LENGTH) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

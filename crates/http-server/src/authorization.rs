@@ -1,0 +1,232 @@
+//! Bearer tokens: who may call an API, and who is an operator.
+
+use crate::{ApiError, Fault};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use std::{env, fmt, net::IpAddr, sync::Arc};
+use subtle::ConstantTimeEq as _;
+use tidegate_policy::{Policy, model::Variable};
+
+/// The tokens that an API accepts. Without any, everyone may call it.
+#[derive(Debug, Default)]
+pub struct Authorization {
+    /// By name. Several tokens may be valid at once, so that one can replace another.
+    programs: Vec<(Arc<str>, Secret)>,
+    /// Who is an operator.
+    pub operators: Operators,
+}
+
+/// Who is an operator.
+#[derive(Debug, Default)]
+pub enum Operators {
+    /// Every caller.
+    #[default]
+    Everyone,
+    /// Callers with this token.
+    Token(Secret),
+    /// No caller.
+    Nobody,
+}
+
+/// Whether a request comes from an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperatorAccess {
+    /// It does.
+    Granted,
+    /// Its token is another one.
+    InvalidToken,
+    /// It has no token.
+    MissingToken,
+    /// There is no token for operators.
+    Disabled,
+}
+
+/// A token, which is never shown.
+pub struct Secret(String);
+
+/// The sender of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// No token is required.
+    Anonymous,
+    /// A program, by the name of its token.
+    Program(Arc<str>),
+    /// An operator.
+    Operator,
+}
+
+/// The header for a token where `Authorization` may belong to the request that is checked.
+pub const TOKEN_HEADER: &str = "x-tidegate-token";
+/// The error for a request that only an operator may send.
+pub const OPERATOR_TOKEN_REQUIRED: &str =
+    "this is for operators; send their token as `Authorization: Bearer TOKEN`";
+
+impl Authorization {
+    /// These tokens.
+    pub fn new(programs: impl IntoIterator<Item = (Arc<str>, Secret)>, operators: Operators) -> Self {
+        Self { programs: programs.into_iter().collect(), operators }
+    }
+
+    /// The tokens of the decision API that a policy declares, read from the environment.
+    pub fn of_decisions(policy: &Policy) -> Result<Self, Fault> {
+        let decisions = policy.decisions.as_ref();
+        let programs = decisions.iter().flat_map(|decisions| &decisions.tokens);
+        let programs = programs.map(|token| Ok((token.name.as_str().into(), Secret::read(&token.token)?)));
+        let operators = policy.admin.token.as_ref().map(Secret::read).transpose()?;
+        let address = decisions.map(|decisions| decisions.listen.ip());
+        Ok(Self {
+            programs: programs.collect::<Result<_, Fault>>()?,
+            operators: Operators::new(operators, address),
+        })
+    }
+
+    /// The caller that these headers identify; 401 if none of the required tokens is sent.
+    pub fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        let token = token(headers);
+        // All tokens are compared, so that the time does not depend on which one is similar.
+        let is_operator = matches!(&self.operators, Operators::Token(secret) if secret.is(token));
+        let program = self.programs.iter().fold(None, |found, (name, secret)| match secret.is(token) {
+            true => Some(name),
+            false => found,
+        });
+        match program {
+            _ if is_operator => Ok(Caller::Operator),
+            Some(name) => Ok(Caller::Program(name.clone())),
+            None if !self.requires_token() => Ok(Caller::Anonymous),
+            None => Err(unauthorized("a token is needed; send `Authorization: Bearer TOKEN`")),
+        }
+    }
+
+    /// Whether callers need a token.
+    pub fn requires_token(&self) -> bool {
+        !self.programs.is_empty()
+    }
+}
+
+impl Operators {
+    /// Without a token, everyone is an operator if the API listens on a loopback address only, and nobody otherwise.
+    pub fn new(token: Option<Secret>, address: Option<IpAddr>) -> Self {
+        match token {
+            Some(token) => Self::Token(token),
+            None if address.is_none_or(|address| address.is_loopback()) => Self::Everyone,
+            None => Self::Nobody,
+        }
+    }
+
+    /// Whether a request with these headers comes from an operator.
+    pub fn access(&self, headers: &HeaderMap) -> OperatorAccess {
+        // Either header: a proxy may add the token of a program.
+        let (header, bearer) = (headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes), bearer(headers));
+        match (self, header.or(bearer)) {
+            (Self::Everyone, _) => OperatorAccess::Granted,
+            (Self::Token(secret), _) if secret.is(header) | secret.is(bearer) => OperatorAccess::Granted,
+            (Self::Token(_), Some(_)) => OperatorAccess::InvalidToken,
+            (Self::Token(_), None) => OperatorAccess::MissingToken,
+            (Self::Nobody, _) => OperatorAccess::Disabled,
+        }
+    }
+
+    /// An error with one of these details, unless an operator sent these headers.
+    pub fn require(
+        &self,
+        headers: &HeaderMap,
+        invalid: &'static str,
+        disabled: &'static str,
+    ) -> Result<(), ApiError> {
+        match self.access(headers) {
+            OperatorAccess::Granted => Ok(()),
+            OperatorAccess::InvalidToken => Err(ApiError::new(StatusCode::FORBIDDEN, invalid)),
+            OperatorAccess::MissingToken => Err(unauthorized(OPERATOR_TOKEN_REQUIRED)),
+            OperatorAccess::Disabled => Err(ApiError::new(StatusCode::FORBIDDEN, disabled)),
+        }
+    }
+}
+
+impl Caller {
+    /// Whether this caller may settle a reservation of that one.
+    pub fn may_settle(&self, owner: &Self) -> bool {
+        *owner == Self::Anonymous || owner == self
+    }
+}
+
+impl Secret {
+    /// This token.
+    pub fn new(secret: String) -> Self {
+        Self(secret)
+    }
+
+    /// The value of an environment variable.
+    pub fn read(variable: &Variable) -> Result<Self, Fault> {
+        let value = env::var(&variable.0).ok().filter(|value| !value.trim().is_empty());
+        value
+            .map(|value| Self(value.trim().to_owned()))
+            .ok_or_else(|| Fault::Token { variable: variable.0.clone() })
+    }
+
+    /// Compares in constant time.
+    fn is(&self, token: Option<&[u8]>) -> bool {
+        token.is_some_and(|token| token.ct_eq(self.0.as_bytes()).into())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+fn token(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes).or_else(|| bearer(headers))
+}
+
+/// The token of `Authorization: Bearer TOKEN`.
+pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+/// A 401 that asks for a bearer token.
+pub fn unauthorized(detail: &'static str) -> ApiError {
+    let scheme = HeaderValue::from_static("Bearer realm=\"tidegate\"");
+    ApiError::new(StatusCode::UNAUTHORIZED, detail).with(header::WWW_AUTHENTICATE, scheme)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_declared_tokens_are_accepted() {
+        let secret = |text: &str| Secret::new(text.to_owned());
+        let programs = [("0".into(), secret("old")), ("1".into(), secret("new"))];
+        let authorization = Authorization::new(programs, Operators::Token(secret("boss")));
+        let with = |name: &'static str, value: &str| {
+            HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())])
+        };
+        for (name, value, expected) in [
+            ("authorization", "Bearer old", Caller::Program("0".into())),
+            ("authorization", "bearer new", Caller::Program("1".into())),
+            ("x-tidegate-token", "new", Caller::Program("1".into())),
+            ("authorization", "Bearer boss", Caller::Operator),
+        ] {
+            assert_eq!(authorization.caller(&with(name, value)), Ok(expected), "{name}: {value}");
+        }
+        for (name, value) in [("authorization", "Bearer ne"), ("authorization", "new"), ("x-user", "new")] {
+            let error = authorization.caller(&with(name, value)).unwrap_err();
+            assert_eq!(error.status, StatusCode::UNAUTHORIZED, "{name}: {value}");
+        }
+        assert_eq!(Authorization::default().caller(&HeaderMap::new()), Ok(Caller::Anonymous));
+        // An operator keeps its reservations where programs need no token.
+        let authorization = Authorization::new([], Operators::Token(secret("boss")));
+        let boss = with("authorization", "Bearer boss");
+        assert_eq!(authorization.caller(&boss), Ok(Caller::Operator));
+        assert_eq!(authorization.caller(&HeaderMap::new()), Ok(Caller::Anonymous));
+        assert!(!Caller::Anonymous.may_settle(&Caller::Operator));
+        // A proxy may have added the token of a program.
+        let mut both = boss.clone();
+        both.insert(TOKEN_HEADER, "new".parse().unwrap());
+        assert_eq!(authorization.operators.access(&both), OperatorAccess::Granted);
+        assert_eq!(authorization.operators.access(&HeaderMap::new()), OperatorAccess::MissingToken);
+    }
+}

@@ -1,0 +1,118 @@
+//! A connection, in plain text or not.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::TlsStream;
+
+/// A connection to a client or to a server.
+pub enum Stream<I = TcpStream> {
+    /// In plain text.
+    Plain(I),
+    /// Through TLS.
+    Tls(Box<TlsStream<I>>),
+}
+
+impl Stream {
+    /// The TCP connection.
+    pub fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// The TCP connection.
+    pub fn tcp_mut(&mut self) -> &mut TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_mut().0,
+        }
+    }
+
+    /// Whether something has come, or the end. Whoever asks has read all there was, except for what came together with the
+    /// end of a handshake: TLS has that, and the socket does not.
+    ///
+    /// It looks: a socket may be taken for readable before anybody has tried.
+    pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Self::Tls(stream) = self
+            && !stream.get_ref().1.wants_read()
+        {
+            return Poll::Ready(Ok(()));
+        }
+        let mut byte = [0];
+        self.tcp().poll_peek(context, &mut ReadBuf::new(&mut byte)).map_ok(|_| ())
+    }
+
+    /// What both sides agreed to speak, in TLS.
+    pub fn agreed(&self) -> Option<&[u8]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol(),
+        }
+    }
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<I> {
+    #[inline]
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        }
+    }
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<I> {
+    #[inline]
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, from),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, from),
+        }
+    }
+
+    #[inline]
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, from),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, from),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    #[inline]
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The certificate of a listener and the authorities of its clients, which are read again when their files change.
+
+use super::{HTTP1, HTTP2, Roots, named::NamedClients};
+use crate::Fault;
+use arc_swap::ArcSwap;
+use std::{
+    fmt, fs, io,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::SystemTime,
+};
+use tidegate_policy::model::Tls;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::{CryptoProvider, ring},
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+        server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+        sign::{CertifiedKey, SingleCertAndKey},
+    },
+};
+
+/// The certificate of a listener, and the authorities of its clients.
+pub struct Certificate {
+    files: Tls,
+    /// What clients also need in their certificate.
+    name: Option<ServerName<'static>>,
+    acceptor: ArcSwap<ServerConfig>,
+    seen: Mutex<[Stamp; 3]>,
+}
+
+/// What a file looks like from outside: `None` where it is not there.
+type Stamp = Option<(SystemTime, u64)>;
+
+impl Certificate {
+    /// Reads a certificate and its key.
+    pub fn load(files: &Tls) -> Result<Arc<Self>, Fault> {
+        Self::load_for(files, None)
+    }
+
+    /// The same, where clients also need this name in their certificate.
+    pub fn load_for(files: &Tls, name: Option<&ServerName<'static>>) -> Result<Arc<Self>, Fault> {
+        let seen = Mutex::new(stamps(files));
+        let acceptor = ArcSwap::from_pointee(config(files, name)?);
+        Ok(Arc::new(Self { files: files.clone(), name: name.cloned(), acceptor, seen }))
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        self.acceptor.load_full().into()
+    }
+
+    /// Reads the files again if they have changed. Those that are no good are told of once, and the old ones stay.
+    pub(crate) fn refresh(&self) {
+        let now = stamps(&self.files);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if *seen == now {
+            return;
+        }
+        *seen = now;
+        match config(&self.files, self.name.as_ref()) {
+            // Sessions go with the configuration that they were made by, so that none outlives its authority.
+            Ok(config) => {
+                self.acceptor.store(Arc::new(config));
+                tracing::info!(file = %self.files.certificate.display(), "a certificate was read again");
+            }
+            Err(fault) => tracing::error!(%fault, "a new certificate is no good; the old one stays"),
+        }
+    }
+}
+
+fn config(files: &Tls, name: Option<&ServerName<'static>>) -> Result<ServerConfig, Fault> {
+    let provider = Arc::new(ring::default_provider());
+    let key = read(files, &provider)?;
+    let clients = match (clients(files, &provider)?, name.cloned()) {
+        (clients, Some(name)) => Arc::new(NamedClients { clients, name }),
+        (clients, None) => clients,
+    };
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| fault(&files.certificate, error))?
+        .with_client_cert_verifier(clients)
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+    config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
+    Ok(config)
+}
+
+/// Who is let in: all, unless authorities are named.
+fn clients(files: &Tls, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, Fault> {
+    let Some(authorities) = &files.clients else { return Ok(WebPkiClientVerifier::no_client_auth()) };
+    let roots = Arc::new(Roots::File(authorities.clone()).store()?);
+    WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
+        .build()
+        .map_err(|error| fault(authorities, error))
+}
+
+fn stamps(files: &Tls) -> [Stamp; 3] {
+    let stamp = |file: &Path| {
+        let metadata = fs::metadata(file).ok()?;
+        Some((metadata.modified().ok()?, metadata.len()))
+    };
+    [stamp(&files.certificate), stamp(&files.key), files.clients.as_deref().and_then(stamp)]
+}
+
+fn read(files: &Tls, provider: &CryptoProvider) -> Result<CertifiedKey, Fault> {
+    let chain = text(&files.certificate)?;
+    let chain = CertificateDer::pem_slice_iter(&chain)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| fault(&files.certificate, error))?;
+    if chain.is_empty() {
+        return Err(fault(&files.certificate, "there is no certificate in it; it has to be in PEM"));
+    }
+    let key = PrivateKeyDer::from_pem_slice(&text(&files.key)?).map_err(|_| {
+        fault(&files.key, "there is no private key in it; it has to be in PEM, without a password")
+    })?;
+    CertifiedKey::from_der(chain, key, provider).map_err(|error| {
+        fault(&files.key, format!("it does not go with {}: {error}", files.certificate.display()))
+    })
+}
+
+fn text(file: &Path) -> Result<Vec<u8>, Fault> {
+    fs::read(file).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => fault(file, "there is no such file"),
+        _ => fault(file, error),
+    })
+}
+
+fn fault(file: &Path, reason: impl fmt::Display) -> Fault {
+    Fault::Certificate { file: file.to_owned(), reason: reason.to_string() }
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Certificate({})", self.files.certificate.display())
+    }
+}

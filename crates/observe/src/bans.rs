@@ -1,0 +1,305 @@
+//! Who is banned by an operator, for a time.
+//!
+//! Hardly ever is anybody, so a request pays for it with one load. Whoever bans builds the table anew.
+
+use super::{Who, shown_keys};
+use arc_swap::ArcSwap;
+use serde_json::{Value, json};
+use std::{
+    collections::HashMap,
+    fmt,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use tidegate_access::{AccessList, Prefix};
+use tidegate_core::{Micros, Utc};
+use tidegate_limiter::Clock;
+use tidegate_policy::{compile::PolicyGate, matching::Seen, model::KeysShown};
+
+/// Who is banned by an operator.
+pub struct OperatorBans {
+    is_any: AtomicBool,
+    book: ArcSwap<Book>,
+    turn: Mutex<()>,
+    clock: Clock,
+}
+
+/// All bans, and what finds them.
+#[derive(Default)]
+struct Book {
+    bans: Vec<Arc<OperatorBan>>,
+    networks: Option<AccessList>,
+    by_network: HashMap<Prefix, Arc<OperatorBan>>,
+    by_key: HashMap<Arc<str>, HashMap<String, Arc<OperatorBan>>>,
+}
+
+/// One ban.
+#[derive(Debug)]
+pub struct OperatorBan {
+    id: String,
+    whom: Banned,
+    until: Micros,
+    reason: Option<String>,
+}
+
+/// Who is banned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Banned {
+    /// A client: an address, or the network that one client of IPv6 has to itself.
+    Client(Prefix),
+    /// All addresses of a network.
+    Network(Prefix),
+    /// A key of a rule.
+    Key {
+        /// The rule.
+        rule: Arc<str>,
+        /// The key.
+        key: String,
+    },
+}
+
+/// There is no room for another ban.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+/// Bans at the same time.
+pub(crate) const MOST: usize = 10_000;
+/// The bits of an address of IPv6 that one client has to itself.
+const CLIENT_BITS: u8 = 64;
+
+impl Banned {
+    /// The client at this address.
+    pub fn client(address: IpAddr) -> Self {
+        let address = address.to_canonical();
+        let network = match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => {
+                let first = std::net::Ipv6Addr::from_bits(address.to_bits() >> CLIENT_BITS << CLIENT_BITS);
+                Prefix::new(first.into(), CLIENT_BITS).ok()
+            }
+        };
+        Self::Client(network.unwrap_or_else(|| address.into()))
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Client(_) => "ip",
+            Self::Network(_) => "network",
+            Self::Key { .. } => "key",
+        }
+    }
+}
+
+impl OperatorBans {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { is_any: AtomicBool::new(false), book: ArcSwap::default(), turn: Mutex::new(()), clock }
+    }
+
+    /// The ban that keeps a request out, if there is one, and how long it lasts.
+    #[inline]
+    pub fn check(&self, seen: &Seen<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
+        match self.is_any.load(Ordering::Relaxed) {
+            false => None,
+            true => self.look(seen, gate),
+        }
+    }
+
+    #[cold]
+    fn look(&self, seen: &Seen<'_>, gate: &PolicyGate) -> Option<(Arc<OperatorBan>, Micros)> {
+        let (book, now) = (self.book.load(), self.clock.now());
+        let found = seen.client().and_then(|client| book.of_client(client, now));
+        let found = found.or_else(|| book.of_key(seen, gate, now))?;
+        let left = found.until.since(now);
+        Some((found, left))
+    }
+
+    /// Bans somebody; a ban of the same one is replaced.
+    pub fn ban(
+        &self,
+        whom: Banned,
+        length: Micros,
+        reason: Option<String>,
+    ) -> Result<Arc<OperatorBan>, NoRoom> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
+        let id = format!("b-{:08x}", fastrand::u32(..));
+        let ban = Arc::new(OperatorBan { id, whom, until: now.plus(length), reason });
+        let mut bans = self.book.load().others(now, |other| other.whom == ban.whom);
+        if bans.len() >= MOST {
+            return Err(NoRoom);
+        }
+        bans.push(ban.clone());
+        self.put(bans);
+        Ok(ban)
+    }
+
+    /// Lifts the ban of this name; `None` if there is none.
+    pub fn lift(&self, id: &str) -> Option<()> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let book = self.book.load();
+        book.bans.iter().find(|ban| ban.id == id)?;
+        self.put(book.others(self.clock.now(), |ban| ban.id == id));
+        Some(())
+    }
+
+    /// Lets go of those that have ended; to be called every second or so.
+    pub(crate) fn follow_time(&self) {
+        if !self.is_any.load(Ordering::Relaxed) {
+            return;
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let (book, now) = (self.book.load(), self.clock.now());
+        let rest = book.others(now, |_| false);
+        if rest.len() != book.bans.len() {
+            self.put(rest);
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.book.load().bans.len()
+    }
+
+    /// Those that last longest first.
+    pub fn json(&self, most: usize, shown: KeysShown, gate: &PolicyGate) -> Vec<Value> {
+        let (book, now) = (self.book.load(), self.clock.now());
+        let mut bans: Vec<_> = book.bans.iter().filter(|ban| ban.until > now).collect();
+        bans.sort_by_key(|ban| std::cmp::Reverse(ban.until));
+        bans.into_iter().take(most).map(|ban| ban.json(now, shown, gate)).collect()
+    }
+
+    fn put(&self, bans: Vec<Arc<OperatorBan>>) {
+        self.is_any.store(!bans.is_empty(), Ordering::Relaxed);
+        self.book.store(Arc::new(Book::of(bans)));
+    }
+}
+
+impl Book {
+    fn of(bans: Vec<Arc<OperatorBan>>) -> Self {
+        let mut list = AccessList::builder();
+        let mut by_network = HashMap::new();
+        let mut by_key: HashMap<Arc<str>, HashMap<String, Arc<OperatorBan>>> = HashMap::new();
+        for ban in &bans {
+            match &ban.whom {
+                Banned::Client(network) | Banned::Network(network) => {
+                    // Of a client and a network that are the same, the ban that lasts longer counts.
+                    let longest = by_network.entry(*network).or_insert_with(|| ban.clone());
+                    if longest.until < ban.until {
+                        *longest = ban.clone();
+                    }
+                }
+                Banned::Key { rule, key } => {
+                    by_key.entry(rule.clone()).or_default().insert(key.clone(), ban.clone());
+                }
+            }
+        }
+        for network in by_network.keys() {
+            list = list.deny(*network);
+        }
+        // Of distinct networks there is always a list.
+        Self { networks: list.build().ok(), bans, by_network, by_key }
+    }
+
+    fn others(&self, now: Micros, is_left_out: impl Fn(&OperatorBan) -> bool) -> Vec<Arc<OperatorBan>> {
+        let stays = |ban: &&Arc<OperatorBan>| ban.until > now && !is_left_out(ban);
+        self.bans.iter().filter(stays).cloned().collect()
+    }
+
+    fn of_client(&self, client: IpAddr, now: Micros) -> Option<Arc<OperatorBan>> {
+        let (_, network) = self.networks.as_ref()?.find(client)?;
+        let narrowest = self.by_network.get(&network).filter(|ban| ban.until > now);
+        // Where the narrowest has ended a moment ago, a wider one may go on.
+        let wider = || {
+            let holds =
+                |(network, ban): &(&Prefix, &Arc<OperatorBan>)| network.contains(client) && ban.until > now;
+            self.by_network.iter().find(holds).map(|(_, ban)| ban)
+        };
+        narrowest.or_else(wider).cloned()
+    }
+
+    fn of_key(&self, seen: &Seen<'_>, gate: &PolicyGate, now: Micros) -> Option<Arc<OperatorBan>> {
+        if self.by_key.is_empty() {
+            return None;
+        }
+        let banned = gate.views().find_map(|rule| {
+            let keys = self.by_key.get(rule.name())?;
+            keys.get(&rule.key_in(seen.head())?.to_string())
+        });
+        banned.filter(|ban| ban.until > now).cloned()
+    }
+}
+
+impl OperatorBan {
+    pub fn whom(&self) -> &Banned {
+        &self.whom
+    }
+
+    pub fn json(&self, now: Micros, shown: KeysShown, gate: &PolicyGate) -> Value {
+        let who = |rule: &str, who: &dyn fmt::Display| Who::of(shown, rule, who).shown();
+        let (value, rule) = match &self.whom {
+            Banned::Client(network) if network.first().is_ipv4() => (who("", &network.first()), None),
+            Banned::Client(network) => (who("", network), None),
+            // Of nobody in particular.
+            Banned::Network(network) => (network.to_string(), None),
+            Banned::Key { rule, key } => {
+                let shown = shown_keys(shown, gate.has_credential(rule));
+                (Who::of(shown, rule, key).shown(), Some(&**rule))
+            }
+        };
+        json!({
+            "id": self.id,
+            "by": "operator",
+            "kind": self.whom.kind(),
+            "value": value,
+            "rule": rule,
+            "remaining": super::denial::seconds(self.until.since(now)),
+            "until": Utc::from(self.until).to_string(),
+            "times": 1,
+            "reason": self.reason,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn banned(bans: &OperatorBans, client: &str) -> Option<String> {
+        let now = bans.clock.now();
+        bans.book.load().of_client(client.parse().unwrap(), now).map(|ban| ban.id.clone())
+    }
+
+    #[test]
+    fn bans_end_and_a_wider_one_goes_on() {
+        let (clock, hand) = Clock::manual();
+        let bans = OperatorBans::new(clock);
+        let network = Banned::Network("192.0.2.0/24".parse().unwrap());
+        let client = Banned::client("192.0.2.7".parse().unwrap());
+        let wide = bans.ban(network, Micros::from_secs(60), None).unwrap();
+        let narrow = bans.ban(client.clone(), Micros::from_secs(10), None).unwrap();
+        assert_eq!(banned(&bans, "192.0.2.7"), Some(narrow.id.clone()));
+        assert_eq!(banned(&bans, "192.0.2.8"), Some(wide.id.clone()));
+        assert_eq!(banned(&bans, "192.0.3.1"), None);
+
+        hand.advance(Duration::from_secs(10));
+        assert_eq!(banned(&bans, "192.0.2.7"), Some(wide.id.clone()));
+        bans.follow_time();
+        assert_eq!(bans.count(), 1);
+        let again = bans.ban(client.clone(), Micros::from_secs(5), None).unwrap();
+        let longer = bans.ban(client, Micros::from_secs(50), None).unwrap();
+        assert_eq!((bans.count(), bans.lift(&again.id)), (2, None), "the first of them was replaced");
+        assert_eq!((bans.lift(&longer.id), bans.lift(&wide.id)), (Some(()), Some(())));
+        assert!(banned(&bans, "192.0.2.7").is_none() && !bans.is_any.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_client_of_ipv6_is_banned_with_its_network() {
+        let bans = OperatorBans::new(Clock::manual().0);
+        bans.ban(Banned::client("2001:db8::1".parse().unwrap()), Micros::from_secs(1), None).unwrap();
+        assert!(banned(&bans, "2001:db8::2").is_some() && banned(&bans, "2001:db8:0:1::1").is_none());
+    }
+}

@@ -1,0 +1,32 @@
+//! Things that several answers hold, as JSON.
+
+use super::denial::seconds;
+use serde_json::{Value, json};
+use tidegate_core::{Quota, Share};
+use tidegate_overload::BreakerSnapshot;
+
+/// A quota: what it says, and its numbers.
+pub fn quota_json(quota: &Quota) -> Value {
+    json!({
+        "text": quota.to_string(),
+        "algorithm": quota.kind().name(),
+        "limit": quota.limit(),
+        "rate": rate(quota),
+    })
+}
+
+/// How many in a second; `None` for a number at once.
+pub(crate) fn rate(quota: &Quota) -> Option<f64> {
+    let rate = quota.rate()?;
+    Some(rate.amount() as f64 / seconds(rate.period()))
+}
+
+pub(crate) fn breaker_json(breaker: &BreakerSnapshot) -> Value {
+    json!({
+        "state": breaker.state.to_string(),
+        "failure-rate": breaker.failure_rate.map(Share::as_f64),
+        "slow-rate": breaker.slow_rate.map(Share::as_f64),
+        "rejected": breaker.rejected,
+        "remaining": breaker.remaining.map(seconds),
+    })
+}

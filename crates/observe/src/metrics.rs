@@ -1,0 +1,287 @@
+//! A snapshot as metric families. Labels hold what the policy names, never what requests carry.
+
+use super::{
+    Snapshot,
+    json::rate,
+    shard::{DEGRADED, OUTCOMES},
+    status::mode,
+    times::Times,
+};
+use crate::Standing;
+use tidegate_core::{Micros, Share};
+use tidegate_http_server::{MetricFamily, MetricValue, prometheus_text};
+use tidegate_overload::{BreakerSnapshot, BreakerState};
+use tidegate_policy::compile::{PolicyPart, RuleView};
+use tidegate_rule::StoreStatus;
+
+impl Snapshot {
+    /// All metrics in the Prometheus text format.
+    pub fn prometheus(&self) -> String {
+        prometheus_text(&self.metrics())
+    }
+
+    /// All metrics.
+    pub fn metrics(&self) -> Vec<MetricFamily> {
+        let mut all = self.gateway();
+        all.extend(self.decisions());
+        all.extend(self.rules());
+        all.extend(self.tables());
+        all.extend(self.stores());
+        all.extend(self.servers());
+        all
+    }
+
+    fn gateway(&self) -> Vec<MetricFamily> {
+        let (totals, scene) = (&self.totals, &self.scene);
+        let mut responses = MetricFamily::counter(
+            "tidegate_responses_total",
+            "Responses by status class, made by an upstream server or by the gateway itself (denials, 502, 503, 504).",
+        );
+        for (source, counts) in ["upstream", "gateway"].into_iter().zip(totals.responses) {
+            for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(counts) {
+                responses.add(&[("source", source), ("class", class)], count);
+            }
+        }
+        let bans: u64 = scene.gate.views().filter_map(|rule| rule.bans()).map(|bans| bans.stats().held).sum();
+        vec![
+            MetricFamily::gauge("tidegate_build_info", "The version of the gateway; always 1.")
+                .with(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64),
+            MetricFamily::gauge("tidegate_uptime_seconds", "Time since the gateway started.")
+                .with(&[], seconds(self.uptime)),
+            MetricFamily::gauge("tidegate_policy_info", "The version of the policy in force; always 1.")
+                .with(&[("version", &scene.version)], 1_u64),
+            MetricFamily::counter(
+                "tidegate_policy_reloads_total",
+                "Policies that were read again, by whether they were applied or refused.",
+            )
+            .with(&[("outcome", "applied")], self.reloads.applied)
+            .with(&[("outcome", "refused")], self.reloads.refused),
+            MetricFamily::counter("tidegate_requests_total", "Requests that the policy admitted or refused.")
+                .with(&[("outcome", "admitted")], totals.requests[0])
+                .with(&[("outcome", "refused")], totals.requests[1]),
+            MetricFamily::gauge("tidegate_requests_in_flight", "Requests that are with an upstream server now.")
+                .with(&[], self.in_flight()),
+            responses,
+            MetricFamily::histogram(
+                "tidegate_decision_seconds",
+                "Time to decide about a request, the store included, without the time that the request waited for its turn.",
+            )
+            .with(&[], totals.times.histogram()),
+            MetricFamily::histogram(
+                "tidegate_wait_seconds",
+                "Time that requests waited for their turn, those that had to wait.",
+            )
+            .with(&[], totals.waits.histogram_of_requests()),
+            MetricFamily::gauge("tidegate_bans", "Bans in force, made by operators or by rules.")
+                .with(&[("by", "operator")], self.operator_bans as u64)
+                .with(&[("by", "rule")], bans),
+            MetricFamily::gauge("tidegate_denials_kept", "Denials that can be looked up by their id.")
+                .with(&[], self.denials as u64),
+            MetricFamily::gauge("tidegate_live_watchers", "Clients of the live stream of the admin API.")
+                .with(&[], self.watchers as u64),
+        ]
+    }
+
+    fn decisions(&self) -> [MetricFamily; 3] {
+        let mut decisions =
+            MetricFamily::counter("tidegate_decisions_total", "Decisions of each rule, by outcome.");
+        let mut degraded = MetricFamily::counter(
+            "tidegate_degraded_decisions_total",
+            "Decisions that were made without the store, by rule.",
+        );
+        let mut times = MetricFamily::histogram(
+            "tidegate_request_seconds",
+            "Time from the head of a request that a rule let through to the last byte of its response, waiting included.",
+        );
+        for (rule, counts) in self.scene.tally.names().iter().zip(&self.totals.rules) {
+            for (outcome, count) in OUTCOMES.into_iter().zip(&counts.outcomes) {
+                decisions.add(&[("rule", rule), ("outcome", outcome)], *count);
+            }
+            degraded.add(&[("rule", rule)], counts.outcomes[DEGRADED]);
+            times.add(&[("rule", rule)], counts.times.histogram_of_requests());
+        }
+        [decisions, degraded, times]
+    }
+
+    fn rules(&self) -> [MetricFamily; 10] {
+        let mut modes = MetricFamily::gauge("tidegate_rule_mode", "The mode of each rule; always 1.");
+        let mut shares = MetricFamily::gauge(
+            "tidegate_rule_enforced_ratio",
+            "Share of keys for which a rule is enforced.",
+        );
+        let mut limits = MetricFamily::gauge("tidegate_quota_limit", "What a quota admits in its period.");
+        let mut rates = MetricFamily::gauge("tidegate_quota_rate", "What a quota admits per second.");
+        let mut queues =
+            MetricFamily::gauge("tidegate_queue_depth", "Requests that wait for their turn, by rule.");
+        let mut adaptive =
+            MetricFamily::gauge("tidegate_adaptive_limit", "Requests that an adaptive limit admits at once.");
+        let mut in_flight =
+            MetricFamily::gauge("tidegate_adaptive_in_flight", "Requests in flight under an adaptive limit.");
+        let mut breakers = MetricFamily::gauge(
+            "tidegate_breaker_state",
+            "1 for the state that the circuit breaker of a rule is in, 0 for the others.",
+        );
+        let mut rejected = MetricFamily::counter(
+            "tidegate_breaker_rejected_total",
+            "Requests that the circuit breaker of a rule rejected.",
+        );
+        let mut failures = MetricFamily::counter(
+            "tidegate_expression_failures_total",
+            "Requests for which an expression of a rule or a route failed.",
+        );
+        for (part, count) in self.scene.gate.failures() {
+            match part {
+                PolicyPart::Rule(name) => failures.add(&[("rule", name)], count),
+                PolicyPart::Route(place) => failures.add(&[("route", &*place.to_string())], count),
+            }
+        }
+        for rule in self.scene.gate.views() {
+            let name = [("rule", rule.name())];
+            modes.add(&[name[0], ("mode", mode(rule.mode()))], 1_u64);
+            shares.add(&name, enforced(rule));
+            for (place, quota) in rule.quotas().iter().enumerate() {
+                let labels = [name[0], ("quota", &*place.to_string())];
+                limits.add(&labels, quota.limit());
+                if let Some(rate) = rate(quota) {
+                    rates.add(&labels, rate);
+                }
+            }
+            if let Some(waiting) = rule.waiting() {
+                queues.add(&name, waiting as u64);
+            }
+            if let Some(limit) = rule.adaptive() {
+                adaptive.add(&name, u64::from(limit.limit));
+                in_flight.add(&name, u64::from(limit.in_flight));
+            }
+            if let Some(breaker) = rule.breaker() {
+                states(&mut breakers, &name, &breaker);
+                rejected.add(&name, breaker.rejected);
+            }
+        }
+        [modes, shares, limits, rates, queues, adaptive, in_flight, breakers, rejected, failures]
+    }
+
+    fn tables(&self) -> [MetricFamily; 4] {
+        let mut keys = MetricFamily::gauge(
+            "tidegate_table_keys",
+            "Keys in memory by rule: capacity, used, and live (with state worth keeping).",
+        );
+        let mut bytes = MetricFamily::gauge("tidegate_table_bytes", "Memory of the key table of a rule.");
+        let mut overflow = MetricFamily::counter(
+            "tidegate_table_overflow_total",
+            "Requests whose key found no room in the key table of a rule, and shared a counter or was denied.",
+        );
+        let mut replaced = MetricFamily::counter(
+            "tidegate_table_replaced_total",
+            "Keys that gave way to new ones in the full key table of a rule.",
+        );
+        for (rule, table) in self.scene.gate.views().zip(&self.tables) {
+            let Some(table) = table else { continue };
+            let name = ("rule", rule.name());
+            keys.add(&[name, ("kind", "capacity")], table.size.capacity);
+            keys.add(&[name, ("kind", "used")], table.size.used);
+            if let Some(live) = table.live {
+                keys.add(&[name, ("kind", "live")], live);
+            }
+            bytes.add(&[name], table.size.bytes);
+            overflow.add(&[name], table.size.overflowed);
+            replaced.add(&[name], table.size.replaced);
+        }
+        [keys, bytes, overflow, replaced]
+    }
+
+    fn stores(&self) -> [MetricFamily; 4] {
+        let mut up =
+            MetricFamily::gauge("tidegate_store_up", "1 while a store answers, 0 while it is unavailable.");
+        let mut degraded = MetricFamily::counter(
+            "tidegate_store_degraded_seconds_total",
+            "Time that a store was unavailable.",
+        );
+        let mut calls = MetricFamily::counter(
+            "tidegate_store_calls_total",
+            "Calls to a store that were answered or failed.",
+        );
+        let mut times =
+            MetricFamily::histogram("tidegate_store_seconds", "Time that a store took to answer.");
+        for (store, away) in &self.stores {
+            let name = ("store", store.name.as_deref().unwrap_or("default"));
+            up.add(&[name], u64::from(store.trouble.is_none()));
+            degraded.add(&[name], seconds(*away));
+            calls.add(&[name, ("outcome", "answered")], store.answered);
+            calls.add(&[name, ("outcome", "failed")], store.failed);
+            let bounds = StoreStatus::TIMES.map(Micros::get).to_vec();
+            let counts = store.times.to_vec();
+            times.add(&[name], MetricValue::Histogram { bounds, counts, sum: store.took.get() });
+        }
+        [up, degraded, calls, times]
+    }
+
+    fn servers(&self) -> [MetricFamily; 5] {
+        let mut up = MetricFamily::gauge(
+            "tidegate_upstream_server_up",
+            "1 while a server answers, 0 while its health checks fail or after three failed requests in a row.",
+        );
+        let mut in_flight =
+            MetricFamily::gauge("tidegate_upstream_server_in_flight", "Requests that are with a server now.");
+        let mut breakers = MetricFamily::gauge(
+            "tidegate_upstream_breaker_state",
+            "1 for the state that the circuit breaker of a server is in, 0 for the others.",
+        );
+        let mut failures = MetricFamily::counter(
+            "tidegate_upstream_failures_total",
+            "Requests and health checks that a server did not answer, answered too late or, for checks, with a wrong status.",
+        );
+        let mut latency = MetricFamily::histogram(
+            "tidegate_upstream_seconds",
+            "Time from sending a request to a server of an upstream to the head of its response.",
+        );
+        for (upstream, servers) in &self.upstreams {
+            let mut times = Times::default();
+            for (server, report) in servers {
+                let labels = [("upstream", upstream.as_str()), ("server", server.as_str())];
+                up.add(&labels, u64::from(report.standing == Standing::Good));
+                in_flight.add(&labels, report.in_flight);
+                for (kind, count) in [("request", report.failures), ("check", report.failed_checks)] {
+                    failures.add(&[labels[0], labels[1], ("kind", kind)], count);
+                }
+                times.add(&report.times);
+                if let Some(breaker) = &report.breaker {
+                    states(&mut breakers, &labels, breaker);
+                }
+            }
+            latency.add(&[("upstream", upstream)], times.histogram_of_requests());
+        }
+        [up, in_flight, failures, latency, breakers]
+    }
+}
+
+/// All states that a breaker can be in.
+const STATES: [BreakerState; 6] = [
+    BreakerState::Closed,
+    BreakerState::Open,
+    BreakerState::HalfOpen,
+    BreakerState::ForcedOpen,
+    BreakerState::Disabled,
+    BreakerState::MetricsOnly,
+];
+
+fn states(family: &mut MetricFamily, labels: &[(&'static str, &str)], breaker: &BreakerSnapshot) {
+    for state in STATES {
+        let name = state.to_string();
+        let labels: Vec<_> = labels.iter().copied().chain([("state", name.as_str())]).collect();
+        family.add(&labels, u64::from(breaker.state == state));
+    }
+}
+
+/// The part of keys for which a rule is enforced.
+fn enforced(rule: RuleView<'_>) -> f64 {
+    match (rule.mode(), rule.share()) {
+        (tidegate_rule::Mode::Enforce, None) => 1.0,
+        (tidegate_rule::Mode::Enforce, Some(share)) => Share::as_f64(share),
+        _ => 0.0,
+    }
+}
+
+fn seconds(time: Micros) -> f64 {
+    super::denial::seconds(time)
+}

@@ -1,0 +1,210 @@
+//! What one thread counts.
+
+use super::{
+    tally::TopBy,
+    times::{Times, TimesRecorder},
+};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+use tidegate_core::Decision;
+use tidegate_limiter::TopKeys;
+
+/// What a rule can say. The place of each is that of its count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was admitted.
+    Admitted,
+    /// It was admitted after a wait.
+    Delayed,
+    /// A quota denied it.
+    Limited,
+    /// It has no key.
+    NoKey,
+    /// A list denied it.
+    Listed,
+    /// Its key is banned.
+    Banned,
+    /// A breaker or an adaptive limit denied it.
+    Guarded,
+    /// A rule in shadow mode would have denied it.
+    ShadowDenied,
+}
+
+/// What outcomes are called, in their order.
+pub(crate) const OUTCOMES: [&str; 8] =
+    ["admitted", "delayed", "limited", "no-key", "listed", "banned", "guarded", "shadow-denied"];
+/// The place of the count of decisions that were made without the store, behind those of outcomes.
+pub(crate) const DEGRADED: usize = OUTCOMES.len();
+
+/// What is counted of one rule.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RuleCounts {
+    /// By outcome, and behind them [those without the store](DEGRADED).
+    pub(crate) outcomes: [u64; OUTCOMES.len() + 1],
+    /// From the head of a request that it let through to the last byte of its answer.
+    pub(crate) times: Times,
+}
+
+/// What was counted, by all threads together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Totals {
+    /// Requests that were let through, and those that were not.
+    pub(crate) requests: [u64; 2],
+    /// Of those that were let through: who had to wait, and whom a rule in shadow mode would have denied.
+    pub(crate) marked: [u64; 2],
+    /// Answers by [who made them](crate::AnsweredBy) and the first digit of their status.
+    pub(crate) responses: [[u64; 5]; 2],
+    /// By the place of the rule.
+    pub(crate) rules: Vec<RuleCounts>,
+    /// How long decisions took, without waits.
+    pub(crate) times: Times,
+    /// How long requests waited for their turn, those that did.
+    pub(crate) waits: Times,
+}
+
+/// What one thread counts.
+pub(super) struct Shard {
+    pub(super) tally: u64,
+    pub(super) asks: Count,
+    pub(super) requests: [Count; 2],
+    pub(super) marked: [Count; 2],
+    pub(super) responses: [[Count; 5]; 2],
+    pub(super) rules: Box<[RuleShard]>,
+    pub(super) times: TimesRecorder,
+    pub(super) waits: TimesRecorder,
+    pub(super) top: Mutex<Top>,
+}
+
+/// What one thread counts of one rule.
+#[derive(Default)]
+pub(super) struct RuleShard {
+    outcomes: [Count; OUTCOMES.len() + 1],
+    pub(super) times: TimesRecorder,
+}
+
+/// The keys that one thread saw most, and what it may still keep in this second.
+pub(super) struct Top {
+    /// By the place of what they are of, then by that of the rule.
+    pub(super) sketches: [Vec<TopKeys>; TopBy::ALL.len()],
+    second: u64,
+    left: u32,
+}
+
+/// A number with one writer.
+#[derive(Default)]
+pub struct Count(AtomicU64);
+
+/// Whether something is kept, or counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sampled {
+    /// It is.
+    Yes,
+    /// It is not.
+    No,
+}
+
+/// Denials that one thread keeps in a second.
+const KEPT: u32 = 256;
+
+impl Shard {
+    pub(super) fn new(tally: u64, rules: usize) -> Self {
+        Self {
+            tally,
+            asks: Count::default(),
+            requests: Default::default(),
+            marked: Default::default(),
+            responses: Default::default(),
+            rules: (0..rules).map(|_| RuleShard::default()).collect(),
+            times: TimesRecorder::default(),
+            waits: TimesRecorder::default(),
+            top: Mutex::new(Top { sketches: Default::default(), second: 0, left: 0 }),
+        }
+    }
+
+    #[inline]
+    pub(super) fn say(&self, place: usize, outcome: Outcome, decision: Option<&Decision>) {
+        let Some(counts) = self.rules.get(place) else { return };
+        counts.outcomes[outcome as usize].add(1);
+        if decision.is_some_and(Decision::is_degraded) {
+            counts.outcomes[DEGRADED].add(1);
+        }
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        Totals {
+            requests: self.requests.each_ref().map(Count::get),
+            marked: self.marked.each_ref().map(Count::get),
+            responses: self.responses.each_ref().map(|counts| counts.each_ref().map(Count::get)),
+            rules: self.rules.iter().map(RuleShard::counts).collect(),
+            times: self.times.times(),
+            waits: self.waits.times(),
+        }
+    }
+}
+
+impl RuleShard {
+    fn counts(&self) -> RuleCounts {
+        RuleCounts { outcomes: self.outcomes.each_ref().map(Count::get), times: self.times.times() }
+    }
+}
+
+impl RuleCounts {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.outcomes.iter_mut().zip(other.outcomes).for_each(|(sum, count)| *sum += count);
+        self.times.add(&other.times);
+    }
+}
+
+impl Top {
+    /// Whether one more may be kept in this second.
+    pub(super) fn may_keep(&mut self, second: u64) -> Sampled {
+        if self.second != second {
+            (self.second, self.left) = (second, KEPT);
+        }
+        if self.left == 0 {
+            return Sampled::No;
+        }
+        self.left -= 1;
+        Sampled::Yes
+    }
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, other: &Self) {
+        let add = |sums: &mut [u64], counts: &[u64]| {
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        };
+        add(&mut self.requests, &other.requests);
+        add(&mut self.marked, &other.marked);
+        self.responses.iter_mut().zip(&other.responses).for_each(|(sums, counts)| add(sums, counts));
+        self.rules.iter_mut().zip(&other.rules).for_each(|(sums, counts)| sums.add(counts));
+        self.times.add(&other.times);
+        self.waits.add(&other.waits);
+    }
+
+    /// The same without what is counted of rules.
+    pub(crate) fn add_all_but_rules(&mut self, other: &Self) {
+        self.add(&Self { rules: Vec::new(), ..other.clone() });
+    }
+}
+
+impl Count {
+    /// Adds, as the only one who does; the sum.
+    #[inline]
+    pub fn add(&self, more: u64) -> u64 {
+        let sum = self.0.load(Relaxed).wrapping_add(more);
+        self.0.store(sum, Relaxed);
+        sum
+    }
+
+    /// How many.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,225 @@
+//! A snapshot as JSON.
+
+use super::{
+    Snapshot,
+    denial::seconds,
+    json::{breaker_json, quota_json},
+    live,
+    shard::{DEGRADED, OUTCOMES, Outcome, RuleCounts},
+    snapshot::Table,
+    times::{Times, summary},
+};
+use crate::{HealthReport, Standing};
+use serde_json::{Value, json};
+use tidegate_core::{Micros, Share, Utc};
+use tidegate_policy::{
+    compile::RuleView,
+    model::{KeysShown, Observe, Quotas},
+};
+use tidegate_rule::{Mode, StoreStatus};
+
+/// Whether changes are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changes {
+    /// With a token.
+    Token,
+    /// From whoever can reach the listener.
+    Open,
+    /// Not at all.
+    Never,
+}
+
+impl Changes {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Open => "open",
+            Self::Never => "never",
+        }
+    }
+}
+
+impl Snapshot {
+    /// What `/api/v1/status` says.
+    pub fn json(&self) -> Value {
+        let scene = &self.scene;
+        let ([admitted, refused], [delayed, shadow_denied]) = (self.totals.requests, self.totals.marked);
+        let rules = scene.gate.views().enumerate().map(|(place, rule)| self.rule(place, rule));
+        let rules: Vec<Value> = rules.collect();
+        let bans: u64 = rules.iter().filter_map(|rule| rule["bans"].as_u64()).sum();
+        let [by_servers, by_gateway] = self.totals.responses.map(|counts| {
+            let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(counts);
+            Value::Object(classes.map(|(name, count)| (name.to_owned(), count.into())).collect())
+        });
+        json!({
+            "time": Utc::from(self.now).to_string(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "uptime": seconds(self.uptime),
+            "workers": scene.workers,
+            "policy": {
+                "version": scene.version,
+                "file": scene.file.as_ref().map(|file| file.display().to_string()),
+                "loaded": Utc::from(scene.loaded).to_string(),
+                "reloads": self.reloads.applied,
+                "error": self.reloads.error,
+            },
+            "observe": observe(&scene.policy.observe),
+            "changes": self.changes.name(),
+            "requests": {
+                "total": admitted + refused,
+                "admitted": admitted,
+                "refused": refused,
+                "delayed": delayed,
+                "shadow-denied": shadow_denied,
+                "in-flight": self.in_flight(),
+            },
+            "responses": by_servers,
+            "gateway-responses": by_gateway,
+            "latency": { "decision": self.totals.times.json(), "wait": self.totals.waits.json() },
+            "rules": rules,
+            "listeners": scene.listeners.iter()
+                .map(|it| json!({ "address": it.address.to_string(), "tls": it.tls }))
+                .collect::<Vec<_>>(),
+            "decisions": scene.decisions.map(|address| address.to_string()),
+            "upstreams": self.upstreams.iter()
+                .map(upstream)
+                .collect::<Vec<_>>(),
+            "stores": self.stores.iter().map(store).collect::<Vec<_>>(),
+            "bans": bans + self.operator_bans as u64,
+            "watchers": { "now": self.watchers, "most": live::MOST },
+        })
+    }
+
+    fn rule(&self, place: usize, rule: RuleView<'_>) -> Value {
+        let counts = self.totals.rules.get(place).cloned().unwrap_or_default();
+        let (key, matching) = self.scene.said.get(place).cloned().unwrap_or_default();
+        let is_in_memory = rule.limiter().is_none_or(|limiter| limiter.is_in_memory());
+        let store = rule.source().store.as_deref().unwrap_or("default");
+        json!({
+            "name": rule.name(),
+            "mode": mode(rule.mode()),
+            "percent": rule.share().map(|share| share.as_f64() * 100.0),
+            "key": key,
+            "match": matching,
+            "store": (!is_in_memory).then_some(store),
+            "quotas": quotas(rule),
+            "counts": told(&counts),
+            "denied-by": denied_by(&counts),
+            "latency": counts.times.json(),
+            "queue": rule.waiting().map(|waiting| json!({ "waiting": waiting })),
+            "breaker": rule.breaker().as_ref().map(breaker_json),
+            "adaptive": rule.adaptive().map(|it| json!({ "limit": it.limit, "in-flight": it.in_flight })),
+            "table": self.tables.get(place).and_then(Option::as_ref).map(table),
+            "bans": rule.bans().map_or(0, |bans| bans.stats().held),
+        })
+    }
+}
+
+pub(super) fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforce",
+        Mode::Shadow => "shadow",
+        Mode::Off => "off",
+    }
+}
+
+/// Those who were not let through.
+const DENIED: [Outcome; 5] =
+    [Outcome::Limited, Outcome::NoKey, Outcome::Listed, Outcome::Banned, Outcome::Guarded];
+
+fn told(counts: &RuleCounts) -> Value {
+    let of = |outcome: Outcome| counts.outcomes[outcome as usize];
+    json!({
+        "admitted": of(Outcome::Admitted),
+        "delayed": of(Outcome::Delayed),
+        "denied": DENIED.into_iter().map(of).sum::<u64>(),
+        "shadow-denied": of(Outcome::ShadowDenied),
+        "degraded": counts.outcomes[DEGRADED],
+    })
+}
+
+fn denied_by(counts: &RuleCounts) -> Value {
+    let each = DENIED
+        .map(|outcome| (OUTCOMES[outcome as usize].to_owned(), counts.outcomes[outcome as usize].into()));
+    Value::Object(each.into_iter().collect())
+}
+
+fn quotas(rule: RuleView<'_>) -> Vec<Value> {
+    let tier = |place: usize| match &rule.source().quotas {
+        Quotas::All(_) => Value::Null,
+        Quotas::Tiers(tiers) => tiers.each.get(place).map_or("else", |(name, _)| name.as_str()).into(),
+    };
+    let told = |(place, quota): (usize, &tidegate_core::Quota)| {
+        let mut told = quota_json(quota);
+        told["tier"] = tier(place);
+        told
+    };
+    rule.quotas().iter().enumerate().map(told).collect()
+}
+
+fn table(table: &Table) -> Value {
+    let Table { size, live } = table;
+    json!({
+        "capacity": size.capacity,
+        "live": live,
+        "used": size.used,
+        "overflowed": size.overflowed,
+        "replaced": size.replaced,
+        "bytes": size.bytes,
+    })
+}
+
+fn observe(observe: &Observe) -> Option<Value> {
+    let keys = match observe.keys {
+        KeysShown::Plain => "plain",
+        KeysShown::Hashed => "hashed",
+    };
+    (observe.denials > 0 || observe.history > 0).then(|| {
+        json!({
+            "denials": observe.denials,
+            "keys": keys,
+            "history": observe.history,
+            "share": Share::as_f64(observe.share),
+        })
+    })
+}
+
+fn upstream((name, servers): &(String, Vec<(String, HealthReport)>)) -> Value {
+    let mut times = Times::default();
+    servers.iter().for_each(|(_, report)| times.add(&report.times));
+    json!({
+        "name": name,
+        "latency": times.json(),
+        "servers": servers.iter().map(server).collect::<Vec<_>>(),
+    })
+}
+
+fn server((address, report): &(String, HealthReport)) -> Value {
+    let health = match report.standing {
+        Standing::Good => "good",
+        Standing::Doubtful => "doubtful",
+        Standing::Down => "down",
+    };
+    json!({
+        "address": address,
+        "health": health,
+        "answers": report.answers,
+        "failures": report.failures,
+        "failed-checks": report.failed_checks,
+        "in-flight": report.in_flight,
+        "breaker": report.breaker.as_ref().map(breaker_json),
+    })
+}
+
+fn store((store, away): &(StoreStatus, Micros)) -> Value {
+    let ends = StoreStatus::TIMES.map(Micros::get);
+    json!({
+        "name": store.name.as_deref().unwrap_or("default"),
+        "health": if store.trouble.is_some() { "away" } else { "well" },
+        "trouble": store.trouble,
+        "degraded-seconds": seconds(*away),
+        "calls": store.answered + store.failed,
+        "failures": store.failed,
+        "latency": summary(&ends, &store.times, store.took.get()),
+    })
+}

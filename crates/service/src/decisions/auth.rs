@@ -1,0 +1,211 @@
+//! `/v1/auth`: whether a proxy may let a request through: nginx (`auth_request`), Traefik (`ForwardAuth`), Caddy
+//! (`forward_auth`), Envoy (`ext_authz` over HTTP, which puts the path of the request behind `/v1/auth/envoy`).
+//!
+//! The request that is judged is the one that the proxy tells of, by the whole policy. What the proxy says is believed, since
+//! it is what this listener is for; so nobody else should reach it. A client may send the headers of another kind of proxy
+//! than is there, and that one would pass them on: whoever tells of a request in both ways is refused, unless `?proxy=` says
+//! which one counts.
+
+use super::{Response, desk::Desk};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request};
+use http_body_util::Full;
+use std::net::IpAddr;
+use tidegate_http_server::{ApiError, TOKEN_HEADER, bearer, shortened};
+use tidegate_observe::DenialId;
+use tidegate_policy::{
+    compile::{Admission, DenyReason, PolicyResult, Refusal, RejectAction},
+    head::RequestHead,
+};
+use tidegate_rule::{Evaluation, Fields};
+
+/// Which headers tell of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// `X-Original-URI`, `X-Original-Method`, `X-Real-IP`.
+    Nginx,
+    /// `X-Forwarded-Uri`, `-Method`, `-Host`, `-For`.
+    Forwarded,
+    /// The request itself, behind [`ENVOY`]; `X-Real-IP`.
+    Envoy,
+}
+
+/// What Envoy puts in front of the path of a request.
+pub(super) const ENVOY: &str = "/v1/auth/envoy";
+
+/// Which status a refusal has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RefuseAs {
+    /// The one that the policy says.
+    Policy,
+    /// This; 403 unless told otherwise, since nginx takes nothing else for a refusal.
+    Status(StatusCode),
+}
+
+const STATUS: HeaderName = HeaderName::from_static("x-tidegate-status");
+const RULE: HeaderName = HeaderName::from_static("x-tidegate-rule");
+
+pub(super) async fn answer(
+    desk: &Desk,
+    parts: request::Parts,
+    dialect: Option<Dialect>,
+    refuse: RefuseAs,
+) -> Result<Response, ApiError> {
+    let (meant, client) = meant(parts, dialect)?;
+    let now = desk.now();
+    let passage = match now.gate.check(&RequestHead::new(&meant, client)) {
+        Evaluation::Ready(passage) => passage,
+        Evaluation::Pending(evaluation) => evaluation.await,
+    };
+    let denial = now.recorder.decided(&passage, &now.gate, Some(&RequestHead::new(&meant, client)));
+    Ok(match passage {
+        PolicyResult::Admitted(admission) => admitted(&admission),
+        PolicyResult::Refused(refusal) => refused(*refusal, denial, refuse),
+    })
+}
+
+/// What was taken is paid; slots are given back at once, since nobody says when the request has ended.
+fn admitted(admission: &Admission) -> Response {
+    let mut response = Response::default();
+    if admission.fields() != Fields::None {
+        admission.write_fields(|name, value| {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                response.headers_mut().insert(HeaderName::from_static(name), value);
+            }
+        });
+    }
+    response
+}
+
+fn refused(mut refusal: Refusal, denial: Option<DenialId>, refuse: RefuseAs) -> Response {
+    if let (Some(id), RejectAction::Answer(answer)) = (&denial, &mut refusal.action) {
+        answer.set_instance(&id.uri());
+    }
+    let retry = refusal.retry_after.map(|wait| tidegate_core::header::seconds(wait.into()));
+    let mut response: Response = match refusal.action {
+        RejectAction::Answer(answer) => http::Response::<String>::from(answer).map(Full::from),
+        // Another upstream, or a connection that is closed: a proxy can do neither for us.
+        RejectAction::Upstream(_) | RejectAction::Drop => {
+            let mut response = Response::default();
+            *response.status_mut() = match refusal.reason {
+                DenyReason::Limited => StatusCode::TOO_MANY_REQUESTS,
+                DenyReason::NoKey => StatusCode::BAD_REQUEST,
+                DenyReason::Denied | DenyReason::Banned => StatusCode::FORBIDDEN,
+                DenyReason::Guarded => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            response
+        }
+    };
+    let status = response.status();
+    let headers = response.headers_mut();
+    headers.insert(STATUS, status.as_u16().into());
+    if let Ok(rule) = HeaderValue::from_str(&refusal.rule) {
+        headers.insert(RULE, rule);
+    }
+    if let Some(id) = denial {
+        id.write(headers);
+    }
+    if let Some(retry) = retry {
+        headers.entry(header::RETRY_AFTER).or_insert_with(|| retry.into());
+    }
+    *response.status_mut() = match refuse {
+        RefuseAs::Policy => status,
+        RefuseAs::Status(status) => status,
+    };
+    response
+}
+
+/// The request that is meant, and its client.
+fn meant(parts: request::Parts, dialect: Option<Dialect>) -> Result<(request::Parts, IpAddr), ApiError> {
+    let mut headers = parts.headers;
+    let dialect = match dialect {
+        Some(dialect) => dialect,
+        None => dialect_of(&headers)?,
+    };
+    // A token is ours; `Authorization` is the client's where the token stands elsewhere.
+    let is_elsewhere = headers.remove(TOKEN_HEADER).is_some();
+    let is_ours = parts.extensions.get::<ByAuthorization>().is_some() && bearer(&headers).is_some();
+    if !is_elsewhere && is_ours {
+        headers.remove(header::AUTHORIZATION);
+    }
+    let names = match dialect {
+        Dialect::Nginx => ["x-original-uri", "x-original-method", "x-real-ip"],
+        Dialect::Forwarded => ["x-forwarded-uri", "x-forwarded-method", "x-forwarded-for"],
+        Dialect::Envoy => ["path", "method", "x-real-ip"],
+    };
+    let [uri, method, client] = names;
+    let target = match dialect {
+        Dialect::Nginx | Dialect::Forwarded => text(&headers, uri)?.ok_or_else(|| missing(uri))?,
+        Dialect::Envoy => {
+            let whole = parts.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+            whole.strip_prefix(ENVOY).unwrap_or(whole).to_owned()
+        }
+    };
+    let target: Uri = target.parse().map_err(|_| wrong(uri, &target, "a path, as in `/a?b=c`"))?;
+    let path = target.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let path = path.parse().map_err(|_| wrong(uri, path, "a path, as in `/a?b=c`"))?;
+    let method = match dialect {
+        Dialect::Nginx | Dialect::Forwarded => {
+            let told = text(&headers, method)?.unwrap_or_else(|| "GET".to_owned());
+            Method::from_bytes(told.as_bytes()).map_err(|_| wrong(method, &told, "a method, as in `GET`"))?
+        }
+        Dialect::Envoy => parts.method,
+    };
+    let told = match dialect {
+        Dialect::Nginx | Dialect::Envoy => text(&headers, client)?,
+        // The last one is whom the proxy saw; those before are what that one says.
+        Dialect::Forwarded => last(&headers, client),
+    };
+    let told = told.ok_or_else(|| missing(client))?;
+    let client = told.trim().parse().map_err(|_| wrong(client, &told, "an address, as in `192.0.2.1`"))?;
+    if dialect == Dialect::Forwarded
+        && let Some(host) = headers.get("x-forwarded-host").cloned()
+    {
+        headers.insert(header::HOST, host);
+    }
+    headers.remove("x-original-uri");
+    headers.remove("x-original-method");
+    let (mut meant, ()) = http::Request::new(()).into_parts();
+    (meant.method, meant.uri, meant.headers) = (method, path, headers);
+    Ok((meant, client))
+}
+
+/// Set beside a request whose `Authorization` is a token of ours.
+#[derive(Clone, Copy)]
+pub(super) struct ByAuthorization;
+
+fn dialect_of(headers: &HeaderMap) -> Result<Dialect, ApiError> {
+    match (headers.contains_key("x-original-uri"), headers.contains_key("x-forwarded-uri")) {
+        (true, false) => Ok(Dialect::Nginx),
+        (false, true) => Ok(Dialect::Forwarded),
+        (true, true) => Err(ApiError::bad(
+            "both `X-Original-URI` and `X-Forwarded-Uri` tell of a request; have the proxy ask with `?proxy=nginx` or \
+             `?proxy=forwarded`",
+        )),
+        (false, false) => Err(ApiError::bad(
+            "nothing tells of the request; have the proxy send `X-Original-URI` (nginx) or `X-Forwarded-Uri` (Traefik, Caddy)",
+        )),
+    }
+}
+
+fn text(headers: &HeaderMap, name: &str) -> Result<Option<String>, ApiError> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(ApiError::bad(format!("`{name}` is there twice; have the proxy set it, not add to it")));
+    }
+    Ok(first.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()))
+}
+
+fn last(headers: &HeaderMap, name: &str) -> Option<String> {
+    let value = headers.get_all(name).iter().next_back()?;
+    let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
+    text.rsplit(',').next().map(|last| last.trim().to_owned())
+}
+
+fn missing(name: &str) -> ApiError {
+    ApiError::bad(format!("`{name}` is missing; have the proxy send it"))
+}
+
+fn wrong(name: &str, told: &str, what: &str) -> ApiError {
+    ApiError::bad(format!("`{name}` is `{}`; have the proxy send {what}", shortened(told)))
+}

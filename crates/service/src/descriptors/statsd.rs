@@ -1,0 +1,279 @@
+//! Statistics over statsd and DogStatsD: what has been counted since the last time, every few seconds.
+
+use super::{
+    DescriptorService,
+    environment::{Mogrifier, StatsdProtocol, StatsdSettings},
+    exposition::{Exposition, RESPONSE_TIME},
+};
+use cadence::{Counted as _, Gauged as _, MetricSink, StatsdClient};
+use regex::Regex;
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    future::Future,
+    io,
+    net::{Ipv6Addr, SocketAddr},
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tidegate_http_server::MetricKind;
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpStream, UdpSocket, lookup_host},
+    time::{self, MissedTickBehavior},
+};
+
+/// A packet of UDP that is sent in one piece on most networks.
+const PACKET: usize = 1_432;
+/// How long a server may take to accept what is sent.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Sends the statistics of a service.
+pub(super) struct StatsdSender {
+    service: Arc<DescriptorService>,
+    settings: StatsdSettings,
+    mogrifiers: Vec<(Regex, Mogrifier)>,
+    client: StatsdClient,
+    lines: Lines,
+    /// What has been sent of each counter.
+    sent: HashMap<String, u64>,
+    connection: Option<TcpStream>,
+    /// Whether the server was not there the last time.
+    is_away: bool,
+}
+
+/// Lines that are not sent yet.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl MetricSink for Lines {
+    fn emit(&self, line: &str) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
+        Ok(line.len())
+    }
+}
+
+impl StatsdSender {
+    pub(super) fn new(service: Arc<DescriptorService>, settings: StatsdSettings) -> Self {
+        let lines = Lines::default();
+        // Patterns have been tried when the environment was read.
+        let compiled = |it: &Mogrifier| Some((Regex::new(&it.pattern).ok()?, it.clone()));
+        Self {
+            mogrifiers: settings.mogrifiers.iter().filter_map(compiled).collect(),
+            client: StatsdClient::from_sink("", lines.clone()),
+            service,
+            settings,
+            lines,
+            sent: HashMap::new(),
+            connection: None,
+            is_away: false,
+        }
+    }
+
+    /// Sends until `ended`, and what is left then.
+    pub(super) async fn run(mut self, ended: impl Future<Output = ()>) {
+        let mut ended = pin!(ended);
+        let mut ticks = time::interval(self.settings.interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.tick().await;
+        loop {
+            let is_over = tokio::select! {
+                _ = ticks.tick() => false,
+                () = ended.as_mut() => true,
+            };
+            self.flush().await;
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    async fn flush(&mut self) {
+        let metrics = self.service.exposition();
+        let lines = self.lines_of(&metrics);
+        let sent = match self.settings.protocol {
+            StatsdProtocol::Statsd => time::timeout(PATIENCE, self.send_by_tcp(&lines)).await,
+            StatsdProtocol::DogStatsd => time::timeout(PATIENCE, self.send_by_udp(&lines)).await,
+        };
+        match sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(()) => {
+                // Replaced, so that names of removed limits do not accumulate.
+                let counters = metrics.stats().into_iter().map(|(name, (_, count))| (name.to_owned(), count));
+                self.sent = counters.chain(bucket_counters(&metrics)).collect();
+                if std::mem::take(&mut self.is_away) {
+                    tracing::info!("statsd server accepts statistics again");
+                }
+            }
+            Err(error) => {
+                self.connection = None;
+                if !std::mem::replace(&mut self.is_away, true) {
+                    let StatsdSettings { host, port, .. } = &self.settings;
+                    tracing::info!(
+                        host, port, %error,
+                        "no statsd server; statistics are kept until there is one; set STATSD_HOST, or USE_STATSD to false"
+                    );
+                }
+            }
+        }
+    }
+
+    /// The lines for everything that changed since the last successful flush, and for all gauges.
+    fn lines_of(&self, metrics: &Exposition) -> Vec<String> {
+        let since = |name: &str, count: u64| count.saturating_sub(self.sent.get(name).copied().unwrap_or(0));
+        for (stat, (kind, value)) in metrics.stats() {
+            let (name, tags) = self.named(stat);
+            // Lines are only collected, which does not fail.
+            match (kind, since(stat, value)) {
+                (MetricKind::Gauge, _) => {
+                    let metric = self.client.gauge_with_tags(&name, value);
+                    let _ = tags.iter().fold(metric, |it, (tag, value)| it.with_tag(tag, value)).try_send();
+                }
+                (_, 0) => {}
+                (_, new) => {
+                    let metric = self.client.count_with_tags(&name, i64::try_from(new).unwrap_or(i64::MAX));
+                    let _ = tags.iter().fold(metric, |it, (tag, value)| it.with_tag(tag, value)).try_send();
+                }
+            }
+        }
+        for ((name, count), (end, _)) in bucket_counters(metrics).into_iter().zip(metrics.response_times()) {
+            let new = since(&name, count);
+            if new > 0 {
+                // Many that took as long, as one that stands for all of them. Times of statsd may have fractions.
+                let (name, tags) = self.named(RESPONSE_TIME);
+                let tags: Vec<_> = tags.iter().map(|(tag, value)| format!("{tag}:{value}")).collect();
+                let tags = if tags.is_empty() { String::new() } else { format!("|#{}", tags.join(",")) };
+                let rate = if new == 1 { String::new() } else { format!("|@{}", 1.0 / new as f64) };
+                let _ = self.lines.emit(&format!("{name}:{}|ms{rate}{tags}", end as f64 / 1_000.0));
+            }
+        }
+        self.lines.take()
+    }
+
+    /// What a statistic is called, and its tags.
+    fn named<'a>(&self, name: &'a str) -> (Cow<'a, str>, Vec<(String, String)>) {
+        let tags = &self.settings.tags;
+        match self.settings.protocol {
+            StatsdProtocol::Statsd if tags.is_empty() => (name.into(), Vec::new()),
+            StatsdProtocol::Statsd => {
+                let mut tags: Vec<_> =
+                    tags.iter().map(|(tag, value)| format!(".__{tag}={}", plain(value))).collect();
+                tags.sort();
+                (format!("{name}{}", tags.concat()).into(), Vec::new())
+            }
+            StatsdProtocol::DogStatsd => {
+                let found = self.mogrifiers.iter().find_map(|(regex, it)| Some((regex.captures(name)?, it)));
+                let Some((groups, mogrifier)) = found else { return (name.into(), tags.clone()) };
+                let groups: Vec<&str> =
+                    groups.iter().map(|group| group.map_or("", |group| group.as_str())).collect();
+                let more = mogrifier.tags.iter().map(|(tag, value)| (tag.clone(), filled(value, &groups)));
+                (filled(&mogrifier.name, &groups).into(), tags.iter().cloned().chain(more).collect())
+            }
+        }
+    }
+
+    async fn send_by_tcp(&mut self, lines: &[String]) -> io::Result<()> {
+        let StatsdSettings { host, port, .. } = &self.settings;
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => TcpStream::connect((host.as_str(), *port)).await?,
+        };
+        let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+        connection.write_all(text.as_bytes()).await?;
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    async fn send_by_udp(&self, lines: &[String]) -> io::Result<()> {
+        let StatsdSettings { host, port, .. } = &self.settings;
+        let server = lookup_host((host.as_str(), *port)).await?.next().ok_or(io::ErrorKind::NotFound)?;
+        let any: SocketAddr = match server {
+            SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any).await?;
+        for packet in packets(lines) {
+            socket.send_to(packet.as_bytes(), server).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Each bucket of response times as a counter.
+fn bucket_counters(metrics: &Exposition) -> Vec<(String, u64)> {
+    let times = metrics.response_times().into_iter();
+    times.map(|(end, count)| (format!("{RESPONSE_TIME} {end}"), count)).collect()
+}
+
+/// A value without what means something in a line.
+fn plain(value: &str) -> String {
+    value.replace(['.', ':', '|'], "_")
+}
+
+/// `$1` in a text is the first group; a group that there is not stays as it is.
+fn filled(text: &str, groups: &[&str]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once('$') {
+        out.push_str(before);
+        let digits = behind.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, after) = behind.split_at(digits);
+        match number.parse::<usize>().ok().and_then(|number| groups.get(number)) {
+            Some(group) => out.push_str(group),
+            None => {
+                out.push('$');
+                out.push_str(number);
+            }
+        }
+        rest = after;
+    }
+    out + rest
+}
+
+/// Lines in packets that are no longer than one may be.
+fn packets(lines: &[String]) -> Vec<String> {
+    let mut packets: Vec<String> = Vec::new();
+    for line in lines {
+        match packets.last_mut() {
+            Some(packet) if packet.len() + 1 + line.len() <= PACKET => {
+                packet.push('\n');
+                packet.push_str(line);
+            }
+            _ => packets.push(line.clone()),
+        }
+    }
+    packets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_fill_a_name() {
+        let groups = ["all", "shop", "user_a"];
+        for (text, expected) in [
+            ("a.$1.$2", "a.shop.user_a"),
+            ("$3", "$3"),
+            ("$", "$"),
+            ("$0x", "allx"),
+            ("cost $$1", "cost $shop"),
+        ] {
+            assert_eq!(filled(text, &groups), expected);
+        }
+    }
+
+    #[test]
+    fn packets_are_short() {
+        let lines: Vec<String> = (0..500).map(|number| format!("a.name.that.is.long.{number}:1|c")).collect();
+        let packets = packets(&lines);
+        assert!(packets.len() > 1 && packets.iter().all(|packet| packet.len() <= PACKET));
+        assert_eq!(packets.join("\n"), lines.join("\n"));
+    }
+}

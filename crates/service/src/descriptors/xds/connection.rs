@@ -1,0 +1,156 @@
+//! A connection to a server of limits.
+
+use super::{XdsError, XdsTls};
+use http::{Request, Response, Uri};
+use hyper::{body::Incoming, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tidegate_http_server::HTTP2;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time,
+};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        ClientConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    },
+};
+use tonic::{body::Body, codegen::Service};
+
+/// How long it may take to connect.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// How often a server is asked whether it is still there, and how long it may take to say so.
+const PING: Duration = Duration::from_secs(30);
+const PONG: Duration = Duration::from_secs(20);
+
+/// Where a server is.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    host: String,
+    port: u16,
+    origin: Uri,
+    tls: Option<(XdsTls, ServerName<'static>)>,
+}
+
+impl Target {
+    pub(super) fn of(server: &str, tls: Option<XdsTls>) -> Result<Self, XdsError> {
+        let wrong =
+            |why: &str| XdsError(format!("`{server}`: {why}; write host and port, as in `gateway:18001`"));
+        let (scheme, authority) = match server.split_once("://") {
+            None => (if tls.is_some() { "https" } else { "http" }, server),
+            Some((scheme @ ("http" | "https"), authority)) => (scheme, authority.trim_end_matches('/')),
+            Some(_) => return Err(wrong("its scheme is neither http nor https")),
+        };
+        let tls = if scheme == "https" { Some(tls.unwrap_or_default()) } else { tls };
+        let origin: Uri =
+            format!("{scheme}://{authority}").parse().map_err(|_| wrong("it is no address of a server"))?;
+        let host = origin.host().ok_or_else(|| wrong("it names no host"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = origin.port_u16().ok_or_else(|| wrong("it names no port"))?;
+        let tls = tls.map(|tls| {
+            let name = tls.name.clone().unwrap_or_else(|| host.clone());
+            let name = ServerName::try_from(name).map_err(|_| wrong("its name is none"))?;
+            Ok((tls, name))
+        });
+        Ok(Self { host, port, origin, tls: tls.transpose()? })
+    }
+
+    pub(super) fn origin(&self) -> Uri {
+        self.origin.clone()
+    }
+
+    /// Whether its files can be read.
+    pub(super) fn check(&self) -> Result<(), XdsError> {
+        self.tls.as_ref().map_or(Ok(()), |(tls, _)| connector(tls).map(|_| ()).map_err(XdsError))
+    }
+
+    pub(super) async fn connect(&self) -> Result<Connection, String> {
+        time::timeout(CONNECT, self.connected())
+            .await
+            .map_err(|_| format!("it did not answer within {} s", CONNECT.as_secs()))?
+    }
+
+    async fn connected(&self) -> Result<Connection, String> {
+        let told = |error: std::io::Error| error.to_string();
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(told)?;
+        match &self.tls {
+            None => shake_hands(stream).await,
+            Some((tls, name)) => {
+                let connector = connector(tls)?;
+                shake_hands(connector.connect(name.clone(), stream).await.map_err(told)?).await
+            }
+        }
+    }
+}
+
+fn connector(tls: &XdsTls) -> Result<TlsConnector, String> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(tls.roots.store().map_err(|fault| fault.to_string())?);
+    let mut config = match &tls.identity {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let wrong = |file: &std::path::Path, error: &dyn std::fmt::Display| {
+                format!("{}: {error}", file.display())
+            };
+            let chain = CertificateDer::pem_file_iter(certificate)
+                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+                .map_err(|error| wrong(certificate, &error))?;
+            let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
+            builder.with_client_auth_cert(chain, secret).map_err(|error| wrong(certificate, &error))?
+        }
+    };
+    config.alpn_protocols = vec![HTTP2.to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+async fn shake_hands(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<Connection, String> {
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PONG)
+        .keep_alive_while_idle(true)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| error.to_string())?;
+    // It ends with the last one who can send on it.
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "the connection to the server of limits ended");
+        }
+    });
+    Ok(Connection { sender })
+}
+
+/// What requests are sent on.
+pub(super) struct Connection {
+    sender: http2::SendRequest<Body>,
+}
+
+impl Service<Request<Body>> for Connection {
+    type Response = Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.sender.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.sender.send_request(request))
+    }
+}

@@ -1,0 +1,378 @@
+//! Counting under the keys of a fleet of envoyproxy/ratelimit.
+
+use crate::stage::{AMPLE, ask, counting, decide, files, in_redis, per, quotas, said};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tidegate_core::Micros;
+use tidegate_limiter::{Addition, Clock, ClockHand, Outage, Store, StoreError, Tally, store::Pending};
+use tidegate_policy::descriptors::{DescriptorFile, DescriptorSet, Entry, Merge, Unit};
+use tidegate_redis::RedisStore;
+use tidegate_service::descriptors::{
+    AskedDescriptor, Counting, DescriptorFault, DescriptorService, DomainAsk, Lookup, Override,
+    ServiceSettings, SharedKeys, WhenOver, WindowTime,
+};
+use tidegate_testkit::servers::{RedisServer, Value};
+
+/// Five seconds into a minute, as in the example that everybody knows.
+const NOW: u64 = 1_606_925_765;
+
+fn clock() -> (Clock, ClockHand) {
+    let (clock, hand) = Clock::manual();
+    hand.set(Micros::from_secs(NOW));
+    (clock, hand)
+}
+
+async fn store(server: &RedisServer) -> Arc<RedisStore> {
+    Arc::new(RedisStore::builder().deadline(AMPLE).connect(&server.url()).await.unwrap())
+}
+
+fn keys(tally: Arc<dyn Tally>) -> SharedKeys {
+    let (prefix, jitter, time) = (String::new(), Duration::ZERO, WindowTime::Wall);
+    SharedKeys { tally, per_second: None, prefix, jitter, time }
+}
+
+fn service(
+    clock: &Clock,
+    shared: SharedKeys,
+    settings: ServiceSettings,
+    files: Arc<dyn Lookup>,
+) -> DescriptorService {
+    let shared = SharedKeys { time: WindowTime::Given(clock.clone()), ..shared };
+    let settings =
+        ServiceSettings { shared: Some(shared), clock: clock.clone(), deadline: AMPLE, ..settings };
+    let service = DescriptorService::new(settings).unwrap();
+    service.load(files);
+    service
+}
+
+fn get(server: &RedisServer, key: &str) -> Option<String> {
+    server.command(&["GET", key]).unwrap().text().map(str::to_owned)
+}
+
+fn all_keys(server: &RedisServer) -> Vec<String> {
+    let keys = server.command(&["KEYS", "*"]).unwrap();
+    let mut keys: Vec<_> = keys.items().iter().filter_map(Value::text).map(str::to_owned).collect();
+    keys.sort();
+    keys
+}
+
+/// Keeps numbers here, and remembers what it was asked.
+#[derive(Debug, Default)]
+struct Notes {
+    numbers: Mutex<BTreeMap<String, i64>>,
+    asked: Mutex<Vec<Addition>>,
+}
+
+impl Tally for Notes {
+    fn add(&self, additions: Vec<Addition>) -> Pending<Result<Vec<i64>, StoreError>> {
+        let mut numbers = self.numbers.lock().unwrap();
+        let sums = additions.iter().map(|addition| {
+            let number = numbers.entry(addition.key.clone()).or_default();
+            *number += addition.count;
+            *number
+        });
+        let sums = Ok(sums.collect());
+        self.asked.lock().unwrap().extend(additions);
+        Box::pin(async { sums })
+    }
+
+    fn forget(&self, keys: Vec<String>) -> Pending<Result<(), StoreError>> {
+        self.numbers.lock().unwrap().retain(|key, _| !keys.contains(key));
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// One that is away.
+#[derive(Debug)]
+struct Away;
+
+impl Tally for Away {
+    fn add(&self, _: Vec<Addition>) -> Pending<Result<Vec<i64>, StoreError>> {
+        Box::pin(async { Err(StoreError::Away("gone".to_owned())) })
+    }
+
+    fn forget(&self, _: Vec<String>) -> Pending<Result<(), StoreError>> {
+        Box::pin(async { Err(StoreError::Away("gone".to_owned())) })
+    }
+}
+
+fn of(domain: &str, entries: &[(&str, &str)]) -> DomainAsk {
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    let entries = entries.iter().map(entry).collect();
+    let descriptors = vec![AskedDescriptor { entries, limit: None, hits: None }];
+    DomainAsk { domain: domain.to_owned(), descriptors, hits: 0, deadline: None }
+}
+
+/// Entries, the key that they are counted under, and for how long.
+type Row<'a> = (&'a [(&'a str, &'a str)], &'a str, u64);
+
+#[tokio::test]
+async fn keys_and_times_are_theirs_to_the_letter() {
+    let text = "
+domain: messaging
+descriptors:
+  - { key: foo, rate_limit: { unit: minute, requests_per_unit: 5 } }
+  - { key: s, rate_limit: { unit: second, requests_per_unit: 5 } }
+  - { key: h, rate_limit: { unit: hour, requests_per_unit: 5 } }
+  - { key: d, rate_limit: { unit: day, requests_per_unit: 5 } }
+  - { key: w, rate_limit: { unit: week, requests_per_unit: 5 } }
+  - { key: mo, rate_limit: { unit: month, requests_per_unit: 5 } }
+  - { key: y, rate_limit: { unit: year, requests_per_unit: 5 } }
+  - { key: path, value: files/*, share_threshold: true, rate_limit: { unit: minute, requests_per_unit: 5 } }
+  - { key: each, value: files/*, rate_limit: { unit: minute, requests_per_unit: 5 } }
+  - key: a_b
+    descriptors:
+      - { key: c, value: d, rate_limit: { unit: minute, requests_per_unit: 5 } }
+";
+    let set = DescriptorSet::read(
+        &[DescriptorFile { name: "a.yaml".to_owned(), text: text.to_owned() }],
+        Merge::Refuse,
+    );
+    let set: Arc<dyn Lookup> = Arc::new(set.unwrap());
+    let notes = Arc::new(Notes::default());
+    let (clock, _hand) = clock();
+    let plain = service(&clock, keys(notes.clone()), ServiceSettings::default(), set.clone());
+    let table: [Row<'_>; 11] = [
+        (&[("foo", "jjdjdls")], "messaging_foo_jjdjdls_1606925760", 60),
+        (&[("s", "1")], "messaging_s_1_1606925765", 1),
+        (&[("h", "1")], "messaging_h_1_1606924800", 3_600),
+        (&[("d", "1")], "messaging_d_1_1606867200", 86_400),
+        // From Thursday, the 26th of November 2020.
+        (&[("w", "1")], "messaging_w_1_1606348800", 604_800),
+        (&[("mo", "1")], "messaging_mo_1_1604448000", 2_592_000),
+        (&[("y", "1")], "messaging_y_1_1576800000", 31_536_000),
+        (&[("path", "files/a.pdf")], "messaging_path_files/*_1606925760", 60),
+        (&[("each", "files/a.pdf")], "messaging_each_files/a.pdf_1606925760", 60),
+        (&[("a_b", "x y"), ("c", "d")], "messaging_a_b_x y_c_d_1606925760", 60),
+        (&[("foo", "")], "messaging_foo__1606925760", 60),
+    ];
+    for (entries, key, seconds) in table {
+        plain.decide(of("messaging", entries)).await.unwrap();
+        let asked: Vec<_> = notes.asked.lock().unwrap().drain(..).collect();
+        let kept = Duration::from_secs(seconds);
+        assert_eq!(asked, [Addition { key: key.to_owned(), count: 1, kept }]);
+    }
+
+    // What all keys start with, and how much longer they are kept.
+    let shared =
+        SharedKeys { prefix: "team:".to_owned(), jitter: Duration::from_secs(300), ..keys(notes.clone()) };
+    let prefixed = service(&clock, shared, ServiceSettings::default(), set);
+    for _ in 0..100 {
+        let mut ask = of("messaging", &[("foo", "bar")]);
+        ask.descriptors[0].limit = Some(Override { requests: 7, unit: Unit::Hour });
+        ask.hits = 3;
+        prefixed.decide(ask).await.unwrap();
+    }
+    let asked = notes.asked.lock().unwrap();
+    assert!(
+        asked.iter().all(|it| it.key == "team:messaging_foo_bar_1606924800" && it.count == 3),
+        "{asked:?}"
+    );
+    let kept: Vec<_> = asked.iter().map(|it| it.kept.as_secs()).collect();
+    assert!(kept.iter().all(|kept| (3_600..3_900).contains(kept)), "{kept:?}");
+    assert!(kept.iter().any(|one| *one != kept[0]), "not all go at once");
+}
+
+#[tokio::test]
+async fn counts_go_on_from_those_of_another_fleet() {
+    let server = RedisServer::start().unwrap();
+    let (clock, hand) = clock();
+    let files = files(&[
+        ("user", per(5, Unit::Minute)),
+        ("path", per(2, Unit::Hour)),
+        ("own", quotas(&["1 per 52w"])),
+    ]);
+    let store = store(&server).await;
+    let settings =
+        ServiceSettings { store: Some(store.clone() as Arc<dyn Store>), ..ServiceSettings::default() };
+    let ours = service(&clock, keys(store), settings, files);
+    let theirs = |key: &str, hits: &str| drop(server.command(&["INCRBY", key, hits]).unwrap());
+    theirs("shop_user_alice_1606925760", "3");
+
+    // (request, what is said, counts of alice and of the path)
+    let table = [
+        ("user=alice", "OK: OK 1/5", "4", None),
+        ("user=alice x0", "OK: OK 1/5", "4", None),
+        ("user=alice, path=a", "OK: OK 0/5, OK 1/2", "5", Some("1")),
+        ("user=alice x0", "OK: OK 0/5", "5", Some("1")),
+        // Those that are over count too, and so do the others of the request.
+        ("user=alice, path=a", "OVER: OVER 0/5, OK 0/2", "6", Some("2")),
+        ("user=alice x5", "OVER: OVER 0/5", "11", Some("2")),
+        ("user=bob, user=bob", "OK: OK 4/5, OK 3/5", "11", Some("2")),
+    ];
+    for (request, expected, alice, path) in table {
+        assert_eq!(decide(&ours, request).await, expected, "{request}");
+        assert_eq!(get(&server, "shop_user_alice_1606925760").as_deref(), Some(alice), "{request}");
+        assert_eq!(get(&server, "shop_path_a_1606924800").as_deref(), path, "{request}");
+    }
+    let verdict = ours.decide(ask("user=carol, path=b")).await.unwrap();
+    let resets: Vec<_> = verdict.statuses.iter().map(|status| status.reset.unwrap().as_secs()).collect();
+    assert_eq!(resets, [55, 2_635]);
+
+    // What only we know is counted as ever.
+    assert_eq!(decide(&ours, "own=x").await, "OK: OK 0/1");
+    assert_eq!(decide(&ours, "own=x").await, "OVER: OVER 0/1");
+
+    hand.advance(Duration::from_secs(60));
+    assert_eq!(decide(&ours, "user=alice").await, "OK: OK 4/5");
+    assert_eq!(get(&server, "shop_user_alice_1606925820").as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn others_are_given_back_where_only_those_that_are_over_count() {
+    let server = RedisServer::start().unwrap();
+    let (clock, _hand) = clock();
+    let settings = ServiceSettings { when_over: WhenOver::CountOver, ..ServiceSettings::default() };
+    let files = files(&[("user", per(2, Unit::Minute)), ("path", per(5, Unit::Minute))]);
+    let service = service(&clock, keys(store(&server).await), settings, files);
+    for expected in
+        ["OK: OK 1/2, OK 4/5", "OK: OK 0/2, OK 3/5", "OVER: OVER 0/2, OK 3/5", "OVER: OVER 0/2, OK 3/5"]
+    {
+        assert_eq!(decide(&service, "user=alice, path=a").await, expected);
+    }
+    assert_eq!(get(&server, "shop_user_alice_1606925760").as_deref(), Some("4"));
+    assert_eq!(get(&server, "shop_path_a_1606925760").as_deref(), Some("2"));
+}
+
+#[tokio::test]
+async fn a_key_that_is_over_is_remembered_until_its_window_ends() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server).await;
+    for is_shared in [true, false] {
+        let (clock, hand) = clock();
+        let base = ServiceSettings { local_cache: Some(1 << 20), ..ServiceSettings::default() };
+        let files = files(&[("user", per(2, Unit::Minute))]);
+        let service = if is_shared {
+            service(&clock, keys(store.clone()), base, files)
+        } else {
+            // Its own clock is not the store's: only that the store is not asked again can be seen.
+            let base = ServiceSettings { clock: clock.clone(), ..base };
+            in_redis(&server, base, crate::stage::files(&[("user", per(2, Unit::Year))])).await
+        };
+        let calls = || server.command(&["INFO", "commandstats"]).unwrap().text().unwrap().to_owned();
+        let counted = |text: &str| {
+            let lines = text
+                .lines()
+                .filter(|line| line.starts_with("cmdstat_incrby:") || line.starts_with("cmdstat_evalsha:"));
+            lines.map(|line| line.split(['=', ',']).nth(1).unwrap().parse::<u64>().unwrap()).sum::<u64>()
+        };
+        for expected in ["OK 1", "OK 0", "OVER 0"] {
+            assert_eq!(
+                decide(&service, "user=alice").await.split(": ").nth(1),
+                Some(&*format!("{expected}/2"))
+            );
+        }
+        let before = counted(&calls());
+        for _ in 0..5 {
+            assert_eq!(decide(&service, "user=alice x2").await, "OVER: OVER 0/2");
+        }
+        assert_eq!(counted(&calls()), before, "nobody was asked");
+        let stats = service.stats();
+        for line in [
+            "ratelimit.service.rate_limit.shop.user.over_limit_with_local_cache: 10",
+            "ratelimit.service.rate_limit.shop.user.over_limit: 11",
+            "ratelimit.service.rate_limit.shop.user.total_hits: 13",
+            "ratelimit.localcache.hitCount: 5",
+            "ratelimit.localcache.missCount: 3",
+            "ratelimit.localcache.entryCount: 1",
+        ] {
+            assert!(stats.contains(line), "{line} in {stats}");
+        }
+        assert!(service.prometheus().contains("ratelimit_localcache_hitCount 5\n"));
+        // A limit that came along, and has more room.
+        assert!(decide(&service, "user=alice @9/MINUTE").await.starts_with("OK: "));
+        if is_shared {
+            hand.advance(Duration::from_secs(55));
+            assert_eq!(decide(&service, "user=alice").await, "OK: OK 1/2");
+            assert_eq!(get(&server, "shop_user_alice_1606925760").as_deref(), Some("4"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_counted_per_second_has_a_store_of_its_own() {
+    let (usual, seconds) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let files =
+        || files(&[("s", per(2, Unit::Second)), ("m", per(2, Unit::Minute)), ("q", quotas(&["2 per 52w"]))]);
+    let (clock, _hand) = clock();
+    let (first, second) = (store(&usual).await, store(&seconds).await);
+    let shared = SharedKeys { per_second: Some(second.clone()), ..keys(first.clone()) };
+    let shared = service(&clock, shared, ServiceSettings::default(), files());
+    assert_eq!(decide(&shared, "m=a, s=a, m=b, s=a").await, "OK: OK 1/2, OK 1/2, OK 1/2, OK 0/2");
+    assert_eq!(all_keys(&usual), ["shop_m_a_1606925760", "shop_m_b_1606925760"]);
+    assert_eq!(all_keys(&seconds), ["shop_s_a_1606925765"]);
+
+    for way in [Counting::Theirs, Counting::Atomic] {
+        for server in [&usual, &seconds] {
+            server.command(&["FLUSHALL"]).unwrap();
+        }
+        let settings = ServiceSettings {
+            store: Some(first.clone()),
+            per_second: Some(second.clone()),
+            deadline: AMPLE,
+            ..counting(way)
+        };
+        let own = DescriptorService::new(settings).unwrap();
+        own.load(files());
+        assert_eq!(decide(&own, "m=a, s=a, m=b, q=a").await, "OK: OK 1/2, OK 1/2, OK 1/2, OK 1/2", "{way:?}");
+        let is_second = |key: &String| key.contains("second") || key.contains("descriptors.shop.s");
+        assert!(!all_keys(&usual).iter().any(is_second), "{:?}", all_keys(&usual));
+        assert!(all_keys(&seconds).iter().all(is_second), "{:?}", all_keys(&seconds));
+        assert!(!all_keys(&usual).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_fleet_whose_store_is_away_is_answered_as_declared() {
+    let (clock, _hand) = clock();
+    for when_over in [WhenOver::CountAll, WhenOver::CountOver] {
+        let service = |outage| {
+            let settings = ServiceSettings { outage, when_over, ..ServiceSettings::default() };
+            service(&clock, keys(Arc::new(Away)), settings, files(&[("user", per(6, Unit::Year))]))
+        };
+        let closed = service(Outage::Closed);
+        let fault = closed.decide(ask("user=alice")).await.unwrap_err();
+        assert!(matches!(fault, DescriptorFault::Unavailable(_)), "{fault:?}");
+        assert!(closed.stats().contains("ratelimit.service.store_failures: 1"), "{}", closed.stats());
+        closed.reset(&ask("user=alice")).await.unwrap_err();
+
+        assert_eq!(decide(&service(Outage::Open), "user=alice x9").await, "OK: OK 6/6");
+
+        let local = service(Outage::Local { nodes: 2 });
+        let said = [decide(&local, "user=alice x3").await, decide(&local, "user=alice").await];
+        assert_eq!(said, ["OK: OK 0/6", "OVER: OVER 0/6"]);
+    }
+}
+
+#[tokio::test]
+async fn reservations_are_settled_in_the_numbers_of_the_fleet() {
+    let server = RedisServer::start().unwrap();
+    let (clock, _hand) = clock();
+    let files = files(&[("user", per(5, Unit::Minute)), ("path", per(9, Unit::Minute))]);
+    let service = service(&clock, keys(store(&server).await), ServiceSettings::default(), files);
+    let counts = || {
+        let of = |key| get(&server, key).unwrap_or_default();
+        [of("shop_user_alice_1606925760"), of("shop_path_a_1606925760")]
+    };
+
+    let (verdict, held) = service.reserve(ask("user=alice x4, path=a x4")).await.unwrap();
+    assert_eq!(said(&verdict), "OK: OK 1/5, OK 5/9");
+    assert_eq!(counts(), ["4", "4"]);
+    // Nothing of one that is refused stays, though hits would.
+    let (verdict, none) = service.reserve(ask("user=alice x2, path=a x2")).await.unwrap();
+    assert_eq!(said(&verdict), "OVER: OVER 0/5, OK 5/9");
+    assert!(none.is_none());
+    assert_eq!(counts(), ["4", "4"]);
+    held.unwrap().commit(1).await;
+    assert_eq!(counts(), ["1", "1"]);
+    let (_, held) = service.reserve(ask("user=alice x4, path=a x4")).await.unwrap();
+    held.unwrap().cancel().await;
+    assert_eq!(counts(), ["1", "1"]);
+
+    assert_eq!(service.reset(&ask("user=alice, path=b, nobody=x")).await.unwrap(), 2);
+    assert_eq!(counts(), ["", "1"]);
+    assert_eq!(said(&service.peek(ask("user=alice x3")).await.unwrap()), "OK: OK 5/5");
+}
