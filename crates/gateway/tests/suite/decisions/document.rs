@@ -12,7 +12,7 @@ use tidegate_testkit::servers::RedisServer;
 
 /// What is known of the code, and nobody can ask: its text.
 fn code(file: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/decisions").join(file)).unwrap()
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../service/src/decisions").join(file)).unwrap()
 }
 
 fn document() -> Value {
@@ -62,9 +62,11 @@ fn statuses(document: &Value) -> BTreeSet<u16> {
 
 #[test]
 fn every_status_of_the_code_is_in_the_document_and_the_reverse() {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let files = fs::read_dir(source.join("decisions")).unwrap().map(|file| file.unwrap().path());
-    let shared = ["authorization.rs", "read_body.rs", "reservations.rs"].map(|file| source.join(file));
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let files = fs::read_dir(crates.join("service/src/decisions")).unwrap().map(|file| file.unwrap().path());
+    let shared =
+        ["http-server/src/authorization.rs", "http-server/src/read_body.rs", "service/src/reservations.rs"];
+    let shared = shared.map(|file| crates.join(file));
     let mut named = BTreeSet::new();
     for file in files.chain(shared) {
         let text = fs::read_to_string(file).unwrap();
