@@ -28,7 +28,7 @@ const SUITE: Suite = Suite {
         Case { name: "grpc-redis", about: cases::GRPC_REDIS, bar: AtLeast(0.8), measure: cases::grpc_redis },
         Case { name: "http", about: cases::HTTP, bar: AtLeast(0.85), measure: cases::http },
         Case { name: "http-batch", about: cases::HTTP_BATCH, bar: AtLeast(10.0), measure: cases::http_batch },
-        Case { name: "start", about: cases::START, bar: AtMost(3.0), measure: cases::start },
+        Case { name: "start", about: cases::START, bar: AtMost(10.0), measure: cases::start },
     ],
 };
 

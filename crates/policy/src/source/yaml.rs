@@ -31,6 +31,8 @@ fn read<'a, T: Text<'a>>(file: usize, text: &'a str, documents: Documents) -> Re
         places: Places::new(file, text),
         documents,
         open: Vec::new(),
+        items: Vec::new(),
+        entries: Vec::new(),
         roots: Vec::new(),
         anchors: HashMap::new(),
         unfolded: 0,
@@ -90,6 +92,9 @@ struct Builder<'a, T> {
     places: Places<'a>,
     documents: Documents,
     open: Vec<Open<T>>,
+    /// What open lists and maps hold so far, those of the innermost last. Each takes what it needs when it ends.
+    items: Vec<Node<T>>,
+    entries: Vec<(Name<T>, Node<T>)>,
     roots: Vec<Node<T>>,
     anchors: HashMap<usize, Node<T>>,
     unfolded: usize,
@@ -103,8 +108,8 @@ struct Open<T> {
 }
 
 enum Holds<T> {
-    List(Vec<Node<T>>),
-    Map { entries: Vec<(Name<T>, Node<T>)>, keys: Keys, next: Option<Name<T>> },
+    List { first: usize },
+    Map { first: usize, keys: Keys, next: Option<Name<T>> },
 }
 
 impl<'a, T: Text<'a>> Builder<'a, T> {
@@ -130,21 +135,21 @@ impl<'a, T: Text<'a>> Builder<'a, T> {
                 Err(Fault::new(at, "a second document", "write one only"))
             }
             Event::Scalar(text, style, anchor, tag) => {
-                let value = scalar(text, style, tag.as_deref(), at)?;
+                let value = scalar(self.as_written(text, at), style, tag.as_deref(), at)?;
                 self.put(Node { value, at }, anchor)
             }
             Event::SequenceStart(anchor, tag) => {
-                self.start(anchor, at, tag.as_deref(), "seq", Holds::List(Vec::new()))
+                self.start(anchor, at, tag.as_deref(), "seq", Holds::List { first: self.items.len() })
             }
             Event::MappingStart(anchor, tag) => {
-                let holds = Holds::Map { entries: Vec::new(), keys: Keys::default(), next: None };
+                let holds = Holds::Map { first: self.entries.len(), keys: Keys::default(), next: None };
                 self.start(anchor, at, tag.as_deref(), "map", holds)
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 let Some(Open { anchor, at: start, holds }) = self.open.pop() else { return Ok(()) };
                 let value = match holds {
-                    Holds::List(items) => Value::List(items),
-                    Holds::Map { entries, .. } => Value::Map(entries),
+                    Holds::List { first } => Value::List(self.items.split_off(first)),
+                    Holds::Map { first, .. } => Value::Map(self.entries.split_off(first)),
                 };
                 self.put(Node { value, at: Span { end: at.end.max(start.end), ..start } }, anchor)
             }
@@ -166,6 +171,19 @@ impl<'a, T: Text<'a>> Builder<'a, T> {
             | Event::DocumentStart(_)
             | Event::DocumentEnd => Ok(()),
         }
+    }
+
+    /// A word as a piece of the text, if it stands there like that. The parser gives each word a buffer of its own, which is
+    /// larger than most words.
+    fn as_written(&self, word: Cow<'a, str>, at: Span) -> Cow<'a, str> {
+        let written = self.text.get(at.start..at.end).unwrap_or_default();
+        let unquoted =
+            written.strip_prefix(['"', '\'']).and_then(|rest| rest.get(..rest.len().checked_sub(1)?));
+        [Some(written), unquoted]
+            .into_iter()
+            .flatten()
+            .find(|piece| *piece == word)
+            .map_or(word, Cow::Borrowed)
     }
 
     fn start(
@@ -197,9 +215,9 @@ impl<'a, T: Text<'a>> Builder<'a, T> {
         }
         match self.open.last_mut().map(|open| &mut open.holds) {
             None => self.roots.push(node),
-            Some(Holds::List(items)) => items.push(node),
-            Some(Holds::Map { entries, keys, next }) => match next.take() {
-                Some(name) => entries.push((name, node)),
+            Some(Holds::List { .. }) => self.items.push(node),
+            Some(Holds::Map { first, keys, next }) => match next.take() {
+                Some(name) => self.entries.push((name, node)),
                 None => {
                     let at = node.at;
                     let text = match node.value {
@@ -211,7 +229,7 @@ impl<'a, T: Text<'a>> Builder<'a, T> {
                         }
                     };
                     let name = Name { text, at };
-                    keys.take(self.text, entries, &name)?;
+                    keys.take(self.text, &self.entries[*first..], &name)?;
                     *next = Some(name);
                 }
             },
