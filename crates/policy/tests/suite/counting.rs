@@ -208,9 +208,10 @@ fn failing_expressions_are_counted() {
 #[test]
 fn one_rule_by_address_keeps_its_fast_path() {
     let plain = policy([Rule { key: ip(), ..rule("one", &["1/min"]) }]);
-    assert!(gate(&plain).gate().reads_only_peer());
+    let peer = || Some(std::net::IpAddr::from([192, 0, 2, 1]));
+    assert!(gate(&plain).gate().peer_key(peer).is_some());
     let behind = Policy { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], ..plain };
-    assert!(!gate(&behind).gate().reads_only_peer());
+    assert!(gate(&behind).gate().peer_key(peer).is_none());
     let forwarded = Request::of("GET /").from("10.0.0.1").header("x-forwarded-for", "203.0.113.7");
     let behind = gate(&behind);
     assert_eq!(refuser(&behind, &forwarded), "");

@@ -98,7 +98,7 @@ pub(super) fn evaluate(
 #[inline]
 pub(super) fn check(gate: &Gate, head: &dyn Head) -> Evaluation<Verdict> {
     match decide_plain(gate, head, Limits::Matching) {
-        Some(decision) => Evaluation::Ready(Verdict::one(decision)),
+        Some(decision) => Evaluation::Ready(Verdict::from(decision)),
         None => check_jointly(gate, head),
     }
 }
@@ -116,14 +116,19 @@ fn check_jointly(gate: &Gate, head: &dyn Head) -> Evaluation<Verdict> {
 /// then.
 #[inline]
 fn decide_plain(gate: &Gate, head: &dyn Head, limits: Limits<'_>) -> Option<LimitDecision> {
-    let decided = |limit, decision| LimitDecision::new(limit, Mode::Enforce, LimitOutcome::Decided(decision));
     if let Some(bits) = gate.inner.peer_bits
         && matches!(limits, Limits::Matching | Limits::At([0]))
-        && let (Some(peer), Some(limiter)) = (head.peer(), gate.limits().first()?.rule().at_hand())
+        && let Some(decision) = head.peer().and_then(|peer| check_peer(gate, Address::of_prefix(peer, bits)))
     {
-        return Some(decided(0, limiter.check_cost(&Address::of_prefix(peer, bits), 1)));
+        return Some(LimitDecision::enforced(0, decision));
     }
-    decide_by_head(gate, head, limits).map(|(limit, decision)| decided(limit, decision))
+    decide_by_head(gate, head, limits).map(|(limit, decision)| LimitDecision::enforced(limit, decision))
+}
+
+/// The decision of a gate that reads only the address of the peer.
+#[inline]
+pub(super) fn check_peer(gate: &Gate, peer: Address) -> Option<Decision> {
+    Some(gate.limits().first()?.rule().at_hand()?.check_cost(&peer, 1))
 }
 
 #[inline(never)]
@@ -281,7 +286,7 @@ fn build_checks(
         let key = match find_key(limit, head) {
             KeyLookup::Found(key) => key,
             KeyLookup::Denied if mode == Mode::Enforce => {
-                return Err(Verdict::one(LimitDecision::new(index, mode, LimitOutcome::MissingKey)));
+                return Err(Verdict::from(LimitDecision::new(index, mode, LimitOutcome::MissingKey)));
             }
             KeyLookup::Denied | KeyLookup::Skipped => continue,
         };

@@ -28,8 +28,12 @@ pub use queue::{KeyQueue, Queue, Waiting, add_wait};
 pub use share::{is_chosen, key_hash};
 pub use verdict::{HeldSlots, LimitDecision, LimitOutcome, Verdict};
 
-use crate::{Answer, Fields, request::Head};
-use std::{fmt, sync::Arc};
+use crate::{
+    Answer, Fields,
+    request::{Address, Head},
+};
+use std::{fmt, net::IpAddr, sync::Arc};
+use tidegate_core::Decision;
 
 /// Rules for requests. Those that apply to a request are evaluated together: all are charged, or none is. Clones are the same
 /// gate.
@@ -115,11 +119,17 @@ impl Gate {
         evaluate::evaluate(self, head, limits, run, verdict)
     }
 
-    /// Whether its rules read nothing of a request but the peer's address, so that a
-    /// [`PeerHead`](crate::request::PeerHead) is all that has to be checked.
+    /// The key of a request from this peer, if its rules read nothing else of a request.
     #[inline]
-    pub fn reads_only_peer(&self) -> bool {
-        self.inner.peer_bits.is_some()
+    pub fn peer_key(&self, peer: impl FnOnce() -> Option<IpAddr>) -> Option<Address> {
+        self.inner.peer_bits.and_then(|bits| Some(Address::of_prefix(peer()?, bits)))
+    }
+
+    /// Checks a request by its [`peer_key`](Self::peer_key). `None` if that is not enough: then nothing is charged, and its
+    /// head has to be [checked](Self::check).
+    #[inline]
+    pub fn check_peer(&self, peer: Address) -> Option<Decision> {
+        evaluate::check_peer(self, peer)
     }
 
     /// Which headers tell clients what is left.

@@ -54,6 +54,12 @@ pub(super) struct Held {
 }
 
 impl LimitDecision {
+    /// That of an enforced limit, by its quotas.
+    #[inline]
+    pub fn enforced(limit: usize, decision: Decision) -> Self {
+        Self::new(limit, Mode::Enforce, LimitOutcome::Decided(decision))
+    }
+
     #[inline]
     pub(super) fn new(limit: usize, mode: Mode, outcome: LimitOutcome) -> Self {
         Self { limit, mode, outcome, key: None }
@@ -132,11 +138,6 @@ impl LimitDecision {
 }
 
 impl Verdict {
-    #[inline]
-    pub(super) fn one(decision: LimitDecision) -> Self {
-        Self { first: Some(decision), ..Self::default() }
-    }
-
     pub(super) fn of(decisions: Vec<LimitDecision>, held: Held, waited: Micros) -> Self {
         let mut decisions = decisions.into_iter();
         let is_empty = held.tokens.is_empty() && held.slots.is_empty() && held.waiting.is_empty();
@@ -274,6 +275,14 @@ impl Verdict {
             None => HeldSlots::default(),
             Some(held) => held.settle(gate, reply),
         }
+    }
+}
+
+/// A verdict of one decision that holds nothing.
+impl From<LimitDecision> for Verdict {
+    #[inline]
+    fn from(decision: LimitDecision) -> Self {
+        Self { first: Some(decision), ..Self::default() }
     }
 }
 

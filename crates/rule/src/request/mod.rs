@@ -12,7 +12,7 @@ mod value;
 
 pub use address::Address;
 pub use cookie::each_cookie;
-pub use head::{Head, PeerHead, Reply};
+pub use head::{Head, Reply};
 pub use key::{Duplicates, Key, Missing, host_name};
 pub(crate) use peer::PeerWarning;
 pub use proxies::{AddressHeader, TrustedProxies};

@@ -2,7 +2,7 @@
 
 use super::{
     answer::{Refusal, Wire},
-    headers::RateLimitHeaders,
+    headers::{RateLimitHeaders, enforced},
 };
 use crate::{GateBody, HttpReply};
 use http::{Request, Response};
@@ -14,7 +14,8 @@ use std::{
     pin::Pin,
     task::{Context, Poll, ready},
 };
-use tidegate_rule::{Evaluation, Gate, HeldSlots, Pending, Verdict};
+use tidegate_core::Decision;
+use tidegate_rule::{Evaluation, Gate, HeldSlots, LimitDecision, Pending, Verdict};
 use tower_service::Service;
 
 pin_project! {
@@ -73,10 +74,10 @@ impl Checked {
     pub(super) fn of(gate: &Gate, evaluation: Evaluation<Verdict>) -> Self {
         match evaluation {
             Evaluation::Ready(verdict) => {
-                if let Some(only) = verdict.only().copied()
-                    && !only.denies()
+                if let Some((limit, decision)) = verdict.only().and_then(enforced)
+                    && decision.is_granted()
                     && !verdict.holds_anything()
-                    && let Some(headers) = RateLimitHeaders::of_one(gate, only)
+                    && let Some(headers) = RateLimitHeaders::of_one(gate, limit, decision)
                 {
                     return Self::Admitted(headers);
                 }
@@ -84,6 +85,17 @@ impl Checked {
             }
             Evaluation::Pending(verdict) => Self::Pending(verdict),
         }
+    }
+
+    /// By the decision of the only limit of a gate that reads only the address of the peer.
+    #[inline]
+    pub(super) fn of_peer(gate: &Gate, decision: Decision) -> Self {
+        if decision.is_granted()
+            && let Some(headers) = RateLimitHeaders::of_one(gate, 0, &decision)
+        {
+            return Self::Admitted(headers);
+        }
+        Self::of_verdict(gate, LimitDecision::enforced(0, decision).into())
     }
 
     /// Kept apart, so that a verdict of one decision need not be written to memory.

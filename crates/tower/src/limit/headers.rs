@@ -2,7 +2,10 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::{Arc, OnceLock};
-use tidegate_core::header::{Left, Text};
+use tidegate_core::{
+    Decision,
+    header::{Left, Text},
+};
 use tidegate_limiter::store::Choice;
 use tidegate_rule::{Fields, Gate, Labels, LimitDecision, Mode, Verdict};
 
@@ -18,23 +21,22 @@ impl RateLimitHeaders {
 
     #[inline]
     pub(crate) fn of(gate: &Gate, verdict: &Verdict) -> Self {
-        let one = verdict.only().and_then(|only| Self::of_one(gate, *only));
+        let one = verdict.only().and_then(enforced);
+        let one = one.and_then(|(limit, decision)| Self::of_one(gate, limit, decision));
         one.unwrap_or_else(|| Self::of_several(gate, verdict))
     }
 
-    /// Those of one decision, which most requests need: the policy is written already, and what is left often too. `None` if
+    /// Those of the decision of this limit, which most requests need: the policy is written already, and what is left often too. `None` if
     /// there is more to write.
     #[inline]
-    pub(super) fn of_one(gate: &Gate, only: LimitDecision) -> Option<Self> {
+    pub(super) fn of_one(gate: &Gate, limit: usize, decision: &Decision) -> Option<Self> {
         match gate.told() {
             Fields::None => return Some(Self::NONE),
             Fields::Ietf => {}
             _ => return None,
         }
-        let decision =
-            only.decision().filter(|decision| only.mode == Mode::Enforce && !decision.is_closed())?;
-        let (labels, quota) = (only.rule(gate)?.labels(), decision.quota());
-        if labels.choice() != Choice::All {
+        let (labels, quota) = (gate.limits().get(limit)?.rule().labels(), decision.quota());
+        if decision.is_closed() || labels.choice() != Choice::All {
             return None;
         }
         let left = labels.get(quota)?.left(decision);
@@ -74,6 +76,12 @@ impl RateLimitHeaders {
             Some(fields) => add(fields, headers),
         }
     }
+}
+
+/// A limit that is enforced, and what its quotas decided.
+#[inline]
+pub(super) fn enforced(one: &LimitDecision) -> Option<(usize, &Decision)> {
+    one.decision().filter(|_| one.mode == Mode::Enforce).map(|decision| (one.limit, decision))
 }
 
 #[inline(never)]

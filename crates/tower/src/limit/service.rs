@@ -8,10 +8,9 @@ use crate::{GateBody, HttpHead, head};
 use http::{Request, Response};
 use std::{
     mem,
-    net::IpAddr,
     task::{Context, Poll},
 };
-use tidegate_rule::{Gate, Pending, Verdict, request::PeerHead};
+use tidegate_rule::{Gate, Pending, Verdict, request::Address};
 use tower_service::Service;
 
 /// A service behind a gate; see [`LimitLayer`](super::LimitLayer).
@@ -49,8 +48,8 @@ where
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // A request is large. It is moved once as long as nobody else sees it, and so whoever else wants it is given it.
-        let peer = self.gate.reads_only_peer().then(|| head::peer(request.extensions())).flatten();
-        match peer.map(|peer| check_peer(&self.gate, peer)) {
+        let peer = self.gate.peer_key(|| head::peer(request.extensions()));
+        match peer.and_then(|peer| check_peer(&self.gate, peer)) {
             Some(Checked::Admitted(headers)) => {
                 LimitFuture::calling(self.inner.call(request), After::writing(headers))
             }
@@ -62,8 +61,8 @@ where
 
 /// Kept apart, so that the numbers stay in its registers, and little comes back.
 #[inline(never)]
-fn check_peer(gate: &Gate, peer: IpAddr) -> Checked {
-    Checked::of(gate, gate.check(&PeerHead(peer)))
+fn check_peer(gate: &Gate, peer: Address) -> Option<Checked> {
+    gate.check_peer(peer).map(|decision| Checked::of_peer(gate, decision))
 }
 
 impl<S> Limit<S> {

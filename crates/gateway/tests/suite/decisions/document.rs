@@ -12,7 +12,8 @@ use tidegate_testkit::servers::RedisServer;
 
 /// What is known of the code, and nobody can ask: its text.
 fn code(file: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../service/src/decisions").join(file)).unwrap()
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../service/src/decisions").join(file))
+        .unwrap()
 }
 
 fn document() -> Value {
