@@ -45,7 +45,8 @@ struct Excerpt {
 const MOST: usize = 1_000;
 
 impl Problems {
-    pub(crate) fn of(mut faults: Vec<Fault>, sources: &Sources) -> Self {
+    /// These faults, in the order of their places.
+    pub fn of(mut faults: Vec<Fault>, sources: &Sources) -> Self {
         faults.sort();
         faults.dedup();
         let left_out = faults.len().saturating_sub(MOST);

@@ -24,6 +24,7 @@ pub mod sleeper;
 pub mod spoil;
 pub mod strategy;
 pub mod subject;
+pub mod texts;
 pub mod trace;
 
 pub use subject::{Plain, Subject};

@@ -11,10 +11,8 @@ use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
-use tidegate_policy::{
-    Disk, Format,
-    import::{Imported, Loss, LossKind},
-};
+use tidegate_import::{Imported, Loss, LossKind};
+use tidegate_policy::{Disk, Format};
 
 /// Write a policy that says what another program's configuration says.
 ///

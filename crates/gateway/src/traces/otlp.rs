@@ -56,9 +56,9 @@ pub(super) struct Span {
     pub(super) kind: i32,
     /// Nanoseconds since 1970, as is its end.
     #[prost(fixed64, tag = "7")]
-    pub(super) start: u64,
+    pub start: u64,
     #[prost(fixed64, tag = "8")]
-    pub(super) end: u64,
+    pub end: u64,
     #[prost(message, repeated, tag = "9")]
     pub(super) attributes: Vec<KeyValue>,
     #[prost(message, optional, tag = "15")]

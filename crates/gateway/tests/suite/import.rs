@@ -13,10 +13,8 @@ use std::{
 };
 use tempfile::TempDir;
 use tidegate_gateway::{Gateway, PolicySource};
-use tidegate_policy::{
-    Disk, Format,
-    import::{Imported, LossKind},
-};
+use tidegate_import::{Imported, LossKind};
+use tidegate_policy::{Disk, Format};
 use tidegate_rule::Rules;
 use tidegate_testkit::servers::NginxServer;
 use tokio::sync::oneshot;

@@ -209,7 +209,7 @@ pub(super) fn is_token(text: &str) -> bool {
 }
 
 /// Whether a host can be written down and read again.
-pub(crate) fn is_host(text: &str) -> bool {
+pub fn is_host(text: &str) -> bool {
     host(text).is_ok_and(|read| read.0 == text)
 }
 

@@ -17,11 +17,11 @@ mod terms;
 mod upstream;
 mod values;
 
-pub(crate) use matching::is_host;
-pub(crate) use path::is_path;
+pub use matching::is_host;
+pub use path::is_path;
 pub(crate) use policy::POLICY;
 pub(crate) use rule::RULE;
-pub(crate) use upstream::is_upstream_url;
+pub use upstream::is_upstream_url;
 pub(crate) use values::{Mistake, usual_word, word_names, write_word};
 
 use crate::{

@@ -47,7 +47,7 @@ pub(super) fn path(text: &str) -> Result<PathPattern, Mistake> {
 }
 
 /// Whether a pattern can be written down and read again.
-pub(crate) fn is_path(pattern: &PathPattern) -> bool {
+pub fn is_path(pattern: &PathPattern) -> bool {
     path(&pattern.to_string()).is_ok_and(|read| read == *pattern)
 }
 

@@ -169,7 +169,7 @@ fn health_path(text: &str) -> Result<String, Mistake> {
 }
 
 /// Whether an address can be written down and read again.
-pub(crate) fn is_upstream_url(text: &str) -> bool {
+pub fn is_upstream_url(text: &str) -> bool {
     url(text).is_ok_and(|read| read == text)
 }
 

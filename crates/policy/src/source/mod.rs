@@ -56,23 +56,28 @@ pub(crate) const MOST_UNFOLDED: usize = 16 * 1024 * 1024;
 
 /// All texts that a policy is read from.
 #[derive(Debug, Default)]
-pub(crate) struct Sources {
+pub struct Sources {
     files: Vec<Source>,
 }
 
 /// One text.
 #[derive(Debug)]
-pub(crate) struct Source {
-    pub(crate) path: PathBuf,
-    pub(crate) text: String,
+pub struct Source {
+    /// Its file; empty where it has none.
+    pub path: PathBuf,
+    /// What it says.
+    pub text: String,
 }
 
 /// Some bytes of one of the texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Span {
-    pub(crate) file: usize,
-    pub(crate) start: usize,
-    pub(crate) end: usize,
+pub struct Span {
+    /// The text, by its place among the others.
+    pub file: usize,
+    /// The first byte.
+    pub start: usize,
+    /// Behind the last byte.
+    pub end: usize,
 }
 
 /// What the texts of a tree are: their own, or pieces of the text that it was read from.
@@ -110,7 +115,7 @@ pub(crate) struct Name<T = String> {
 
 /// What is wrong with some bytes, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Fault {
+pub struct Fault {
     pub(crate) at: Span,
     pub(crate) problem: String,
     pub(crate) fix: String,
@@ -127,7 +132,8 @@ pub(crate) enum Secrecy {
 }
 
 impl Fault {
-    pub(crate) fn new(at: Span, problem: impl Into<String>, fix: impl Into<String>) -> Self {
+    /// What is wrong there, and the fix.
+    pub fn new(at: Span, problem: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { at, problem: problem.into(), fix: fix.into(), secrecy: Secrecy::Shown }
     }
 
@@ -194,7 +200,7 @@ impl Sources {
     }
 
     /// Takes a text in, by its place among the others.
-    pub(crate) fn take(&mut self, path: &Path, bytes: &[u8]) -> Result<usize, Fault> {
+    pub fn take(&mut self, path: &Path, bytes: &[u8]) -> Result<usize, Fault> {
         let file = self.files.len();
         let lossy = String::from_utf8_lossy(bytes);
         let whole = Span { file, start: 0, end: 0 };
@@ -218,12 +224,13 @@ impl Sources {
     }
 
     /// A file that could not be read has a name and no text.
-    pub(crate) fn unread(&mut self, path: &Path) -> Span {
+    pub fn unread(&mut self, path: &Path) -> Span {
         self.files.push(Source { path: path.to_owned(), text: String::new() });
         Span { file: self.files.len() - 1, start: 0, end: 0 }
     }
 
-    pub(crate) fn source(&self, at: Span) -> Option<&Source> {
+    /// The text that has these bytes.
+    pub fn source(&self, at: Span) -> Option<&Source> {
         self.files.get(at.file)
     }
 
@@ -258,7 +265,7 @@ pub(crate) fn documents<'a, T: Text<'a>>(text: &'a str) -> Result<Vec<Node<T>>, 
 }
 
 /// Line and column of a byte, counted from one, the column in characters.
-pub(crate) fn position(text: &str, at: usize) -> (usize, usize) {
+pub fn position(text: &str, at: usize) -> (usize, usize) {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {
         at -= 1;
@@ -310,7 +317,7 @@ impl Keys {
 }
 
 /// A text in an error: nobody reads all of a long one.
-pub(crate) fn short(text: &str) -> String {
+pub fn short(text: &str) -> String {
     const SHOWN: usize = 60;
     match text.char_indices().nth(SHOWN) {
         None => text.to_owned(),

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::told;
-use std::{collections::HashMap, fs, io, path::Path, time::Duration};
+use std::{collections::HashMap, io, path::Path, time::Duration};
 use tidegate_policy::{
     Format, Policy, compile, lint,
     model::{Adaptive, BreakerTerms, Key, Part, PathPattern, Priority, Quotas, Rule, Segment, Values},
 };
+use tidegate_testkit::texts;
 
 /// A file with the mistake, and what is said of it.
 fn tell(text: &str) -> String {
@@ -40,7 +40,8 @@ fn a_problem_names_its_place_and_its_fix() {
 /// that goes, and looked through; what is found wrong then is told, too. A first line of `%toml` or `%json` says the language.
 #[test]
 fn every_error_has_its_text() {
-    told::compare("errors.txt", told_of);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors.txt");
+    texts::compare(&path, told_of);
 }
 
 fn told_of(text: &str) -> Vec<String> {
@@ -97,120 +98,8 @@ const ELSEWHERE: [(&str, &str); 19] = [
 #[test]
 fn every_text_is_shown() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let tables = ["tests/errors.txt", "tests/losses.txt", "tests/imports.txt"];
-    let mut shown = tables.map(|table| fs::read_to_string(root.join(table)).unwrap()).to_vec();
-    let mut sources = Vec::new();
-    each_file(&root.join("tests/suite"), &mut |_, text| shown.push(literals(&text).join("\n")));
-    each_file(&root.join("src"), &mut |path, text| match path.ends_with("tests.rs") {
-        true => shown.push(literals(&text).join("\n")),
-        // What explains a policy tells of nothing wrong, and its page is a test of its own.
-        false if path.ends_with("explain.rs") => {}
-        false => sources.push((path.to_owned(), text)),
-    });
-    let shown = shown.join("\n");
-    let (mut missing, mut count) = (Vec::new(), 0);
-    for (path, text) in &sources {
-        let (text, tests) = text.split_once("#[cfg(test)]").unwrap_or((text, ""));
-        let here = literals(tests).join("\n");
-        for literal in literals(text).iter().filter(|literal| is_told(literal)) {
-            count += 1;
-            let is_elsewhere = ELSEWHERE.iter().any(|(text, _)| text == literal);
-            if !is_elsewhere && !is_within(literal, &shown) && !is_within(literal, &here) {
-                missing.push(format!("{}: {literal}", path.strip_prefix(root).unwrap().display()));
-            }
-        }
-    }
-    assert!(count > 300, "only {count} texts were found");
-    assert!(
-        missing.is_empty(),
-        "no test shows these; add a case to tests/errors.txt or tests/losses.txt:\n{}",
-        missing.join("\n")
-    );
-}
-
-fn each_file(folder: &Path, each: &mut dyn FnMut(&Path, String)) {
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    for path in paths {
-        match path.extension().and_then(|extension| extension.to_str()) {
-            None if path.is_dir() => each_file(&path, each),
-            Some("rs") => each(&path, fs::read_to_string(&path).unwrap()),
-            _ => {}
-        }
-    }
-}
-
-/// The texts in quotes of a program in Rust, without comments.
-fn literals(program: &str) -> Vec<String> {
-    let (mut found, mut rest) = (Vec::new(), program);
-    while let Some(at) = rest.find(['"', '\'', '/']) {
-        rest = &rest[at..];
-        let skipped = match rest.as_bytes() {
-            [b'/', b'/', ..] => rest.find('\n').unwrap_or(rest.len()),
-            [b'\'', b'\\', ..] => 4,
-            [b'\'', _, b'\'', ..] => 3,
-            [b'"', ..] => {
-                let (text, length) = literal(&rest[1..]);
-                found.push(text);
-                length + 1
-            }
-            _ => 1,
-        };
-        rest = rest.get(skipped..).unwrap_or_default();
-    }
-    found
-}
-
-/// A text up to its end, and how long it is in the program.
-fn literal(rest: &str) -> (String, usize) {
-    let (mut text, mut signs) = (String::new(), rest.char_indices());
-    while let Some((at, sign)) = signs.next() {
-        match sign {
-            '"' => return (text, at + 1),
-            '\\' => match signs.next() {
-                Some((_, '\n')) => {
-                    let behind = signs.as_str();
-                    let spaces = behind.len() - behind.trim_start().len();
-                    signs.by_ref().take(behind[..spaces].chars().count()).for_each(drop);
-                }
-                Some((_, 'n')) => text.push('\n'),
-                Some((_, sign)) => text.push(sign),
-                None => {}
-            },
-            sign => text.push(sign),
-        }
-    }
-    (text, rest.len())
-}
-
-/// Whether a text is a sentence for a person who did something wrong: several words, that start as such texts do. What
-/// describes keys starts with a capital, and examples of values are shown by the schema.
-fn is_told(text: &str) -> bool {
-    let is_sentence =
-        text.trim().matches(' ').count() >= 2 && !text.starts_with(|first: char| first.is_uppercase());
-    let is_example = text.starts_with(|first: char| first.is_ascii_digit());
-    is_sentence && !is_example && !text.starts_with(' ')
-}
-
-/// Whether the parts of a text between its `{}` are in another, in their order and on a line.
-fn is_within(text: &str, shown: &str) -> bool {
-    let plain = text.replace("{{", "\u{1}").replace("}}", "\u{2}");
-    let mut parts = vec![String::new()];
-    let mut rest = plain.as_str();
-    while let Some((before, behind)) = rest.split_once('{') {
-        parts.last_mut().unwrap().push_str(before);
-        parts.push(String::new());
-        rest = behind.split_once('}').map_or("", |(_, behind)| behind);
-    }
-    parts.last_mut().unwrap().push_str(rest);
-    let parts: Vec<_> = parts.iter().map(|part| part.replace('\u{1}', "{").replace('\u{2}', "}")).collect();
-    shown.lines().any(|line| {
-        let mut rest = Some(line);
-        parts.iter().for_each(|part| {
-            rest = rest.and_then(|line| line.find(part.as_str()).map(|at| &line[at + part.len()..]));
-        });
-        rest.is_some()
-    })
+    // What explains a policy tells of nothing wrong, and its page is a test of its own.
+    texts::assert_all_shown(root, &["tests/errors.txt"], &ELSEWHERE, &["explain.rs"], 250);
 }
 
 #[test]

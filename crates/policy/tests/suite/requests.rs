@@ -41,11 +41,6 @@ impl Request {
         Self { peer: Some(peer.parse().unwrap()), ..self }
     }
 
-    /// The same through a listener of this name.
-    pub(crate) fn through(self, listener: &str) -> Self {
-        Self { listener: Some(listener.to_owned()), ..self }
-    }
-
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self

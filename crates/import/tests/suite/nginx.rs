@@ -9,11 +9,11 @@
 use crate::requests::Request;
 use std::{future::poll_fn, task::Poll, time::Duration};
 use tidegate_core::{Decision, Outcome};
+use tidegate_import::Imported;
 use tidegate_limiter::{Clock, ClockHand};
 use tidegate_policy::{
     Disk,
     compile::{Compiler, PolicyGate, PolicyResult, RejectAction},
-    import::Imported,
 };
 use tidegate_rule::{Evaluation, Mode, Pending, Rules};
 use tidegate_testkit::servers::{NginxServer, Sent};
@@ -81,7 +81,8 @@ impl Pair {
             None => waiting.theirs = Some(theirs),
         }
         let listener = format!("port-{}", self.nginx.address().port());
-        let request = Request::of(&format!("GET localhost{path}")).from("127.0.0.1").through(&listener);
+        let request = Request::of(&format!("GET localhost{path}")).from("127.0.0.1");
+        let request = Request { listener: Some(listener.to_string()), ..request };
         match self.gate.check(&request) {
             Evaluation::Ready(passage) => {
                 self.ends[place].1 = End { status: self.status(&passage), after: 0 }

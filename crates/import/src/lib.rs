@@ -1,13 +1,9 @@
-//! Policies from what other programs are configured with.
+//! Policies from the configuration of other programs: nginx.
 
 mod nginx;
 
-use crate::{
-    model::Policy,
-    problem::Problems,
-    source::{Disk, Files, Format},
-};
 use std::{fmt, fs, io, path::Path};
+use tidegate_policy::{Disk, Files, Format, Policy, Problems};
 
 /// A policy that says what another program's configuration said, and what it does not say.
 #[derive(Clone, Debug)]

@@ -29,18 +29,16 @@ mod upstreams;
 mod variables;
 mod zones;
 
-use crate::{
-    compile,
-    import::{Imported, Loss, LossKind, Tree},
-    model::Policy,
-    problem::Problems,
-    source::{Fault, Format, Sources, Span, position, short},
-};
+use crate::{Imported, Loss, LossKind, Tree};
 use lexer::Directive;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::Path,
     sync::Arc,
+};
+use tidegate_policy::{
+    Format, Policy, Problems, compile,
+    source::{Fault, Sources, Span, position, short},
 };
 use upstreams::Group;
 use variables::{KeyPlan, Variables};

@@ -2,13 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::{import::import, told};
-use tidegate_policy::import::LossKind;
+use crate::import::import;
+use std::path::Path;
+use tidegate_import::LossKind;
+use tidegate_testkit::texts;
 
 /// `tests/losses.txt`: a configuration, and what is told of it. A loss has its line, an error its line and column.
 #[test]
 fn every_loss_has_its_text() {
-    told::compare("losses.txt", told_of);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/losses.txt");
+    texts::compare(&path, told_of);
+}
+
+/// Every text by which the crate tells of something wrong is shown by some test, so that somebody has read it.
+#[test]
+fn every_text_is_shown() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    texts::assert_all_shown(root, &["tests/losses.txt", "tests/imports.txt"], &[], &[], 100);
 }
 
 fn told_of(text: &str) -> Vec<String> {

@@ -5,7 +5,7 @@ use super::{
     level::{BodySize, Terms},
     servers::Server,
 };
-use crate::model::RouteAction;
+use tidegate_policy::model::RouteAction;
 
 /// What nginx takes where no `client_max_body_size` is given.
 pub(super) const USUAL_BODY: u64 = 1 << 20;

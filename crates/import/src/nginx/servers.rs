@@ -12,8 +12,9 @@ use super::{
     respond::{Answered, Answers},
     sites::Listen,
 };
-use crate::{import::LossKind, model::RouteAction, read::is_host, source::Span};
+use crate::LossKind;
 use std::collections::HashSet;
+use tidegate_policy::{is_host, model::RouteAction, source::Span};
 
 /// A `server` block.
 #[derive(Clone, Debug)]

@@ -5,11 +5,11 @@
 //! made of a server says which of them it is about.
 
 use super::{Importer, names::free_name, servers::Server};
-use crate::model::{Glob, Match};
 use std::{
     collections::{BTreeMap, HashSet},
     net::SocketAddr,
 };
+use tidegate_policy::model::{Glob, Match};
 
 /// A server at the listeners of one group.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 //! Quotes count where a word starts; a backslash takes the meaning from the sign behind it; `#` starts a comment between two
 //! words; `${` does not start a block.
 
-use crate::source::{Fault, Span, short};
+use tidegate_policy::source::{Fault, Span, short};
 
 /// `name args;` or `name args { block }`
 #[derive(Clone, Debug)]

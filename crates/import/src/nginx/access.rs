@@ -1,11 +1,11 @@
 //! `allow` and `deny`: nginx takes the first network that an address is in, and lets in whoever is in none.
 
 use super::{Importer, lexer::Directive, region::and_not};
-use crate::{
+use tidegate_access::Prefix;
+use tidegate_policy::{
     model::{Access, Match, Network},
     source::Span,
 };
-use tidegate_access::Prefix;
 
 /// One `allow` or `deny`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

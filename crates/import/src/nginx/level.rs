@@ -9,8 +9,8 @@ use super::{
     lexer::Directive,
     numbers::{size, time, whole},
 };
-use crate::source::Span;
 use std::time::Duration;
+use tidegate_policy::source::Span;
 use tidegate_rule::Mode;
 
 /// What holds at a level.

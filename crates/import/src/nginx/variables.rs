@@ -13,12 +13,10 @@ use super::{
     lexer::Directive,
     region::{and_not, carve},
 };
-use crate::{
-    import::LossKind,
-    model::{Expression, Glob, Key, List, Match, Network, Part, Values},
-};
+use crate::LossKind;
 use std::collections::BTreeMap;
 use tidegate_access::Prefix;
+use tidegate_policy::model::{Expression, Glob, Key, List, Match, Network, Part, Values};
 use tidegate_rule::request::Missing;
 
 /// `geo` and `map` blocks, by the names of their variables.

@@ -8,11 +8,11 @@ use super::{
     names::name_of,
     numbers::{time, whole},
 };
-use crate::{
-    model::{Balance, Upstream, UpstreamServer},
-    read::is_upstream_url,
-};
 use std::{collections::BTreeMap, time::Duration};
+use tidegate_policy::{
+    is_upstream_url,
+    model::{Balance, Upstream, UpstreamServer},
+};
 
 /// `upstream name { … }`, without the scheme that a `proxy_pass` gives it.
 #[derive(Clone, Debug, Default)]

@@ -13,9 +13,9 @@ use super::{
     condition::{Case, expression_of},
     lexer::Directive,
 };
-use crate::{
+use tidegate_policy::{
+    is_path,
     model::{Expression, Glob, Match, PathPattern, Rest, Segment},
-    read::is_path,
 };
 
 /// What a location is about.

@@ -1,11 +1,11 @@
 //! `listen`, and the certificates of those who speak TLS.
 
 use super::{Importer, lexer::Directive, servers::Server, sites::Listen};
-use crate::model::{Listener, Tls};
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     path::PathBuf,
 };
+use tidegate_policy::model::{Listener, Tls};
 
 /// `ssl_certificate` and `ssl_certificate_key`
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,7 @@
 //! Directives that are not carried over: of which that is worth a word, and of which it is not.
 
 use super::lexer::Directive;
-use crate::import::LossKind;
+use crate::LossKind;
 
 /// What stands in `http`.
 pub(super) fn is_of_http(name: &str) -> bool {

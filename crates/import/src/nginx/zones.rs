@@ -1,8 +1,8 @@
 //! `limit_req_zone` and `limit_conn_zone`: where requests are counted, and by what.
 
 use super::{Importer, lexer::Directive, numbers::RequestRate, variables::KeyPlan};
-use crate::source::Span;
 use std::sync::Arc;
+use tidegate_policy::source::Span;
 
 /// `limit_req_zone KEY zone=NAME:SIZE rate=RATE;`
 #[derive(Clone, Debug)]

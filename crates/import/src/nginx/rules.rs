@@ -16,19 +16,19 @@ use super::{
     sites::{Serves, Site},
     variables::{KeyPlan, PerServer},
 };
-use crate::{
-    import::LossKind,
+use crate::LossKind;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+use tidegate_core::{Quota, QuotaError};
+use tidegate_policy::{
     model::{
         Access, Bandwidth, Enforcement, Expression, Key, Match, Network, OnLimit, Part, PathPattern, Quotas,
         Reject, Respond, Route, RouteAction, Rule,
     },
     source::{Span, short},
 };
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
-use tidegate_core::{Quota, QuotaError};
 use tidegate_rule::Mode;
 
 /// What locations have in common that one rule is made of.

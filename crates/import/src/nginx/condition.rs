@@ -8,10 +8,10 @@
 //! | `if ($blocked)`, of a `geo` | `client: […]` |
 
 use super::{lexer::Directive, region::and_not, variables::Variables};
-use crate::{
+use tidegate_policy::{
+    is_host,
     matching::check_condition,
     model::{Expression, Glob, Match, Network},
-    read::is_host,
     source::short,
 };
 

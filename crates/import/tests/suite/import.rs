@@ -2,20 +2,31 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is how a test fails")]
 
-use crate::{
-    requests::Request,
-    rules::{admitted, gate},
-};
+use crate::requests::Request;
 use proptest::prelude::*;
 use std::{
     collections::BTreeMap,
     env, fs, io,
     path::{Path, PathBuf},
 };
+use tidegate_import::{Imported, Tree};
+use tidegate_limiter::Clock;
 use tidegate_policy::{
-    Files, Format, Policy, Problems, compile,
-    import::{Imported, Tree},
+    Files, Format, Policy, Problems,
+    compile::{self, Compiler, PolicyGate, PolicyResult},
 };
+use tidegate_rule::{Evaluation, Rules, request::Head};
+
+fn gate(policy: &Policy) -> PolicyGate {
+    let (clock, _hand) = Clock::manual();
+    Compiler::new(Rules::new()).clock(clock).compile(policy, None).unwrap()
+}
+
+/// How many of ten requests are admitted.
+fn admitted(gate: &PolicyGate, request: &dyn Head) -> usize {
+    let is_admitted = |_: &i32| matches!(gate.check(request), Evaluation::Ready(PolicyResult::Admitted(_)));
+    (0..10).filter(is_admitted).count()
+}
 
 /// Files that are nowhere but here.
 pub(crate) struct Shelf(BTreeMap<PathBuf, Vec<u8>>);
@@ -206,6 +217,9 @@ fn files_include_others_in_their_place() {
     let losses: Vec<String> = imported.losses.iter().map(ToString::to_string).collect();
     assert_eq!(losses, ["etc/sites/a.conf:1: `gzip on`: answers are passed on as they are"]);
 
+    let told = Imported::nginx("a", &Shelf::of(&[])).unwrap_err().to_string();
+    assert!(told.contains("`a` cannot be read: "), "{told}");
+    assert!(told.contains("; name a file that is there and may be read"), "{told}");
     let ring = Shelf::of(&[("a", "include b;"), ("b", "include c;"), ("c", "include a;")]);
     let told = Imported::nginx("a", &ring).unwrap_err().to_string();
     assert!(told.starts_with("c:1:9: `a` includes itself"), "{told}");
@@ -255,7 +269,7 @@ fn an_imported_policy_limits_whom_nginx_limits() {
 
 /// The upstream that a request goes to through a listener.
 fn upstream_of(policy: &Policy, request: &str, listener: &str) -> Option<String> {
-    let request = Request::of(request).through(listener);
+    let request = Request { listener: Some(listener.to_owned()), ..Request::of(request) };
     gate(policy).route(&request).and_then(|route| route.upstream().map(str::to_owned))
 }
 

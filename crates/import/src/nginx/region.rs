@@ -10,8 +10,8 @@
 //! ```
 
 use super::location::Place;
-use crate::model::{Glob, Match, PathPattern};
 use std::collections::HashSet;
+use tidegate_policy::model::{Glob, Match, PathPattern};
 
 /// Levels of places that differ from what is around them: the first from everything, the next from the first, and so on.
 ///

@@ -1,7 +1,7 @@
 //! What nginx answers itself: `return`, and `rewrite` to another site.
 
 use super::{Importer, condition::Condition, known, lexer::Directive, numbers::whole};
-use crate::model::Respond;
+use tidegate_policy::model::Respond;
 
 /// The answer of a server or a location to some of its requests, before anything else of it counts.
 #[derive(Clone, Debug)]

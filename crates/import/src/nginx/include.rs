@@ -4,14 +4,12 @@
 //! and `[a-z]` stand for all files that fit, in the order of their names, or for none.
 
 use super::lexer::{self, DEEPEST, Directive};
-use crate::{
-    import::{LossKind, Tree},
-    source::{Fault, Sources, Span},
-};
+use crate::{LossKind, Tree};
 use std::{
     io::ErrorKind,
     path::{Component, Path, PathBuf},
 };
+use tidegate_policy::source::{Fault, Sources, Span};
 
 /// Whoever includes more than this includes by accident.
 const MOST_INCLUDES: usize = 1_000;

@@ -1,0 +1,154 @@
+//! Files of cases, and texts of errors that no test shows.
+
+#![allow(clippy::unwrap_used, reason = "this is how a test fails")]
+
+use std::{env, fmt::Write as _, fs, path::Path};
+
+/// Compares a file with what is told of its cases now. Cases are parted by an empty line, and what is told starts
+/// with `=> `. Set `TIDEGATE_BLESS` to write it anew, and read what has changed.
+pub fn compare(path: &Path, told_of: impl Fn(&str) -> Vec<String>) {
+    let told = fs::read_to_string(path).unwrap();
+    let mut found = String::new();
+    for case in told.split("\n\n").filter(|case| !case.trim().is_empty()) {
+        let file: Vec<_> = case.lines().filter(|line| !line.starts_with("=> ")).collect();
+        let text = file.join("\n");
+        writeln!(found, "{text}").unwrap();
+        for line in told_of(&text) {
+            writeln!(found, "=> {line}").unwrap();
+        }
+        writeln!(found).unwrap();
+    }
+    let (found, expected) = (found.trim_end(), told.trim_end());
+    if env::var_os("TIDEGATE_BLESS").is_some() {
+        return fs::write(path, format!("{found}\n")).unwrap();
+    }
+    for (expected, found) in expected.split("\n\n").zip(found.split("\n\n")) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found, expected);
+}
+
+/// Asserts that every text by which the crate in `root` tells of something wrong is shown by some test, so that somebody has
+/// read it: in one of the `tables`, in `tests/suite` or in the tests of its own file. Those `elsewhere` are left out, each with
+/// where it is shown, and so are files of these names. There have to be `least` texts.
+///
+/// # Panics
+///
+/// If a text is not shown, or if there are fewer.
+pub fn assert_all_shown(
+    root: &Path,
+    tables: &[&str],
+    elsewhere: &[(&str, &str)],
+    skipped: &[&str],
+    least: usize,
+) {
+    let mut shown: Vec<String> =
+        tables.iter().map(|table| fs::read_to_string(root.join(table)).unwrap()).collect();
+    let mut sources = Vec::new();
+    each_file(&root.join("tests/suite"), &mut |_, text| shown.push(literals(&text).join("\n")));
+    each_file(&root.join("src"), &mut |path, text| match path.ends_with("tests.rs") {
+        true => shown.push(literals(&text).join("\n")),
+        false if skipped.iter().any(|name| path.ends_with(name)) => {}
+        false => sources.push((path.to_owned(), text)),
+    });
+    let shown = shown.join("\n");
+    let (mut missing, mut count) = (Vec::new(), 0);
+    for (path, text) in &sources {
+        let (text, tests) = text.split_once("#[cfg(test)]").unwrap_or((text, ""));
+        let here = literals(tests).join("\n");
+        for literal in literals(text).iter().filter(|literal| is_told(literal)) {
+            count += 1;
+            let is_elsewhere = elsewhere.iter().any(|(text, _)| text == literal);
+            if !is_elsewhere && !is_within(literal, &shown) && !is_within(literal, &here) {
+                missing.push(format!("{}: {literal}", path.strip_prefix(root).unwrap().display()));
+            }
+        }
+    }
+    assert!(count >= least, "only {count} texts were found");
+    assert!(missing.is_empty(), "no test shows these; add a case to {tables:?}:\n{}", missing.join("\n"));
+}
+
+fn each_file(folder: &Path, each: &mut dyn FnMut(&Path, String)) {
+    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    for path in paths {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            None if path.is_dir() => each_file(&path, each),
+            Some("rs") => each(&path, fs::read_to_string(&path).unwrap()),
+            _ => {}
+        }
+    }
+}
+
+/// The texts in quotes of a program in Rust, without comments.
+fn literals(program: &str) -> Vec<String> {
+    let (mut found, mut rest) = (Vec::new(), program);
+    while let Some(at) = rest.find(['"', '\'', '/']) {
+        rest = &rest[at..];
+        let skipped = match rest.as_bytes() {
+            [b'/', b'/', ..] => rest.find('\n').unwrap_or(rest.len()),
+            [b'\'', b'\\', ..] => 4,
+            [b'\'', _, b'\'', ..] => 3,
+            [b'"', ..] => {
+                let (text, length) = literal(&rest[1..]);
+                found.push(text);
+                length + 1
+            }
+            _ => 1,
+        };
+        rest = rest.get(skipped..).unwrap_or_default();
+    }
+    found
+}
+
+/// A text up to its end, and how long it is in the program.
+fn literal(rest: &str) -> (String, usize) {
+    let (mut text, mut signs) = (String::new(), rest.char_indices());
+    while let Some((at, sign)) = signs.next() {
+        match sign {
+            '"' => return (text, at + 1),
+            '\\' => match signs.next() {
+                Some((_, '\n')) => {
+                    let behind = signs.as_str();
+                    let spaces = behind.len() - behind.trim_start().len();
+                    signs.by_ref().take(behind[..spaces].chars().count()).for_each(drop);
+                }
+                Some((_, 'n')) => text.push('\n'),
+                Some((_, sign)) => text.push(sign),
+                None => {}
+            },
+            sign => text.push(sign),
+        }
+    }
+    (text, rest.len())
+}
+
+/// Whether a text is a sentence for a person who did something wrong: several words, that start as such texts do. What
+/// describes keys starts with a capital, and examples of values are shown by the schema.
+fn is_told(text: &str) -> bool {
+    let is_sentence =
+        text.trim().matches(' ').count() >= 2 && !text.starts_with(|first: char| first.is_uppercase());
+    let is_example = text.starts_with(|first: char| first.is_ascii_digit());
+    is_sentence && !is_example && !text.starts_with(' ')
+}
+
+/// Whether the parts of a text between its `{}` are in another, in their order and on a line.
+fn is_within(text: &str, shown: &str) -> bool {
+    let plain = text.replace("{{", "\u{1}").replace("}}", "\u{2}");
+    let mut parts = vec![String::new()];
+    let mut rest = plain.as_str();
+    while let Some((before, behind)) = rest.split_once('{') {
+        parts.last_mut().unwrap().push_str(before);
+        parts.push(String::new());
+        rest = behind.split_once('}').map_or("", |(_, behind)| behind);
+    }
+    parts.last_mut().unwrap().push_str(rest);
+    let parts: Vec<_> = parts.iter().map(|part| part.replace('\u{1}', "{").replace('\u{2}', "}")).collect();
+    shown.lines().any(|line| {
+        let mut rest = Some(line);
+        parts.iter().for_each(|part| {
+            rest = rest.and_then(|line| line.find(part.as_str()).map(|at| &line[at + part.len()..]));
+        });
+        rest.is_some()
+    })
+}
