@@ -204,7 +204,7 @@ impl<L: Accept> Listener<L> {
         Self { socket, certificate, name: None }
     }
 
-    /// The next connection. A failed accept is logged and repeated after [`ACCEPT_BACKOFF`].
+    /// The next connection. A failed accept is logged and repeated after 50 ms.
     pub async fn accept(&self) -> (L::Stream, L::Peer) {
         loop {
             match poll_fn(|context| self.socket.poll_accept(context)).await {
