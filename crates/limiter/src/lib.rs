@@ -53,7 +53,8 @@ pub use key::{Escaped, Joined, Key};
 pub use limiter::{Ahead, Outage, decide_all, reserve_all};
 pub use limiter::{
     Blocking, BlockingBucket, Bucket, BuildError, Capacity, Check, Claim, FleetBound, Limiter,
-    LimiterBuilder, Mark, OutageBound, Overflow, Permit, Reservation, Settlement, Stats, TableSize,
+    LimiterBuilder, Mark, MarkedBucket, OutageBound, Overflow, Permit, Reservation, Settlement, Stats,
+    TableSize,
 };
 #[cfg(feature = "stream")]
 pub use pace::{InFlight, Pace, PaceExt, PaceSlot, Paced};

@@ -1,7 +1,7 @@
 //! A limiter for threads that can wait.
 
 use super::{
-    Bucket, Limiter, LocalBucket, LocalPlace, LocalReservation, Mark, Permit, Reservation,
+    Bucket, Limiter, LocalBucket, LocalPlace, LocalReservation, Permit, Reservation,
     bucket::Place as BucketPlace,
 };
 #[cfg(feature = "tokio")]
@@ -52,16 +52,6 @@ impl<'a> Blocking<'a> {
             super::Backend::Store(remote) => {
                 BlockingBucket { place: Place::Store(Bucket::in_store(remote.clone(), key.to_string())) }
             }
-        }
-    }
-
-    /// The bucket of the key that this stands for, which must come from the same limiter; `None` if that is in a store.
-    #[inline]
-    pub fn marked(self, mark: Mark) -> Option<BlockingBucket<'a>> {
-        match &self.limiter.backend {
-            super::Backend::Memory(memory) => Some(BlockingBucket::of_key(memory, mark.get())),
-            #[cfg(feature = "tokio")]
-            super::Backend::Store(_) => None,
         }
     }
 }
@@ -136,16 +126,6 @@ impl<'a> BlockingBucket<'a> {
             Place::Throttle(state) => Bucket::local(LocalPlace::Throttle(Arc::clone(state))),
             #[cfg(feature = "tokio")]
             Place::Store(bucket) => bucket.clone(),
-        }
-    }
-
-    /// Prefetches the state of the key into the processor cache, for a caller that knows its next keys.
-    #[inline]
-    pub fn prefetch(&self) {
-        match self.target() {
-            Target::Local(bucket) => bucket.prefetch(),
-            #[cfg(feature = "tokio")]
-            Target::Store(_) => {}
         }
     }
 

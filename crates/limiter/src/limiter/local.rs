@@ -25,6 +25,30 @@ enum Place<'a> {
     Throttle(&'a throttle::State),
 }
 
+/// The bucket of a key in memory; see [`Limiter::marked`](super::Limiter::marked).
+#[derive(Clone, Copy)]
+pub struct MarkedBucket<'a>(pub(super) LocalBucket<'a>);
+
+impl MarkedBucket<'_> {
+    /// Takes `cost`, now or not at all.
+    #[inline]
+    pub fn check(&self, cost: u64) -> Decision {
+        self.0.check(cost)
+    }
+
+    /// What `cost` would get now. Takes nothing.
+    #[inline]
+    pub fn peek(&self, cost: u64) -> Decision {
+        self.0.peek(cost)
+    }
+
+    /// Prefetches the state of the key into the processor cache, for a caller that knows its next keys.
+    #[inline]
+    pub fn prefetch(&self) {
+        self.0.prefetch();
+    }
+}
+
 /// The same, owned.
 #[derive(Clone)]
 pub(crate) enum LocalPlace {

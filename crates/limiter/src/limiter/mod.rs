@@ -37,6 +37,7 @@ pub use joint::{Check, Claim};
 pub use joint::{decide_all, reserve_all};
 #[cfg(feature = "tokio")]
 pub use lease::Ahead;
+pub use local::MarkedBucket;
 pub(crate) use local::{LocalBucket, LocalPlace};
 pub(crate) use local_reservation::LocalReservation;
 pub(crate) use memory::{FullListener, LocalCheck, Memory};
@@ -173,6 +174,17 @@ impl Limiter {
     #[inline]
     pub fn mark<K: Key + ?Sized>(&self, key: &K) -> Option<Mark> {
         self.memory().map(|memory| Mark(memory.fingerprint(key)))
+    }
+
+    /// The bucket of the key that `mark` stands for, which must come from this limiter. It counts under this tier, or under
+    /// the first if there is no such tier. `None` if the limiter counts in a store.
+    #[inline]
+    pub fn marked(&self, mark: Mark, tier: usize) -> Option<MarkedBucket<'_>> {
+        let bucket = LocalBucket::of_key(self.memory()?, mark.0, FIRST);
+        Some(MarkedBucket(match tier {
+            FIRST => bucket,
+            tier => bucket.tier(tier).unwrap_or(bucket),
+        }))
     }
 
     /// Replaces the quota while running. Every key keeps its history, carried over as `how` says.

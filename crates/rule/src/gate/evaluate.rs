@@ -84,12 +84,21 @@ pub(super) fn evaluate(
     run: Run<'_>,
     verdict: &mut Verdict,
 ) -> Option<Pending<Verdict>> {
-    if !matches!(run, Run::DryRun(_))
-        && let Some(decision) = decide_plain(gate, head, limits)
-    {
-        verdict.clear();
-        verdict.push(decision);
-        return None;
+    match (run, limits) {
+        (Run::DryRun(prepared), Limits::At(limits)) if prepared.len() == limits.len() => {
+            verdict.clear();
+            if gate.decide_prepared(prepared, verdict).is_some() {
+                return None;
+            }
+        }
+        (Run::DryRun(_), _) => {}
+        (Run::Live | Run::Immediate, _) => {
+            if let Some(decision) = decide_plain(gate, head, limits) {
+                verdict.clear();
+                verdict.push(decision);
+                return None;
+            }
+        }
     }
     evaluate_jointly(gate, head, limits, run, verdict)
 }
@@ -214,14 +223,6 @@ fn evaluate_jointly(
     run: Run<'_>,
     verdict: &mut Verdict,
 ) -> Option<Pending<Verdict>> {
-    if let (Run::DryRun(prepared), Limits::At(limits)) = (run, limits)
-        && prepared.len() == limits.len()
-    {
-        verdict.clear();
-        if gate.decide_prepared(prepared, verdict).is_some() {
-            return None;
-        }
-    }
     let checks = match limits {
         Limits::Matching => {
             let all = gate.limits();

@@ -10,7 +10,7 @@ use crate::{
     Mode,
     request::{Head, KeyValue},
 };
-use tidegate_limiter::{BlockingBucket, Limiter, Mark};
+use tidegate_limiter::{Limiter, Mark, MarkedBucket};
 
 /// A check of one plain limit whose key was found ahead; see [`Gate::prepare`].
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +69,7 @@ impl Gate {
     /// Decides checks of plain limits that no other thread checks meanwhile, without locks: looks at all but the last, which is
     /// charged if none of the others denies; then charges the others. `None` if a limit is no longer plain; nothing is
     /// charged then.
+    #[inline]
     pub(super) fn decide_prepared(&self, prepared: &[PreparedCheck], verdict: &mut Verdict) -> Option<()> {
         let Some((last, others)) = prepared.split_last() else { return Some(()) };
         let decided = |check: &PreparedCheck, decision| LimitDecision {
@@ -102,11 +103,7 @@ impl Gate {
     }
 
     #[inline]
-    fn bucket(&self, check: &PreparedCheck) -> Option<BlockingBucket<'_>> {
-        let bucket = self.plain(check.limit)?.1.blocking().marked(check.key)?;
-        Some(match check.tier {
-            0 => bucket,
-            tier => bucket.tier(tier).unwrap_or(bucket),
-        })
+    fn bucket(&self, check: &PreparedCheck) -> Option<MarkedBucket<'_>> {
+        self.plain(check.limit)?.1.marked(check.key, check.tier)
     }
 }
