@@ -293,7 +293,9 @@ where
     background::block_on(max_wait, call(bucket.clone()))
 }
 
+/// Kept apart, so that what counts in memory stays small.
 #[cfg(feature = "tokio")]
+#[inline(never)]
 fn decided<F>(bucket: &Bucket, call: impl FnOnce(Bucket) -> F) -> Decision
 where
     F: Future<Output = Decision> + Send + 'static,

@@ -139,8 +139,15 @@ impl Limiter {
         match &self.backend {
             Backend::Memory(memory) => memory.check_cost(key, cost),
             #[cfg(feature = "tokio")]
-            Backend::Store(_) => self.blocking().key(key).check(cost),
+            Backend::Store(_) => self.check_in_store(key, cost),
         }
+    }
+
+    /// Kept apart, so that what counts in memory stays small.
+    #[cfg(feature = "tokio")]
+    #[inline(never)]
+    fn check_in_store<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        self.blocking().key(key).check(cost)
     }
 
     /// Takes `cost` tokens for `key`, now or not at all, without blocking a thread. A cost of zero takes nothing: it is a peek.

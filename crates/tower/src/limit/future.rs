@@ -60,13 +60,13 @@ pub(super) struct After {
     held: Option<Box<(Gate, Verdict)>>,
 }
 
-/// What a gate decided on a request. Small on purpose, since most requests return it.
+/// What a gate decided on a request. Two words on purpose, since most requests return it: they fit into registers.
 pub(super) enum Checked {
     /// With nothing to settle.
     Admitted(RateLimitHeaders),
     Holding(Box<After>),
     Denied(Box<Verdict>),
-    Pending(Pending<Verdict>),
+    Pending(Box<Pending<Verdict>>),
 }
 
 impl Checked {
@@ -83,7 +83,7 @@ impl Checked {
                 }
                 Self::of_verdict(gate, verdict)
             }
-            Evaluation::Pending(verdict) => Self::Pending(verdict),
+            Evaluation::Pending(verdict) => Self::Pending(Box::new(verdict)),
         }
     }
 

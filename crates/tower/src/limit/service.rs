@@ -86,7 +86,7 @@ impl<S> Limit<S> {
             }
             Checked::Holding(after) => LimitFuture::calling(self.inner.call(request), *after),
             Checked::Denied(verdict) => self.deny(&verdict, request),
-            Checked::Pending(verdict) => self.wait(verdict, request),
+            Checked::Pending(verdict) => self.wait(*verdict, request),
         }
     }
 
