@@ -8,7 +8,7 @@
 //! | [`ApiError`] | an error response, as problem+json |
 //! | [`Authorization`] | the bearer tokens that an API accepts |
 //! | [`MetricFamily`] | a metric, with its text for Prometheus |
-//! | [`FileWatch`] | tells when a file of a policy says something else than was read of it |
+//! | [`FileWatch`] | reports when a file of a policy has changed since it was read |
 //! | [`Roots`] | whose certificates of servers are trusted |
 //! | [`Fault`] | what keeps a server from starting |
 

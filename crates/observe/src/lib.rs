@@ -48,5 +48,5 @@ pub use snapshot::Snapshot;
 pub use status::Changes;
 pub use tally::{SAMPLED, Tally, TopBy};
 pub use times::{Times, TimesRecorder};
-pub use upstream::{HealthReport, ReportUpstreams, Standing, UpstreamReports};
+pub use upstream::{HealthReport, ReportUpstreams, ServerState, UpstreamReports};
 pub use who::{Who, shown_keys};

@@ -7,7 +7,7 @@ use super::{
     status::mode,
     times::Times,
 };
-use crate::Standing;
+use crate::ServerState;
 use tidegate_core::{Micros, Share};
 use tidegate_http_server::{MetricFamily, MetricValue, prometheus_text};
 use tidegate_overload::{BreakerSnapshot, BreakerState};
@@ -239,7 +239,7 @@ impl Snapshot {
             let mut times = Times::default();
             for (server, report) in servers {
                 let labels = [("upstream", upstream.as_str()), ("server", server.as_str())];
-                up.add(&labels, u64::from(report.standing == Standing::Good));
+                up.add(&labels, u64::from(report.standing == ServerState::Good));
                 in_flight.add(&labels, report.in_flight);
                 for (kind, count) in [("request", report.failures), ("check", report.failed_checks)] {
                     failures.add(&[labels[0], labels[1], ("kind", kind)], count);

@@ -9,7 +9,7 @@ use super::{
     snapshot::Table,
     times::{Times, summary},
 };
-use crate::{HealthReport, Standing};
+use crate::{HealthReport, ServerState};
 use serde_json::{Value, json};
 use tidegate_core::{Micros, Share, Utc};
 use tidegate_policy::{
@@ -196,9 +196,9 @@ fn upstream((name, servers): &(String, Vec<(String, HealthReport)>)) -> Value {
 
 fn server((address, report): &(String, HealthReport)) -> Value {
     let health = match report.standing {
-        Standing::Good => "good",
-        Standing::Doubtful => "doubtful",
-        Standing::Down => "down",
+        ServerState::Good => "good",
+        ServerState::Doubtful => "doubtful",
+        ServerState::Down => "down",
     };
     json!({
         "address": address,

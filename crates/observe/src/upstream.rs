@@ -12,7 +12,7 @@ pub type UpstreamReports = Vec<(String, Vec<(String, HealthReport)>)>;
 /// How a server is at one moment.
 pub struct HealthReport {
     /// Whether it gets requests.
-    pub standing: Standing,
+    pub standing: ServerState,
     /// Requests that it answered.
     pub answers: u64,
     /// Requests that it did not answer.
@@ -29,7 +29,7 @@ pub struct HealthReport {
 
 /// Whether a server is to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum ServerState {
     /// Not at all.
     Down,
     /// If there is no other.

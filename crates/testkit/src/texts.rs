@@ -4,21 +4,21 @@
 
 use std::{env, fmt::Write as _, fs, path::Path};
 
-/// Compares a file with what is told of its cases now. Cases are parted by an empty line, and what is told starts
-/// with `=> `. Set `TIDEGATE_BLESS` to write it anew, and read what has changed.
-pub fn compare(path: &Path, told_of: impl Fn(&str) -> Vec<String>) {
-    let told = fs::read_to_string(path).unwrap();
+/// Compares a file of cases with the messages that `messages_of` returns for each. An empty line separates cases, and each expected
+/// message starts with `=> `. Set `TIDEGATE_BLESS` to write it anew, and read what has changed.
+pub fn compare(path: &Path, messages_of: impl Fn(&str) -> Vec<String>) {
+    let written = fs::read_to_string(path).unwrap();
     let mut found = String::new();
-    for case in told.split("\n\n").filter(|case| !case.trim().is_empty()) {
+    for case in written.split("\n\n").filter(|case| !case.trim().is_empty()) {
         let file: Vec<_> = case.lines().filter(|line| !line.starts_with("=> ")).collect();
         let text = file.join("\n");
         writeln!(found, "{text}").unwrap();
-        for line in told_of(&text) {
+        for line in messages_of(&text) {
             writeln!(found, "=> {line}").unwrap();
         }
         writeln!(found).unwrap();
     }
-    let (found, expected) = (found.trim_end(), told.trim_end());
+    let (found, expected) = (found.trim_end(), written.trim_end());
     if env::var_os("TIDEGATE_BLESS").is_some() {
         return fs::write(path, format!("{found}\n")).unwrap();
     }
@@ -28,8 +28,7 @@ pub fn compare(path: &Path, told_of: impl Fn(&str) -> Vec<String>) {
     assert_eq!(found, expected);
 }
 
-/// Asserts that every text by which the crate in `root` tells of something wrong is shown by some test, so that somebody has
-/// read it: in one of the `tables`, in `tests/suite` or in the tests of its own file. Those `elsewhere` are left out, each with
+/// Asserts that a test shows every error message of the crate in `root`: in one of the `tables`, in `tests/suite` or in the tests of its own file. Those `elsewhere` are left out, each with
 /// where it is shown, and so are files of these names. There have to be `least` texts.
 ///
 /// # Panics
@@ -56,7 +55,7 @@ pub fn assert_all_shown(
     for (path, text) in &sources {
         let (text, tests) = text.split_once("#[cfg(test)]").unwrap_or((text, ""));
         let here = literals(tests).join("\n");
-        for literal in literals(text).iter().filter(|literal| is_told(literal)) {
+        for literal in literals(text).iter().filter(|literal| is_message(literal)) {
             count += 1;
             let is_elsewhere = elsewhere.iter().any(|(text, _)| text == literal);
             if !is_elsewhere && !is_within(literal, &shown) && !is_within(literal, &here) {
@@ -125,7 +124,7 @@ fn literal(rest: &str) -> (String, usize) {
 
 /// Whether a text is a sentence for a person who did something wrong: several words, that start as such texts do. What
 /// describes keys starts with a capital, and examples of values are shown by the schema.
-fn is_told(text: &str) -> bool {
+fn is_message(text: &str) -> bool {
     let is_sentence =
         text.trim().matches(' ').count() >= 2 && !text.starts_with(|first: char| first.is_uppercase());
     let is_example = text.starts_with(|first: char| first.is_ascii_digit());

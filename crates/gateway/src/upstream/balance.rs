@@ -7,7 +7,7 @@ use std::{
     net::IpAddr,
     rc::Rc,
 };
-use tidegate_observe::Standing;
+use tidegate_observe::ServerState;
 use tidegate_policy::model::Balance;
 
 /// How servers take turns.
@@ -25,11 +25,11 @@ impl Turns {
     /// The place of the next server, which is none of those that were tried.
     pub(super) fn next(&self, servers: &[Rc<Server>], tried: &[usize], client: IpAddr) -> Option<usize> {
         if let [only] = servers {
-            return (tried.is_empty() && only.standing() != Standing::Down).then_some(0);
+            return (tried.is_empty() && only.standing() != ServerState::Down).then_some(0);
         }
         let open = || (0..servers.len()).filter(|place| !tried.contains(place));
         let best = open().map(|place| servers[place].standing()).max()?;
-        if best == Standing::Down {
+        if best == ServerState::Down {
             return None;
         }
         let open = || open().filter(|place| servers[*place].standing() == best);

@@ -10,7 +10,7 @@ use std::{
     },
     time::Duration,
 };
-use tidegate_observe::{Count, HealthReport, Standing, Times, TimesRecorder};
+use tidegate_observe::{Count, HealthReport, ServerState, Times, TimesRecorder};
 use tidegate_overload::{Breaker, BreakerSettings, Guard, Pass};
 use tidegate_policy::model::HealthCheck;
 use tokio::time;
@@ -83,13 +83,13 @@ impl Health {
         }
     }
 
-    pub(super) fn standing(&self, now: u64) -> Standing {
+    pub(super) fn standing(&self, now: u64) -> ServerState {
         if !self.answers.load(Ordering::Relaxed) {
-            Standing::Down
+            ServerState::Down
         } else if now < self.out_until.load(Ordering::Relaxed) {
-            Standing::Doubtful
+            ServerState::Doubtful
         } else {
-            Standing::Good
+            ServerState::Good
         }
     }
 
@@ -170,18 +170,18 @@ mod tests {
     fn server_is_skipped_after_max_fails_for_fail_timeout() {
         let health = Health::new(None, 2, 1_000);
         health.failed(0, "a");
-        assert_eq!(health.standing(1), Standing::Good);
+        assert_eq!(health.standing(1), ServerState::Good);
         health.failed(10, "a");
         assert_eq!(
             [11, 1_009, 1_010].map(|now| health.standing(now)),
-            [Standing::Doubtful, Standing::Doubtful, Standing::Good]
+            [ServerState::Doubtful, ServerState::Doubtful, ServerState::Good]
         );
         health.failed(20, "a");
         health.answered("a");
-        assert_eq!(health.standing(21), Standing::Good);
+        assert_eq!(health.standing(21), ServerState::Good);
 
         let never = Health::new(None, 0, 1_000);
         (0..9).for_each(|now| never.failed(now, "a"));
-        assert_eq!(never.standing(9), Standing::Good);
+        assert_eq!(never.standing(9), ServerState::Good);
     }
 }

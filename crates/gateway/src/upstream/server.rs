@@ -20,7 +20,7 @@ use std::{
 };
 use tidegate_core::Micros;
 use tidegate_http_server::Stream;
-use tidegate_observe::Standing;
+use tidegate_observe::ServerState;
 use tidegate_overload::{Breaker, Pass, Rejection};
 use tidegate_policy::model::Protocol;
 use tokio::{net::TcpStream, time};
@@ -93,7 +93,7 @@ impl Server {
         &self.plan.health
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn standing(&self) -> ServerState {
         self.plan.health.standing(self.watch.now())
     }
 

@@ -217,9 +217,9 @@ fn files_include_others_in_their_place() {
     let losses: Vec<String> = imported.losses.iter().map(ToString::to_string).collect();
     assert_eq!(losses, ["etc/sites/a.conf:1: `gzip on`: answers are passed on as they are"]);
 
-    let told = Imported::nginx("a", &Shelf::of(&[])).unwrap_err().to_string();
-    assert!(told.contains("`a` cannot be read: "), "{told}");
-    assert!(told.contains("; name a file that is there and may be read"), "{told}");
+    let error = Imported::nginx("a", &Shelf::of(&[])).unwrap_err().to_string();
+    assert!(error.contains("`a` cannot be read: "), "{error}");
+    assert!(error.contains("; name a file that is there and may be read"), "{error}");
     let ring = Shelf::of(&[("a", "include b;"), ("b", "include c;"), ("c", "include a;")]);
     let told = Imported::nginx("a", &ring).unwrap_err().to_string();
     assert!(told.starts_with("c:1:9: `a` includes itself"), "{told}");

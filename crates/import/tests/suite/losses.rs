@@ -14,7 +14,7 @@ fn every_loss_has_its_text() {
     texts::compare(&path, told_of);
 }
 
-/// Every text by which the crate tells of something wrong is shown by some test, so that somebody has read it.
+/// A test shows every error message of the crate, so that somebody has read it.
 #[test]
 fn every_text_is_shown() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -94,11 +94,11 @@ const ELSEWHERE: [(&str, &str); 19] = [
     ("another rule of the same name", "beyond the thousand problems that are told"),
 ];
 
-/// Every text by which the crate tells of something wrong is shown by some test, so that somebody has read it.
+/// A test shows every error message of the crate, so that somebody has read it.
 #[test]
 fn every_text_is_shown() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // What explains a policy tells of nothing wrong, and its page is a test of its own.
+    // `explain` reports no errors, and its page has a test of its own.
     texts::assert_all_shown(root, &["tests/errors.txt"], &ELSEWHERE, &["explain.rs"], 250);
 }
 
