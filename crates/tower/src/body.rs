@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use std::{
-    fmt,
+    fmt, mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -20,27 +20,45 @@ pin_project! {
 }
 
 pin_project! {
+    // Most bodies hold no slots. They take no more room than the service's own, because a response moves with its body.
     #[project = ContentProj]
     enum Content<R> {
-        Own {
-            #[pin]
-            body: R,
-            slots: Option<Box<HeldSlots>>,
-        },
+        Own { #[pin] body: R },
+        Other { other: Pin<Box<Other<R>>> },
+    }
+}
+
+pin_project! {
+    // The bodies that are rare.
+    #[project = OtherProj]
+    enum Other<R> {
+        Holding { #[pin] body: R, slots: HeldSlots },
         Text { text: Bytes },
     }
 }
 
 impl<R> GateBody<R> {
-    /// The service's own, which holds these slots until its end.
+    /// The service's own.
     #[inline]
-    pub(crate) fn own(body: R, slots: Option<Box<HeldSlots>>) -> Self {
-        Self { content: Content::Own { body, slots } }
+    pub(crate) fn own(body: R) -> Self {
+        Self { content: Content::Own { body } }
+    }
+
+    /// The service's own, which holds these slots until its end.
+    pub(crate) fn holding(body: R, slots: HeldSlots) -> Self {
+        if slots.is_empty() {
+            return Self::own(body);
+        }
+        Self::other(Other::Holding { body, slots })
     }
 
     /// A text.
     pub(crate) fn text(text: impl Into<Bytes>) -> Self {
-        Self { content: Content::Text { text: text.into() } }
+        Self::other(Other::Text { text: text.into() })
+    }
+
+    fn other(other: Other<R>) -> Self {
+        Self { content: Content::Other { other: Box::pin(other) } }
     }
 }
 
@@ -56,34 +74,44 @@ where
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
-        match self.project().content.project() {
-            ContentProj::Own { mut body, slots } => {
+        let other = match self.project().content.project() {
+            ContentProj::Own { body } => return body.poll_frame(context),
+            ContentProj::Other { other } => other,
+        };
+        match other.as_mut().project() {
+            OtherProj::Holding { mut body, slots } => {
                 let frame = ready!(body.as_mut().poll_frame(context));
                 let is_over = !matches!(frame, Some(Ok(_))) || body.is_end_stream();
-                // Nobody asks for more after the end, and the connection may keep the body for a while.
+                // The caller does not poll after the end, and the connection may keep the body for a while.
                 if is_over {
-                    *slots = None;
+                    drop(mem::take(slots));
                 }
                 Poll::Ready(frame)
             }
-            ContentProj::Text { text } if text.is_empty() => Poll::Ready(None),
-            ContentProj::Text { text } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text))))),
+            OtherProj::Text { text } if text.is_empty() => Poll::Ready(None),
+            OtherProj::Text { text } => Poll::Ready(Some(Ok(Frame::data(mem::take(text))))),
         }
     }
 
     #[inline]
     fn is_end_stream(&self) -> bool {
         match &self.content {
-            Content::Own { body, .. } => body.is_end_stream(),
-            Content::Text { text } => text.is_empty(),
+            Content::Own { body } => body.is_end_stream(),
+            Content::Other { other } => match &*other.as_ref() {
+                Other::Holding { body, .. } => body.is_end_stream(),
+                Other::Text { text } => text.is_empty(),
+            },
         }
     }
 
     #[inline]
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            Content::Own { body, .. } => body.size_hint(),
-            Content::Text { text } => SizeHint::with_exact(text.len() as u64),
+            Content::Own { body } => body.size_hint(),
+            Content::Other { other } => match &*other.as_ref() {
+                Other::Holding { body, .. } => body.size_hint(),
+                Other::Text { text } => SizeHint::with_exact(text.len() as u64),
+            },
         }
     }
 }
@@ -97,9 +125,26 @@ impl<R> Default for GateBody<R> {
 
 impl<R> fmt::Debug for GateBody<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.content {
-            Content::Own { slots, .. } => write!(f, "GateBody(own, {slots:?})"),
-            Content::Text { text } => write!(f, "GateBody({} bytes)", text.len()),
+        let other = match &self.content {
+            Content::Own { .. } => return f.write_str("GateBody(own)"),
+            Content::Other { other } => other,
+        };
+        match &*other.as_ref() {
+            Other::Holding { slots, .. } => write!(f, "GateBody(own, {slots:?})"),
+            Other::Text { text } => write!(f, "GateBody({} bytes)", text.len()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::GateBody;
+
+    /// What a boxed body looks like: two pointers.
+    type Boxed = Box<dyn std::fmt::Debug>;
+
+    #[test]
+    fn a_body_without_slots_takes_no_more_room_than_the_service_s_own() {
+        assert_eq!(size_of::<GateBody<Boxed>>(), size_of::<Boxed>());
     }
 }

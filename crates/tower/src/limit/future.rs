@@ -126,9 +126,7 @@ impl After {
     #[inline]
     fn happen<R>(self, response: Response<R>) -> Response<GateBody<R>> {
         match self {
-            Self { headers, held: None } if headers.is_none() => {
-                response.map(|body| GateBody::own(body, None))
-            }
+            Self { headers, held: None } if headers.is_none() => response.map(|body| GateBody::own(body)),
             some => some.settle(response),
         }
     }
@@ -136,16 +134,15 @@ impl After {
     /// Settles what was reserved, and writes what is left. The body holds the slots of the request.
     #[inline(never)]
     fn settle<R>(self, mut response: Response<R>) -> Response<GateBody<R>> {
-        let slots = self.held.and_then(|held| settle(*held, &response));
+        let slots = self.held.map(|held| settle(*held, &response)).unwrap_or_default();
         self.headers.write(response.headers_mut());
-        response.map(|body| GateBody::own(body, slots))
+        response.map(|body| GateBody::holding(body, slots))
     }
 }
 
 #[inline(never)]
-fn settle<R>((gate, verdict): (Gate, Verdict), response: &Response<R>) -> Option<Box<HeldSlots>> {
-    let slots = verdict.settle(&gate, &HttpReply::of(response));
-    (!slots.is_empty()).then(|| Box::new(slots))
+fn settle<R>((gate, verdict): (Gate, Verdict), response: &Response<R>) -> HeldSlots {
+    verdict.settle(&gate, &HttpReply::of(response))
 }
 
 impl<S, B> LimitFuture<S, B>

@@ -71,9 +71,8 @@ impl After {
         };
         let down = self.admission.down().to_vec();
         let held = self.admission.settle(&HttpReply::of(&response));
-        let held = (!held.is_empty()).then(|| Box::new(held));
         self.headers.write(response.headers_mut());
-        Ok(response.map(|body| GateBody::own(Paced::new(body, &down), held)))
+        Ok(response.map(|body| GateBody::holding(Paced::new(body, &down), held)))
     }
 }
 
