@@ -155,7 +155,10 @@ impl Limiter {
     pub async fn decide(&self, key: &str, cost: u64) -> Decision {
         match &self.backend {
             Backend::Memory(memory) => memory.check_cost(key, cost),
-            Backend::Store(remote) => remote.check(key, cost).await,
+            Backend::Store(remote) => match remote.spend(key, cost) {
+                Some(decision) => decision,
+                None => remote.ask(key, cost).await,
+            },
         }
     }
 

@@ -66,18 +66,37 @@ impl Remote {
     }
 
     /// Takes `cost` now or not at all, from what was taken ahead where there is any.
+    #[inline]
     pub(super) async fn check(self: &Arc<Self>, key: &str, cost: u64) -> Decision {
-        let Some(leases) = self.leases.as_ref().filter(|_| cost > 0 && !self.fallback.asks_both()) else {
-            return self.decide(key, FIRST, Demand::now(cost)).await;
-        };
-        match leases.spend(key, cost) {
-            Some((decision, Need::Nothing)) => decision,
-            Some((decision, Need::Refill(balance))) => {
-                self.refill(key, leases, balance);
-                decision
-            }
+        match self.spend(key, cost) {
+            Some(decision) => decision,
+            None => self.ask(key, cost).await,
+        }
+    }
+
+    /// The tokens that are taken ahead, if a check of this cost may use them.
+    #[inline]
+    fn leases_for(&self, cost: u64) -> Option<&Arc<Leases>> {
+        self.leases.as_ref().filter(|_| cost > 0 && !self.fallback.asks_both())
+    }
+
+    /// Takes `cost` from what was taken ahead. No future, because most checks of a hot key end here.
+    #[inline]
+    pub(super) fn spend(self: &Arc<Self>, key: &str, cost: u64) -> Option<Decision> {
+        let leases = self.leases_for(cost)?;
+        let (decision, need) = leases.spend(key, cost)?;
+        if let Need::Refill(balance) = need {
+            self.refill(key, leases, balance);
+        }
+        Some(decision)
+    }
+
+    /// Asks the store for what could not be [spent](Self::spend).
+    pub(super) async fn ask(self: &Arc<Self>, key: &str, cost: u64) -> Decision {
+        match self.leases_for(cost) {
             // Rare, and a future has room for everything in it.
-            None => Box::pin(self.ask_beside_leases(leases, key, cost)).await,
+            Some(leases) => Box::pin(self.ask_beside_leases(leases, key, cost)).await,
+            None => self.decide(key, FIRST, Demand::now(cost)).await,
         }
     }
 
