@@ -143,6 +143,14 @@ impl Breaker {
         });
     }
 
+    #[inline(never)]
+    fn settle_timed(&self, entry: BreakerEntry, report: Report) {
+        let took = self.clock.now().since(entry.began);
+        if self.tell_briefly(entry.generation, report, self.settings.is_slow(took)) == Told::No {
+            self.tell(entry.generation, report, took);
+        }
+    }
+
     /// Changes the machine at the time that it is. The clock is read under the lock, so that it does not step back.
     fn with<R>(&self, change: impl FnOnce(&mut breaker::BreakerMachine, Micros) -> R) -> R {
         self.change(|machine| change(machine, self.clock.now()))
@@ -210,13 +218,11 @@ impl Settle for Breaker {
 
     #[inline]
     fn settle(&self, entry: BreakerEntry, report: Report) {
-        let took = match self.settings.watches_time() {
-            true => self.clock.now().since(entry.began),
-            false => Micros::ZERO,
-        };
-        let told = self.tell_briefly(entry.generation, report, self.settings.is_slow(took));
-        if told == Told::No {
-            self.tell(entry.generation, report, took);
+        if self.settings.watches_time() {
+            return self.settle_timed(entry, report);
+        }
+        if self.tell_briefly(entry.generation, report, false) == Told::No {
+            self.tell(entry.generation, report, Micros::ZERO);
         }
     }
 }
