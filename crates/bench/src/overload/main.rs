@@ -20,7 +20,7 @@ const SUITE: Suite = Suite {
     cases: &[
         Case {
             name: "permit",
-            about: "a permit of one key taken and given back, 1 thread, over tokio's Semaphore::try_acquire",
+            about: "a permit of one key acquired and released, 1 thread, over tokio's Semaphore::try_acquire_owned",
             bar: Bar::AtMost(1.2),
             measure: permit::keyed,
         },
