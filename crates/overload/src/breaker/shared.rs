@@ -144,7 +144,7 @@ impl Breaker {
     }
 
     #[inline(never)]
-    fn settle_timed(&self, entry: BreakerEntry, report: Report) {
+    fn settle_timed(&self, entry: &BreakerEntry, report: Report) {
         let took = self.clock.now().since(entry.began);
         if self.tell_briefly(entry.generation, report, self.settings.is_slow(took)) == Told::No {
             self.tell(entry.generation, report, took);
@@ -219,7 +219,7 @@ impl Settle for Breaker {
     #[inline]
     fn settle(&self, entry: BreakerEntry, report: Report) {
         if self.settings.watches_time() {
-            return self.settle_timed(entry, report);
+            return self.settle_timed(&entry, report);
         }
         if self.tell_briefly(entry.generation, report, false) == Told::No {
             self.tell(entry.generation, report, Micros::ZERO);
