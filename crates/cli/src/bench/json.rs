@@ -29,7 +29,7 @@ pub(crate) fn json(outcome: &Outcome, url: &str) -> Value {
         "failures": outcome.failures,
         "latency": {
             "count": latency.count(), "mean": seconds(latency.mean()), "p50": at(500), "p90": at(900), "p99": at(990),
-            "p999": at(999), "most": seconds(latency.most()),
+            "p999": at(999), "most": seconds(latency.max()),
         },
         "admitted": outcome.admitted,
         "denied": outcome.denied,

@@ -37,7 +37,7 @@ pub(crate) fn text(outcome: &Outcome, url: &str, paint: Paint) -> String {
             at(900),
             at(990),
             at(999),
-            rough(latency.most())
+            rough(latency.max())
         );
     }
     let _ = writeln!(text, "{}{}", faint("schedule"), schedule(outcome));
