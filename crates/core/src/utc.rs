@@ -22,12 +22,34 @@ pub struct Utc {
     pub microsecond: u64,
 }
 
+impl Utc {
+    /// Days from 1 January 1970 to this date; `None` if there is no such date in the years 1970 to 9999.
+    pub fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+        let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+        let last = match month {
+            2 => 28 + u64::from(is_leap),
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=last).contains(&day) {
+            return None;
+        }
+        // Years start in March here: a leap day is then the last of its year.
+        let year = if month < 3 { year - 1 } else { year };
+        let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+        (365 * year + year / 4 - year / 100 + year / 400 + day_of_year).checked_sub(DAYS_TO_1970)
+    }
+}
+
+/// Days from 1 March 0000 to 1 January 1970.
+const DAYS_TO_1970: u64 = 719_468;
+
 /// A moment since 1 January 1970, 00:00 UTC.
 impl From<Micros> for Utc {
     fn from(moment: Micros) -> Self {
         let seconds = moment.get() / 1_000_000;
         // Days since 1 March 0000: a leap day is then the last of its year.
-        let days = seconds / 86_400 + 719_468;
+        let days = seconds / 86_400 + DAYS_TO_1970;
         let (era, day_of_era) = (days / 146_097, days % 146_097);
         let year = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
@@ -72,6 +94,30 @@ mod tests {
         ] {
             let utc = Utc::from(Micros::from_secs(seconds));
             assert_eq!(([utc.year, utc.month, utc.day], [utc.hour, utc.minute, utc.second]), (date, time));
+        }
+    }
+
+    #[test]
+    fn days_of_a_date_and_date_of_the_days_agree() {
+        // As long as microseconds are exact.
+        for days in 0..Micros::MAX.get() / 86_400_000_000 {
+            let utc = Utc::from(Micros::from_secs(days * 86_400));
+            assert_eq!(Utc::days(utc.year, utc.month, utc.day), Some(days));
+        }
+    }
+
+    #[test]
+    fn dates_that_do_not_exist_have_no_days() {
+        for (year, month, day) in [
+            (1969, 12, 31),
+            (2015, 2, 29),
+            (1900, 2, 29),
+            (2015, 4, 31),
+            (2015, 13, 1),
+            (2015, 1, 0),
+            (10_000, 1, 1),
+        ] {
+            assert_eq!(Utc::days(year, month, day), None, "{year}-{month}-{day}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Moments as logs write them.
 
+use tidegate_core::Utc;
+
 /// How a log writes a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeForm {
@@ -58,7 +60,7 @@ fn common(text: &[u8]) -> Option<u64> {
     let behind = &text[20..];
     let (fraction, zone) = fraction(behind)?;
     let zone = zone.strip_prefix(b" ").unwrap_or(zone);
-    moment(days(digits(year)?, month, day)?, second, fraction, offset(zone)?)
+    moment(Utc::days(digits(year)?, month, day)?, second, fraction, offset(zone)?)
 }
 
 /// `2015-05-17T10:05:03.125Z`, with a blank instead of the `T`, and with `+02:00` instead of the `Z`.
@@ -72,7 +74,7 @@ fn iso(text: &[u8]) -> Option<u64> {
     let second = clock(two(*h, *h2)?, two(*min, *min2)?, two(*s, *s2)?)?;
     let (fraction, zone) = fraction(&text[19..])?;
     let zone = zone.strip_prefix(b" ").unwrap_or(zone);
-    moment(days(digits(year)?, month, day)?, second, fraction, offset(zone)?)
+    moment(Utc::days(digits(year)?, month, day)?, second, fraction, offset(zone)?)
 }
 
 fn moment(days: u64, second: u64, micros: u64, offset: i64) -> Option<u64> {
@@ -107,22 +109,6 @@ fn offset(zone: &[u8]) -> Option<i64> {
     };
     let seconds = i64::try_from(hours * 3_600 + minutes * 60).ok()?;
     Some(if *sign == b'-' { -seconds } else { seconds })
-}
-
-/// Days since the epoch. Years start in March here, so that the day that is sometimes there comes last.
-fn days(year: u64, month: u64, day: u64) -> Option<u64> {
-    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let last = match month {
-        2 => 28 + u64::from(is_leap),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    };
-    if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=last).contains(&day) {
-        return None;
-    }
-    let year = if month < 3 { year - 1 } else { year };
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    (365 * year + year / 4 - year / 100 + year / 400 + of_year).checked_sub(719_468)
 }
 
 #[inline]
@@ -211,14 +197,5 @@ mod tests {
         for (form, text, moment) in cases {
             assert_eq!(parse(form, text.as_bytes()), moment, "{text}");
         }
-    }
-
-    #[test]
-    fn days_of_leap_years_are_where_they_are() {
-        assert_eq!(days(1970, 1, 1), Some(0));
-        assert_eq!(days(2000, 2, 29), Some(11_016));
-        assert_eq!(days(2024, 12, 31), Some(20_088));
-        assert_eq!(days(1969, 12, 31), None);
-        assert_eq!((days(2015, 2, 29), days(1900, 2, 29), days(2015, 4, 31)), (None, None, None));
     }
 }
